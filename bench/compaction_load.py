@@ -49,7 +49,7 @@ def conversation(seed: int, size: int, model: str = MODEL) -> list[bytes]:
 async def beside(job: Job) -> dict[str, Any]:
     """Small requests from `concurrency` connections for `seconds`, and every so often a large one that is to fold
     (none where `every` is 0). The large conversations are known to the proxy by then, as live."""
-    texts, path = Texts(job.seed), conversations.PATHS[job.dialect].encode()
+    texts, path = Texts(job.seed), conversations.PATHS[job.protocol_name].encode()
     large = [
         conversation(job.seed + 10_000 + n, job.size) for n in range(int(job.seconds / job.every) if job.every else 0)
     ]
@@ -59,7 +59,7 @@ async def beside(job: Job) -> dict[str, Any]:
     for bodies, each in zip(large, headers, strict=True):
         for body in bodies[:-1]:
             await heavy.ask(path, body, each)
-    ready = [conversations.small_body(texts, job.dialect) for _ in range(int(job.count))]
+    ready = [conversations.small_body(texts, job.protocol_name) for _ in range(int(job.count))]
     await Drive(connections, path, ready[: job.warmup], 5.0).finished()
     await asyncio.sleep(SETTLE)
     before = processes.cpu_seconds(job.pids)
@@ -104,7 +104,7 @@ async def _idle(pids: list[int]) -> float:
 async def replaying(job: Job) -> dict[str, Any]:
     """Two conversations of the same size, of which one is folded, in turns of BLOCK requests: CPU time of each block,
     with what it left to be written behind it, less what the server takes in that time anyway."""
-    path, connection = conversations.PATHS[job.dialect].encode(), await connect(job.port)
+    path, connection = conversations.PATHS[job.protocol_name].encode(), await connect(job.port)
     blocks = list[dict[str, float]]()
     arms = {"folded": label(f"replay-{job.seed}"), "plain": label(f"plain-{job.seed}") + OFF}
     talks = {
@@ -141,10 +141,10 @@ async def replaying(job: Job) -> dict[str, Any]:
 
 async def folded(job: Job) -> dict[str, Any]:
     """`count` conversations, each folded once and asked on twice; memory of the servers on the way."""
-    path = conversations.PATHS[job.dialect].encode()
+    path = conversations.PATHS[job.protocol_name].encode()
     connections = [await connect(job.port) for _ in range(job.concurrency)]
     for connection in connections:
-        await connection.ask(path, conversations.small_body(Texts(job.seed), job.dialect))
+        await connection.ask(path, conversations.small_body(Texts(job.seed), job.protocol_name))
     await asyncio.sleep(2 * SETTLE)
     marks = [[processes.rss_mb(pid) for pid in job.pids]]
     waiting, folds, failed = list(range(job.count)), 0, 0

@@ -25,13 +25,13 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def small_body(texts: Texts, dialect: str = CHAT, *, stream: bool = False) -> bytes:
+def small_body(texts: Texts, protocol_name: str = CHAT, *, stream: bool = False) -> bytes:
     """A question of about 300 bytes."""
-    question = {"role": "user", "content": texts.prose(190 if dialect == CHAT else 180)}
-    body: dict[str, Any] = {"model": MODELS[dialect], "messages": [question], "max_tokens": 256}
+    question = {"role": "user", "content": texts.prose(190 if protocol_name == CHAT else 180)}
+    body: dict[str, Any] = {"model": MODELS[protocol_name], "messages": [question], "max_tokens": 256}
     if stream:
         body["stream"] = True
-        if dialect == CHAT:
+        if protocol_name == CHAT:
             body["stream_options"] = {"include_usage": True}
     return encode(body)
 
@@ -39,10 +39,12 @@ def small_body(texts: Texts, dialect: str = CHAT, *, stream: bool = False) -> by
 class Conversation:
     """An agent at work: mostly tool calls with their results, now and then the user speaks again."""
 
-    def __init__(self, texts: Texts, dialect: str = CHAT, *, moving_breakpoint: bool = False, model: str = "") -> None:
+    def __init__(
+        self, texts: Texts, protocol_name: str = CHAT, *, moving_breakpoint: bool = False, model: str = ""
+    ) -> None:
         self._texts = texts
-        self._dialect = dialect
-        self._model = model or MODELS[dialect]
+        self._protocol_name = protocol_name
+        self._model = model or MODELS[protocol_name]
         self._moving = moving_breakpoint
         self._turns = 0
         self._messages: list[bytes] = []
@@ -78,14 +80,14 @@ class Conversation:
 
     def _first_part(self) -> bytes:
         system: Any = SYSTEM
-        if self._dialect == CHAT:
+        if self._protocol_name == CHAT:
             self._messages.append(encode({"role": "system", "content": system}))
         fields: dict[str, Any] = {"model": self._model, "max_tokens": 1024}
-        if self._dialect == MESSAGES:
+        if self._protocol_name == MESSAGES:
             fields["system"] = system
         fields["tools"] = [self._tool(name) for name in TOOLS]
         opening = encode(fields)[:-1] + b',"messages":['
-        if self._dialect == CHAT:
+        if self._protocol_name == CHAT:
             self._add("user", self._texts.prose(200))
         return opening
 
@@ -96,7 +98,7 @@ class Conversation:
             "properties": {"path": {"type": "string", "description": "where"}, "why": {"type": "string"}},
             "required": ["path"],
         }
-        if self._dialect == MESSAGES:
+        if self._protocol_name == MESSAGES:
             return {"name": name, "description": described, "input_schema": schema}
         return {"type": "function", "function": {"name": name, "description": described, "parameters": schema}}
 
@@ -115,7 +117,7 @@ class Conversation:
         arguments = {"path": f"src/part_{self._turns}.py", "why": self._texts.prose(int(size * 0.12))}
         said = self._texts.prose(max(40, int(size * 0.06)))
         result = self._texts.code(int(size * 0.66))
-        if self._dialect == MESSAGES:
+        if self._protocol_name == MESSAGES:
             use = {"type": "tool_use", "id": call, "name": name, "input": arguments}
             self._add("assistant", [{"type": "text", "text": said}, use])
             self._add("user", [{"type": "tool_result", "tool_use_id": call, "content": result}])

@@ -28,14 +28,14 @@ async def measure_beside_large_bodies(job: Job) -> dict[str, Any]:
     """Small requests, one every `every` seconds whatever the answers take, beside `concurrency` senders of the body
     called `shape`, each of which sends it again as soon as it is answered; none where `shape` is empty. A request's
     time begins when it is due."""
-    path, loop, over = conversations.PATHS[job.dialect].encode(), asyncio.get_running_loop(), Event()
+    path, loop, over = conversations.PATHS[job.protocol_name].encode(), asyncio.get_running_loop(), Event()
     body = SHAPES[job.shape]() if job.shape else b""
     texts, took, failed = Texts(job.seed), list[float](), 0
-    bodies = [conversations.small_body(texts, job.dialect) for _ in range(int(job.seconds / job.every))]
+    bodies = [conversations.small_body(texts, job.protocol_name) for _ in range(int(job.seconds / job.every))]
     idle = asyncio.Queue[Connection]()
     for _ in range(64):
         connection = await connect(job.port)
-        await connection.ask(path, conversations.small_body(texts, job.dialect))
+        await connection.ask(path, conversations.small_body(texts, job.protocol_name))
         idle.put_nowait(connection)
 
     async def one(small: bytes, due: float) -> None:

@@ -32,7 +32,7 @@ class Job:
     kind: str
     port: int
     pids: list[int] = field(default_factory=list)
-    dialect: str = conversations.CHAT
+    protocol_name: str = conversations.CHAT
     concurrency: int = 1
     count: int = 1000
     warmup: int = 50
@@ -55,10 +55,10 @@ class Job:
 async def closed(job: Job) -> dict[str, Any]:
     """Unique small requests from `concurrency` connections; with `stream`, each answered by events."""
     texts = Texts(job.seed)
-    path = conversations.PATHS[job.dialect].encode()
+    path = conversations.PATHS[job.protocol_name].encode()
 
     def bodies(count: int) -> list[bytes]:
-        return [conversations.small_body(texts, job.dialect, stream=job.stream) for _ in range(count)]
+        return [conversations.small_body(texts, job.protocol_name, stream=job.stream) for _ in range(count)]
 
     connections = [await connect(job.port) for _ in range(job.concurrency)]
     await Drive(connections, path, bodies(job.warmup), job.seconds).finished()
@@ -76,9 +76,9 @@ async def closed(job: Job) -> dict[str, Any]:
 
 async def paced(job: Job) -> dict[str, Any]:
     """Unique small requests, one every `every` seconds, whatever the answers take."""
-    texts, path, loop = Texts(job.seed), conversations.PATHS[job.dialect].encode(), asyncio.get_running_loop()
+    texts, path, loop = Texts(job.seed), conversations.PATHS[job.protocol_name].encode(), asyncio.get_running_loop()
     connections = [await connect(job.port) for _ in range(job.concurrency)]
-    bodies = [conversations.small_body(texts, job.dialect) for _ in range(job.count + job.warmup)]
+    bodies = [conversations.small_body(texts, job.protocol_name) for _ in range(job.count + job.warmup)]
     await Drive(connections, path, bodies[job.count :], job.seconds).finished()
     idle, replies, answers = asyncio.Queue[Connection](), list[Reply](), set[asyncio.Task[None]]()
     for connection in connections:
@@ -106,11 +106,11 @@ async def growing(job: Job) -> dict[str, Any]:
     """One conversation, turn by turn up to `size` bytes; CPU and time of every turn. What a server does while the next
     turn is being made belongs to it too."""
     texts = Texts(job.seed)
-    path = conversations.PATHS[job.dialect].encode()
+    path = conversations.PATHS[job.protocol_name].encode()
     connection = await connect(job.port)
     for _ in range(min(job.warmup, 20)):
-        await connection.ask(path, conversations.small_body(texts, job.dialect))
-    conversation = conversations.Conversation(texts, job.dialect, moving_breakpoint=job.moving_breakpoint)
+        await connection.ask(path, conversations.small_body(texts, job.protocol_name))
+    conversation = conversations.Conversation(texts, job.protocol_name, moving_breakpoint=job.moving_breakpoint)
     turns: list[dict[str, float]] = []
     failed = 0
     until = asyncio.get_running_loop().time() + job.seconds
@@ -136,12 +136,12 @@ async def growing(job: Job) -> dict[str, Any]:
 async def first(job: Job) -> dict[str, Any]:
     """The first requests of `count` conversations of `size` bytes, one every `every` seconds at most, so that what a
     server does behind an answer is over before the next request. Its CPU time is counted, too."""
-    path, connection = conversations.PATHS[job.dialect].encode(), await connect(job.port)
+    path, connection = conversations.PATHS[job.protocol_name].encode(), await connect(job.port)
     for number in range(job.warmup):
-        await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.dialect))
+        await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.protocol_name))
     bodies = []
     for number in range(job.count):
-        conversation = conversations.Conversation(Texts(job.seed + 1000 + number), job.dialect)
+        conversation = conversations.Conversation(Texts(job.seed + 1000 + number), job.protocol_name)
         conversation.reach(job.size, 5 * job.step)
         conversation.ask(job.step)
         bodies.append(conversation.body())
@@ -157,11 +157,11 @@ async def first(job: Job) -> dict[str, Any]:
 
 async def sessions(job: Job) -> dict[str, Any]:
     """`count` conversations of ten growing requests, 1 to 100 KB; memory of the servers on the way."""
-    path = conversations.PATHS[job.dialect].encode()
+    path = conversations.PATHS[job.protocol_name].encode()
     connections = [await connect(job.port) for _ in range(job.concurrency)]
     for connection in connections:
         for number in range(3):
-            await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.dialect))
+            await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.protocol_name))
     await asyncio.sleep(2 * SETTLE)
     marks = [[processes.rss_mb(pid) for pid in job.pids]]
     before = processes.cpu_seconds(job.pids)
@@ -191,7 +191,7 @@ async def sessions(job: Job) -> dict[str, Any]:
 
 
 def _session(job: Job, number: int) -> conversations.Conversation:
-    return conversations.Conversation(Texts(job.seed + 1000 + number), job.dialect)
+    return conversations.Conversation(Texts(job.seed + 1000 + number), job.protocol_name)
 
 
 JOBS = {

@@ -1,6 +1,6 @@
 """The product as a compactor that `quality.py` can measure: the same path as a request's, without a network or a model.
 
-Each list goes through the real dialect, identity, replay, policy, planner, strategies, extractive writer and executor,
+Each list goes through the real protocol, identity, replay, policy, planner, strategies, extractive writer and executor,
 with the settings that are shipped. What is returned is what would be sent.
 """
 

@@ -1,4 +1,4 @@
-"""The upstream's answers as ready-made bytes: JSON and server-sent events, both dialects."""
+"""The upstream's answers as ready-made bytes: JSON and server-sent events, both protocols."""
 
 from __future__ import annotations
 
@@ -51,35 +51,35 @@ def plain(body: bytes) -> bytes:
     return JSON_HEAD % (len(body), body)
 
 
-def answer(dialect: str, size: int) -> bytes:
+def answer(protocol_name: str, size: int) -> bytes:
     """A short reply to a request of `size` bytes."""
     tokens = size // 4
-    if dialect == "responses":
+    if protocol_name == "responses":
         number = next(_numbers)
         text = RESPONSES_JSON % (number, number, tokens, tokens + 16)
     else:
-        text = CHAT_JSON % (tokens, tokens + 16) if dialect == "chat" else MESSAGES_JSON % tokens
+        text = CHAT_JSON % (tokens, tokens + 16) if protocol_name == "chat" else MESSAGES_JSON % tokens
     return plain(text.encode())
 
 
-def parts(dialect: str, size: int) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+def parts(protocol_name: str, size: int) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
     """Headers and body of the same."""
-    head, _, body = answer(dialect, size).partition(b"\r\n\r\n")
+    head, _, body = answer(protocol_name, size).partition(b"\r\n\r\n")
     lines = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
     return tuple((name, value) for name, _, value in lines), body
 
 
 @lru_cache(maxsize=64)
-def stream(dialect: str, size: int, events: int) -> list[bytes]:
+def stream(protocol_name: str, size: int, events: int) -> list[bytes]:
     """Head with the first event, then one chunk an event, the last with the stream's end."""
-    texts = stream_parts(dialect, size, events)
+    texts = stream_parts(protocol_name, size, events)
     chunks = [b"%x\r\n%b\r\n" % (len(text), text) for text in (each.encode() for each in texts)]
     return [STREAM_HEAD + chunks[0], *chunks[1:-1], chunks[-1] + b"0\r\n\r\n"]
 
 
-def stream_parts(dialect: str, size: int, events: int) -> list[str]:
+def stream_parts(protocol_name: str, size: int, events: int) -> list[str]:
     """The events of such a stream."""
-    return _chat(size, events) if dialect == "chat" else _messages(size, events)
+    return _chat(size, events) if protocol_name == "chat" else _messages(size, events)
 
 
 def _chat(size: int, events: int) -> list[str]:

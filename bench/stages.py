@@ -99,7 +99,7 @@ class Rounds:
         forward, inbounds = self._house.forward, self._inbounds(count)
         receiver, measurer, reply = forward.reader.receiver, forward.reader.measurer, Ready(280)
         visibility, sessions = forward.reader.identifier.visibility, forward.reader.identifier.sessions
-        dialect, caller = protocol_for(PATH, {}), forward.tenants.identify(inbounds[0].fields)
+        protocol, caller = protocol_for(PATH, {}), forward.tenants.identify(inbounds[0].fields)
         bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
         took: dict[str, float] = {}
 
@@ -111,7 +111,9 @@ class Rounds:
             took[name] = 1e6 * (time.thread_time() - began) / count
             return done
 
-        talks = await each("read the body", lambda at: receiver.request_reader.read(dialect, bodies[at], caller.tenant))
+        talks = await each(
+            "read the body", lambda at: receiver.request_reader.read(protocol, bodies[at], caller.tenant)
+        )
         marks = read_client_metadata(inbounds[0].fields, talks[0].envelope)
         await each(
             "client metadata and controls",
@@ -121,7 +123,7 @@ class Rounds:
             ),
         )
         seated = await each(
-            "visibility", lambda at: visibility.resolve(dialect, caller, marks, talks[at], bodies[at])
+            "visibility", lambda at: visibility.resolve(protocol, caller, marks, talks[at], bodies[at])
         )  # fmt: skip
         places = await each(
             "session", lambda at: sessions.resolve(caller, marks, talks[at], inbounds[at].request_id)
@@ -132,7 +134,7 @@ class Rounds:
         await each(
             "find folds",
             lambda at: measurer.compactions.find(
-                dialect, ConversationRef(caller.tenant, b"", ""), talks[at], check_store=False
+                protocol, ConversationRef(caller.tenant, b"", ""), talks[at], check_store=False
             ),
         )
         inbounds = self._inbounds(count)
@@ -141,9 +143,9 @@ class Rounds:
         await each("the request that leaves", lambda at: forward.sender.build_upstream_request(prepared[at]))
 
         async def back(_at: int) -> None:
-            start = await probe_overflow(reply, dialect, is_near_window=False)
+            start = await probe_overflow(reply, protocol, is_near_window=False)
             settled: Callable[[ObservedResponse], None] = lambda _seen: None  # noqa: E731
-            async for _ in relay(start.response, dialect, ExchangeProgress(0.0), forward.clock, "r", settled):
+            async for _ in relay(start.response, protocol, ExchangeProgress(0.0), forward.clock, "r", settled):
                 pass
 
         await each("relay and observer", back)

@@ -84,7 +84,9 @@ class Upstream(asyncio.Protocol):
         if self._url.startswith(b"/_"):
             self._transport.write(self._control())
             return
-        dialect = "messages" if b"/messages" in self._url else "responses" if b"/responses" in self._url else "chat"
+        protocol_name = (
+            "messages" if b"/messages" in self._url else "responses" if b"/responses" in self._url else "chat"
+        )
         if self._size == 0:
             self._transport.write(replies.plain(b'{"object":"list","data":[]}'))
             return
@@ -93,11 +95,11 @@ class Upstream(asyncio.Protocol):
         stats.bytes += self._size
         stats.last = self._size
         if self.mode.stream:
-            self._stream(dialect)
+            self._stream(protocol_name)
         elif self.mode.delay_ms:
-            self._loop.call_later(self.mode.delay_ms / 1000, self._answer, replies.answer(dialect, self._size))
+            self._loop.call_later(self.mode.delay_ms / 1000, self._answer, replies.answer(protocol_name, self._size))
         else:
-            self._answer(replies.answer(dialect, self._size))
+            self._answer(replies.answer(protocol_name, self._size))
 
     def _answer(self, answer: bytes) -> None:
         if self._transport is not None:
@@ -109,9 +111,9 @@ class Upstream(asyncio.Protocol):
             Upstream.stats = Stats()
         return replies.plain(json.dumps(asdict(self.stats)).encode())
 
-    def _stream(self, dialect: str) -> None:
+    def _stream(self, protocol_name: str) -> None:
         assert self._transport is not None
-        chunks = replies.stream(dialect, self._size, self.mode.events)
+        chunks = replies.stream(protocol_name, self._size, self.mode.events)
         if self.mode.pace_ms < 0:
             self._transport.write(b"".join(chunks))
             return

@@ -1,4 +1,4 @@
-"""One reply of an agent's model, in each dialect, whole and as events."""
+"""One reply of an agent's model, in each protocol, whole and as events."""
 
 from __future__ import annotations
 
@@ -228,13 +228,13 @@ def _deltas(block: Json) -> list[Json]:
     return [{"text": block["text"][:half]}, {"text": block["text"][half:]}]
 
 
-def streamed_error(dialect: str, said: Json) -> bytes:
+def streamed_error(protocol_name: str, said: Json) -> bytes:
     """An error that comes as an event of a reply that began with 200."""
-    if dialect == "messages":
+    if protocol_name == "messages":
         return events(said, done=False, named=True)
-    if dialect == "converse":
+    if protocol_name == "converse":
         return events({"type": "error", "error": said}, done=False, named=True)
-    if dialect == "responses":
+    if protocol_name == "responses":
         begun = {
             "type": "response.created",
             "sequence_number": 0,

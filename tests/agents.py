@@ -31,7 +31,7 @@ class Run:
     """An agent: its history, and for each request the response's headers and the bytes of JSON sent."""
 
     client: Any
-    dialect: str
+    protocol_name: str
     stream: bool = False
     words: int = 110
     name: str = ""
@@ -79,11 +79,11 @@ class Run:
 
     def ask(self, text: str) -> None:
         """The user says something."""
-        self.history.append(WRITERS[self.dialect].user(text))
+        self.history.append(WRITERS[self.protocol_name].user(text))
 
     def say(self, text: str) -> None:
         """The user says something beside the results that stand last, as where an agent is interrupted."""
-        last = WRITERS[self.dialect].add_text(self.history[-1], text) if self.history else None
+        last = WRITERS[self.protocol_name].add_text(self.history[-1], text) if self.history else None
         if last is not None:
             self.history[-1] = last
             return
@@ -93,12 +93,12 @@ class Run:
     def open(self) -> bool:
         """Whether calls at the end of the history have no results."""
         last = self.history[-1]
-        if self.dialect == "responses":
+        if self.protocol_name == "responses":
             asked = {e["call_id"] for e in self.history if e.get("type") == "function_call"}
             return asked != {e["call_id"] for e in self.history if e.get("type") == "function_call_output"} or (
                 last.get("type") == "reasoning"
             )
-        if self.dialect in ("messages", "gemini", "converse"):
+        if self.protocol_name in ("messages", "gemini", "converse"):
             return bool(last["role"] in ("assistant", "model"))
         asked = {c["id"] for e in self.history for c in e.get("tool_calls") or ()}
         return asked != {e["tool_call_id"] for e in self.history if e["role"] == "tool"}
@@ -108,7 +108,7 @@ class Run:
         self._size += sum(len(json.dumps(entry, default=_plain)) for entry in self.history[self._measured :])
         self._measured = len(self.history)
         self.sent.append(self._size)
-        calls = await _STEPS[self.dialect](self)
+        calls = await _STEPS[self.protocol_name](self)
         if self.keeps is not None:
             self.history[self._measured :] = self.keeps(
                 json.loads(json.dumps(self.history[self._measured :], default=_plain))
@@ -120,7 +120,7 @@ class Run:
         if not calls:
             return
         made = [MadeCall(call, TOOL, {}, result_of(call, self.words)) for call in calls]
-        self.history += WRITERS[self.dialect].results(*made)
+        self.history += WRITERS[self.protocol_name].results(*made)
 
 
 async def _chat(run: Run) -> list[str]:
@@ -273,20 +273,20 @@ async def fetch(client: Client, url: str) -> None:
 
 def connected(
     url: str,
-    dialect: str,
+    protocol_name: str,
     witness: ResponseRecorder | None = None,
     *,
     key: str = "sk-test-agents",
     headers: Mapping[str, str] | None = None,
 ) -> Client:
-    """The dialect's official client, with no retries of its own; `witness` hears all that comes."""
+    """The protocol's official client, with no retries of its own; `witness` hears all that comes."""
     more: Any = {"api_key": key, "max_retries": 0, "timeout": 60, "default_headers": headers}
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         plain = witness.openai() if witness is not None else httpx.AsyncClient(timeout=60, trust_env=False)
         plain.base_url = httpx.URL(url)
         plain.headers.update({"x-goog-api-key": key, **(headers or {})})
         return plain
-    if dialect == "messages":
+    if protocol_name == "messages":
         http = witness.anthropic() if witness is not None else None
         return anthropic.AsyncAnthropic(base_url=url, http_client=http, **more)
     http1 = witness.openai() if witness is not None else None

@@ -10,26 +10,26 @@ import re
 from random import Random
 from typing import Any
 
-from tests.histories import DialectName, Json
+from tests.histories import Json, ProtocolName
 
 _SNAKE = re.compile("[A-Z]")
 
 
-def respell(entry: Json, dialect: DialectName, random: Random) -> str:
+def respell(entry: Json, protocol_name: ProtocolName, random: Random) -> str:
     """The JSON of an entry that says the same in other words."""
     out = dict(entry)
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         return _respell_gemini(out, random)
-    if dialect == "converse":
+    if protocol_name == "converse":
         return _respell_converse(out, random)
     for name in ("content", "output"):
         if name in out:
-            out[name] = _respell_content(out[name], dialect, entry.get("role"), random)
+            out[name] = _respell_content(out[name], protocol_name, entry.get("role"), random)
     if "arguments" in out:
         out["arguments"] = _respell_arguments(out["arguments"], random)
     if "tool_calls" in out:
         out["tool_calls"] = [_respell_call(call, at, random) for at, call in enumerate(out["tool_calls"])]
-    out |= _idle(out, dialect, random)
+    out |= _idle(out, protocol_name, random)
     return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
 
 
@@ -70,7 +70,7 @@ def _respell_gemini_part(part: Json, random: Random) -> Json:
     return _shuffled(out, random)
 
 
-def _respell_content(content: Any, dialect: DialectName, role: str | None, random: Random) -> Any:
+def _respell_content(content: Any, protocol_name: ProtocolName, role: str | None, random: Random) -> Any:
     texts = {
         "chat": "text",
         "messages": "text",
@@ -79,20 +79,20 @@ def _respell_content(content: Any, dialect: DialectName, role: str | None, rando
         "responses": "output_text" if role == "assistant" else "input_text",
     }
     if isinstance(content, str) and random.random() < 0.5:
-        content = [{"type": texts[dialect], "text": content}]
+        content = [{"type": texts[protocol_name], "text": content}]
     if not isinstance(content, list):
         return random.choice([content, content or "", content or []])
-    if len(content) == 1 and content[0].get("type") == texts[dialect] and random.random() < 0.5:
+    if len(content) == 1 and content[0].get("type") == texts[protocol_name] and random.random() < 0.5:
         return content[0]["text"]
-    return [_respell_part(part, dialect, random) for part in content]
+    return [_respell_part(part, protocol_name, random) for part in content]
 
 
-def _respell_part(part: Json, dialect: DialectName, random: Random) -> Json:
+def _respell_part(part: Json, protocol_name: ProtocolName, random: Random) -> Json:
     out = dict(part)
     if "content" in out:
-        out["content"] = _respell_content(out["content"], dialect, None, random)
+        out["content"] = _respell_content(out["content"], protocol_name, None, random)
     if random.random() < 0.3 and out.get("type") != "thinking":
-        if dialect == "messages":
+        if protocol_name == "messages":
             out["cache_control"] = random.choice([None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
         else:
             out["prompt_cache_breakpoint"] = {"mode": "explicit"}
@@ -126,14 +126,14 @@ def _respell_arguments(text: str, random: Random) -> Any:
     )  # fmt: skip
 
 
-def _idle(entry: Json, dialect: DialectName, random: Random) -> Json:
+def _idle(entry: Json, protocol_name: ProtocolName, random: Random) -> Json:
     """Fields that client libraries add without saying anything."""
     role = entry.get("role")
     options: list[Json] = [{}]
-    if dialect == "chat" and role == "assistant":
+    if protocol_name == "chat" and role == "assistant":
         options += [{"refusal": None, "annotations": [], "audio": None, "function_call": None}, {"parsed": None}]
         options += [] if "tool_calls" in entry else [{"tool_calls": []}, {"tool_calls": None}]
-    if dialect == "responses":
+    if protocol_name == "responses":
         options += [{"status": "completed"}, {"status": None}, {"id": f"it_{random.randrange(10**6)}"}]
         options += [{"type": "message"}] if role else []
     return random.choice(options)
@@ -145,21 +145,21 @@ def _shuffled(value: Json, random: Random) -> Json:
     return dict(pairs)
 
 
-def reform(history: list[Json], dialect: DialectName, random: Random) -> list[Json]:
+def reform(history: list[Json], protocol_name: ProtocolName, random: Random) -> list[Json]:
     """The same history in another form: with names, without some of the reasoning, with other notes of libraries."""
-    return [other for entry in history for other in _reform_entry(entry, dialect, random)]
+    return [other for entry in history for other in _reform_entry(entry, protocol_name, random)]
 
 
-def _reform_entry(entry: Json, dialect: DialectName, random: Random) -> list[Json]:
+def _reform_entry(entry: Json, protocol_name: ProtocolName, random: Random) -> list[Json]:
     out = dict(entry)
     if out.get("type") == "reasoning":
         return random.choice([[], [out], [out | {"encrypted_content": "other"}]])
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         return _reform_content(out, random)
-    if dialect == "converse":
+    if protocol_name == "converse":
         kept = [block for block in out["content"] if "reasoningContent" not in block or random.random() < 0.3]
         return [out | {"content": kept}]
-    if dialect == "chat":
+    if protocol_name == "chat":
         name = random.choice(["reasoning_content", "reasoning", "reasoning_text", "reasoning_opaque"])
         out = {name: held for name, held in out.items() if name != "reasoning_content" or random.random() < 0.3}
         if out["role"] == "assistant":
@@ -174,7 +174,7 @@ def _reform_entry(entry: Json, dialect: DialectName, random: Random) -> list[Jso
         kept = [part | {"citations": [{"cited_text": "x"}]} if part["type"] == "text" else part for part in kept]
         # Without a text no client sends the message.
         out["content"] = kept
-    if dialect == "responses" and out.get("role") == "assistant":
+    if protocol_name == "responses" and out.get("role") == "assistant":
         out |= random.choice([{}, {"phase": "commentary"}])
     return [out]
 

@@ -169,7 +169,7 @@ class FakeRouter:
     def route(self, family: Family, model: str | None) -> Route:
         return self.only
 
-    def for_dialect(self, route: Route, dialect: str) -> Route:
+    def for_protocol(self, route: Route, protocol_name: str) -> Route:
         return route
 
     def url(self, route: Route, path_and_query: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from accordion.model.http import Outbound
 from tests.compaction.compactor_setup import long_history, with_long_results
 from tests.fakes import FakeReply, FakeWindows
-from tests.histories import DialectName, History, Turn, body
+from tests.histories import History, ProtocolName, Turn, body
 from tests.pipeline_setup import PATHS, PipelineSetup, header
 
 _LONG = with_long_results(long_history(16))
@@ -32,16 +32,16 @@ class GrowingConversation:
     """One conversation in one process."""
 
     world: PipelineSetup
-    dialect: DialectName = "chat"
+    protocol_name: ProtocolName = "chat"
     bodies: list[bytes] = field(default_factory=list)
 
     async def turn(self, number: int, **headers: str) -> Outbound:
         """Sends the request that begins this turn; returns the response's head. `x_name` is the header `x-name`."""
         history = History((*_LONG.turns[:number], Turn(_LONG.turns[number].said)), _LONG.system)
-        answer = {"max_tokens": 10} if self.dialect == "messages" else {}
-        self.bodies.append(json.dumps(body(history, self.dialect, **answer)).encode())
+        answer = {"max_tokens": 10} if self.protocol_name == "messages" else {}
+        self.bodies.append(json.dumps(body(history, self.protocol_name, **answer)).encode())
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        out, _ = await self.world.ask(PATHS[self.dialect], self.bodies[-1], named)
+        out, _ = await self.world.ask(PATHS[self.protocol_name], self.bodies[-1], named)
         return out
 
     async def until(self, last: int, **headers: str) -> Outbound:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that make legal histories in each of the dialects.
+"""Hypothesis strategies that make legal histories in each of the protocols.
 
 A `History` has the content in no protocol. `entries` and `body` write it in one.
 """
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.writers import LISTS
 
-DialectName = Literal["chat", "responses", "messages", "gemini", "converse"]
-DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages", "gemini", "converse")
+ProtocolName = Literal["chat", "responses", "messages", "gemini", "converse"]
+PROTOCOL_NAMES: tuple[ProtocolName, ...] = ("chat", "responses", "messages", "gemini", "converse")
 
 Json = dict[str, Any]
 
@@ -79,7 +79,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class History:
-    """A conversation, in no dialect."""
+    """A conversation, in no protocol."""
 
     turns: tuple[Turn, ...]
     system: str = ""
@@ -121,31 +121,35 @@ def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> Histor
     return History(tuple(turns), draw(st.just("") | words))
 
 
-def entries(history: History, dialect: DialectName) -> list[Json]:
+def entries(history: History, protocol_name: ProtocolName) -> list[Json]:
     """The list of messages, items or contents. The system prompt is its first entry, or a field of the body."""
     write = {
         "chat": _chat_turn, "responses": _responses_turn, "messages": _messages_turn, "gemini": _gemini_turn,
         "converse": _converse_turn,
     }  # fmt: skip
-    is_listed = bool(history.system) and dialect in ("chat", "responses")
+    is_listed = bool(history.system) and protocol_name in ("chat", "responses")
     opening = [{"role": "system", "content": history.system}] if is_listed else []
-    return opening + [entry for turn in history.turns for entry in write[dialect](turn)]
+    return opening + [entry for turn in history.turns for entry in write[protocol_name](turn)]
 
 
-def body(history: History, dialect: DialectName, **fields: Any) -> Json:
+def body(history: History, protocol_name: ProtocolName, **fields: Any) -> Json:
     """A request. `fields` are added to it, or replace what is there."""
-    made: Json = {"model": "gpt-5", LISTS[dialect]: entries(history, dialect), "tools": _tools(history, dialect)}
-    if dialect == "gemini":
+    made: Json = {
+        "model": "gpt-5",
+        LISTS[protocol_name]: entries(history, protocol_name),
+        "tools": _tools(history, protocol_name),
+    }
+    if protocol_name == "gemini":
         del made["model"]
         if history.system:
             made["systemInstruction"] = {"parts": [{"text": history.system}]}
-    if dialect == "converse":
+    if protocol_name == "converse":
         tools = made.pop("tools")
         del made["model"]
         made |= {"toolConfig": {"tools": tools}} if tools else {}
         if history.system:
             made["system"] = [{"text": history.system}]
-    if dialect == "messages":
+    if protocol_name == "messages":
         made |= {"model": "claude-sonnet-4-5", "max_tokens": 1024}
         if history.system:
             made["system"] = history.system
@@ -153,27 +157,27 @@ def body(history: History, dialect: DialectName, **fields: Any) -> Json:
 
 
 @st.composite
-def bodies(draw: st.DrawFn, dialect: DialectName) -> Json:
-    """Requests in one dialect."""
-    return body(draw(histories()), dialect)
+def bodies(draw: st.DrawFn, protocol_name: ProtocolName) -> Json:
+    """Requests in one protocol."""
+    return body(draw(histories()), protocol_name)
 
 
-def _tools(history: History, dialect: DialectName) -> list[Json]:
+def _tools(history: History, protocol_name: ProtocolName) -> list[Json]:
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     described = [(name, f"The tool {name}.") for name in history.tools]
-    if dialect == "chat":
+    if protocol_name == "chat":
         return [
             {"type": "function", "function": {"name": name, "description": text, "parameters": schema}}
             for name, text in described
         ]
-    if dialect == "responses":
+    if protocol_name == "responses":
         return [
             {"type": "function", "name": name, "description": text, "parameters": schema} for name, text in described
         ]
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         declared = [{"name": name, "description": text, "parameters": schema} for name, text in described]
         return [{"functionDeclarations": declared}] if declared else []
-    if dialect == "converse":
+    if protocol_name == "converse":
         return [
             {"toolSpec": {"name": name, "description": text, "inputSchema": {"json": schema}}}
             for name, text in described

@@ -12,11 +12,11 @@ from tests.reply_parts import ReplyText, ReplyThought, ScriptedReply
 ContentItem = tuple[Any, ...]
 
 
-def content_items(dialect: str, entries: Iterable[bytes | Json]) -> list[ContentItem]:
+def content_items(protocol_name: str, entries: Iterable[bytes | Json]) -> list[ContentItem]:
     """("user", text), ("thought", signature), ("words", text), ("call", id, name, arguments), ("result", id, text)."""
     out: list[ContentItem] = []
     for entry in entries:
-        out += _ATOMS[dialect](entry if isinstance(entry, dict) else json.loads(entry))
+        out += _ATOMS[protocol_name](entry if isinstance(entry, dict) else json.loads(entry))
     return _joined(out)
 
 
@@ -115,12 +115,12 @@ _ATOMS: dict[str, Callable[[Json], Iterable[ContentItem]]] = {
 }  # fmt: skip
 
 
-def reply_content_items(dialect: str, said: ScriptedReply) -> list[ContentItem]:
+def reply_content_items(protocol_name: str, said: ScriptedReply) -> list[ContentItem]:
     """The content items of a reply as a list must have them."""
     out: list[ContentItem] = []
     for piece in said.pieces:
         if isinstance(piece, ReplyThought):
-            out += [] if dialect == "chat" else [("thought", piece.sealed)]
+            out += [] if protocol_name == "chat" else [("thought", piece.sealed)]
         elif isinstance(piece, ReplyText):
             out.append(("words", _bare(piece.text)))
         else:
@@ -129,6 +129,6 @@ def reply_content_items(dialect: str, said: ScriptedReply) -> list[ContentItem]:
                 # No JSON is sent back: servers of open models, and Anthropic, refuse it.
                 given = {"INVALID_JSON": piece.arguments}
             out.append(("call", piece.id, piece.name, given))
-    if dialect == "chat":
+    if protocol_name == "chat":
         out.sort(key=lambda atom: atom[0] == "call")
     return _joined(out)

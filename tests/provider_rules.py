@@ -22,17 +22,17 @@ _MEMORY = re.compile(r"\[Session memory |\[From the memory, ")
 _CALL = re.compile(r"call_\d+_\d+$")
 
 
-def problems(dialect: str, body: Json, provider: StrictProvider) -> list[str]:
+def problems(protocol_name: str, body: Json, provider: StrictProvider) -> list[str]:
     """The problems of a request."""
-    own = provider.tools or TOOLS[dialect]
+    own = provider.tools or TOOLS[protocol_name]
     tools = declared_tools(body)
     if tools[: len(own)] != own or len(tools) > len(own) + 1:
         return ["the tools are not those of the client, with one more behind them at most"]
-    entries = body[strict_provider.LISTS[dialect]]
+    entries = body[strict_provider.LISTS[protocol_name]]
     if not entries:
         return ["there are no messages"]
     try:
-        return list(_RULES[dialect](body, entries, provider))
+        return list(_RULES[protocol_name](body, entries, provider))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         return [f"malformed: {error!r}"]
 

@@ -120,7 +120,7 @@ class ReadingProvider(StrictProvider):
 
     async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
         entries = self.taken[-1].entries
-        own = self.tools or TOOLS[self.dialect]
+        own = self.tools or TOOLS[self.protocol_name]
         extra = provider_rules.declared_tools(body)[len(own) :]
         own_tool = (extra[0].get("toolSpec") or extra[0].get("function") or extra[0]) if extra else {}
         tool = own_tool.get("name", "")
@@ -135,12 +135,14 @@ class ReadingProvider(StrictProvider):
             await self._send_reply(one.said, body, answer)
 
     def _fields(self, body: Json) -> Json:
-        return {name: value for name, value in body.items() if name != LISTS[self.dialect]}
+        return {name: value for name, value in body.items() if name != LISTS[self.protocol_name]}
 
     async def _send_reply(self, said: ScriptedReply, body: Json, answer: Answer) -> None:
         if not strict_provider.is_streamed(self.taken[-1].request, body):
-            return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
-        events = reply_parts.reply_events(self.dialect, said, body)
+            return await strict_provider.send_json(
+                answer, 200, reply_parts.reply_document(self.protocol_name, said, body)
+            )
+        events = reply_parts.reply_events(self.protocol_name, said, body)
         if said.number % 3 or frames.is_framed(answer.target):
             return await strict_provider.send_events(answer, b"".join(events))
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
@@ -162,7 +164,7 @@ class ReadingProvider(StrictProvider):
 
     def _check_request(self, body: Json, entries: list[bytes]) -> tuple[int | None, bool]:
         """The exchange that a request goes on from, and whether it does so within one reply to the client."""
-        listed = content_items(self.dialect, entries)
+        listed = content_items(self.protocol_name, entries)
         tail = len(listed) - (listed[-1][0] == "user")
         count = next((at for at, atom in enumerate(reversed(listed[:tail])) if atom[0] != "result"), 0)
         results = {atom[1]: atom[2] for atom in listed[tail - count : tail]}
@@ -178,7 +180,7 @@ class ReadingProvider(StrictProvider):
         if one.tool and one.ours and not one.said.finish and ids != want:
             self._add_problem(f"the results of {one.way!r} are {ids}, not {want}")
         end = tail - count
-        said = reply_content_items(self.dialect, one.said)
+        said = reply_content_items(self.protocol_name, one.said)
         if self.loose:
             said = [atom for atom in said if atom[0] == "call"]
             heard = [atom for atom in listed[:end] if atom[0] == "call"][-len(said) :] if said else []
@@ -201,7 +203,8 @@ class ReadingProvider(StrictProvider):
             return found[-1]
         # A turn begins behind a reply that called nothing.
         said = [
-            reply_content_items(self.dialect, each.said) if not each.said.calls else None for each in self.exchanges
+            reply_content_items(self.protocol_name, each.said) if not each.said.calls else None
+            for each in self.exchanges
         ]
         ends = [at for at, each in enumerate(said) if each and listed[-1 - len(each) : -1] == each]
         return ends[-1] if ends and listed[-1][0] == "user" else None
@@ -283,7 +286,7 @@ class ReadingProvider(StrictProvider):
         thought = ReplyThought(text, f"c2lnbmF0dXJl{self.given:06d}{at:02d}+/=")
         self.thoughts[thought.sealed] = text
         body = self.taken[-1].request.json()
-        self.bound[thought.sealed] = provider_rules.prefix(body, len(body[LISTS[self.dialect]]))
+        self.bound[thought.sealed] = provider_rules.prefix(body, len(body[LISTS[self.protocol_name]]))
         return thought
 
     def _chosen(self, artifacts: list[ReadableArtifact], at: int) -> ReadableArtifact:
@@ -292,7 +295,7 @@ class ReadingProvider(StrictProvider):
     def artifacts(self, entries: Iterable[bytes]) -> list[ReadableArtifact]:
         """The archived results that the list names."""
         out = []
-        for atom in content_items(self.dialect, entries):
+        for atom in content_items(self.protocol_name, entries):
             if atom[0] == "result" and atom[1].startswith("call_"):
                 told = provider_rules.result_text(atom[2])
                 found = _ARTIFACT.search(told)

@@ -1,4 +1,4 @@
-"""Recorded conversations of real agents: where they are, what they say, and how another dialect would write them."""
+"""Recorded conversations of real agents: where they are, what they say, and how another protocol would write them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.histories import DialectName
+from tests.histories import ProtocolName
 
 RECORDINGS = Path(
     os.environ.get("ACCORDION_TRAJECTORIES") or Path(__file__).parents[2] / "shared" / "data" / "trajectories"
@@ -32,8 +32,8 @@ def read_recording(path: Path, number: int | None = None) -> list[list[dict[str,
         return [json.loads(line)["messages"] for line in islice(lines, number)]
 
 
-def write_entry(entry: dict[str, Any], name: DialectName) -> list[Any]:
-    """An entry of Chat Completions in another dialect."""
+def write_entry(entry: dict[str, Any], name: ProtocolName) -> list[Any]:
+    """An entry of Chat Completions in another protocol."""
     role, content, calls = entry["role"], entry["content"], entry.get("tool_calls") or []
     if role == "system":
         return []

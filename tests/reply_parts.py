@@ -1,4 +1,4 @@
-"""One reply of a model, piece by piece, in each dialect, whole and as the events that real providers send.
+"""One reply of a model, piece by piece, in each protocol, whole and as the events that real providers send.
 
 Unlike an `AgentReply`, a `ScriptedReply` has any pieces in any order, calls of any tool, arguments that are no JSON.
 """
@@ -53,7 +53,7 @@ Piece = ReplyThought | ReplyText | ReplyCall
 
 @dataclass(frozen=True)
 class ScriptedReply:
-    """A reply and its usage; `finish` overrides why it ended, in the dialect's own word."""
+    """A reply and its usage; `finish` overrides why it ended, in the protocol's own word."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -358,11 +358,11 @@ _EVENTS = {
 }  # fmt: skip
 
 
-def reply_document(dialect: str, said: ScriptedReply, body: Json) -> Json:
+def reply_document(protocol_name: str, said: ScriptedReply, body: Json) -> Json:
     """The reply as one document; `body` is the request."""
-    return _WHOLE[dialect](said, body)
+    return _WHOLE[protocol_name](said, body)
 
 
-def reply_events(dialect: str, said: ScriptedReply, body: Json) -> list[bytes]:
+def reply_events(protocol_name: str, said: ScriptedReply, body: Json) -> list[bytes]:
     """The reply as events, each with its end."""
-    return _EVENTS[dialect](said, body)
+    return _EVENTS[protocol_name](said, body)

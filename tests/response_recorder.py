@@ -46,9 +46,11 @@ class ResponseRecorder:
 
     heard: list[RecordedResponse] = field(default_factory=list)
 
-    def problems(self, dialect: str) -> list[str]:
+    def problems(self, protocol_name: str) -> list[str]:
         """The problems of all responses."""
-        return [f"answer {at}: {each}" for at, one in enumerate(self.heard) for each in find_problems(dialect, one)]
+        return [
+            f"answer {at}: {each}" for at, one in enumerate(self.heard) for each in find_problems(protocol_name, one)
+        ]
 
     def openai(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=_Transport(self), timeout=60, trust_env=False)
@@ -115,7 +117,7 @@ class _Transport2(httpx2.AsyncHTTPTransport):
 # -- what is odd about an answer ---------------------------------------------------------------------------------------
 
 
-def find_problems(dialect: str, one: RecordedResponse) -> Iterator[str]:
+def find_problems(protocol_name: str, one: RecordedResponse) -> Iterator[str]:
     """The differences of a response from one of a provider."""
     for word in HIDDEN:
         if word in one.body:
@@ -124,14 +126,14 @@ def find_problems(dialect: str, one: RecordedResponse) -> Iterator[str]:
     if one.status != 200:
         yield f"the status is {one.status}: {bytes(one.body[:200])!r}"
     elif one.streamed:
-        yield from _STREAMS[dialect](one.events)
+        yield from _STREAMS[protocol_name](one.events)
     else:
-        yield from _DOCUMENTS[dialect](json.loads(one.body))
+        yield from _DOCUMENTS[protocol_name](json.loads(one.body))
 
 
-def read_usage(dialect: str, one: RecordedResponse) -> tuple[int, int]:
+def read_usage(protocol_name: str, one: RecordedResponse) -> tuple[int, int]:
     """Input and output tokens as the client reads them."""
-    if dialect == "messages":
+    if protocol_name == "messages":
         if not one.streamed:
             return _sums(json.loads(one.body)["usage"])
         usage: Json = {}
@@ -139,11 +141,11 @@ def read_usage(dialect: str, one: RecordedResponse) -> tuple[int, int]:
             told = event.get("message", {}).get("usage") or event.get("usage") or {}
             usage |= {name: value for name, value in told.items() if value is not None}
         return _sums(usage)
-    if dialect == "responses":
+    if protocol_name == "responses":
         told = (one.events[-1]["response"] if one.streamed else json.loads(one.body))["usage"]
         assert told["total_tokens"] == told["input_tokens"] + told["output_tokens"]
         return told["input_tokens"], told["output_tokens"]
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         told = (one.events[-1] if one.streamed else json.loads(one.body))["usageMetadata"]
         output = told["candidatesTokenCount"] + told.get("thoughtsTokenCount", 0)
         assert told["totalTokenCount"] == told["promptTokenCount"] + output

@@ -9,7 +9,7 @@ from accordion.model.records import ObservedCall, ObservedResponse, Usage
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import PROTOCOLS
 
-DIALECTS: tuple[WireProtocol, ...] = tuple(each for name, each in PROTOCOLS.items() if name != "converse")
+SSE_PROTOCOLS: tuple[WireProtocol, ...] = tuple(each for name, each in PROTOCOLS.items() if name != "converse")
 """tests/protocols/test_converse.py has the responses of Converse."""
 
 OVERFLOW = "Your input exceeds the context window of this model."
@@ -168,8 +168,8 @@ STREAMS: dict[str, tuple[tuple[Any, ...], bool, ObservedResponse]] = {
 """By protocol: the events of a stream, whether they have names, and what is understood of them."""
 
 
-def observe(dialect: WireProtocol, *pieces: bytes, stream: bool = True) -> ObservedResponse:
-    observer = dialect.observer(stream)
+def observe(protocol: WireProtocol, *pieces: bytes, stream: bool = True) -> ObservedResponse:
+    observer = protocol.observer(stream)
     for piece in pieces:
         observer.feed(piece)
     return observer.observation()

@@ -51,36 +51,36 @@ def turn_text(turn: int, run: str = "") -> str:
     )
 
 
-def overflow_error(dialect: str, tokens: int, window: int) -> Json:
+def overflow_error(protocol_name: str, tokens: int, window: int) -> Json:
     """The provider's own error for an overflow."""
     code = None
-    if dialect in ("converse", "messages"):
+    if protocol_name in ("converse", "messages"):
         said = f"prompt is too long: {tokens} tokens > {window} maximum"
-        if dialect == "converse":
+        if protocol_name == "converse":
             said = f"The model returned the following errors: {said}"
-    elif dialect == "gemini":
+    elif protocol_name == "gemini":
         said = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window})."
     else:
         code = "context_length_exceeded"
         said = f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens. Please reduce the length of the messages."  # noqa: E501
-        if dialect == "responses":
+        if protocol_name == "responses":
             said = "Your input exceeds the context window of this model. Please adjust your input and try again."
-    return request_error(dialect, said, code)
+    return request_error(protocol_name, said, code)
 
 
-def request_error(dialect: str, message: str, code: str | None = None) -> Json:
+def request_error(protocol_name: str, message: str, code: str | None = None) -> Json:
     """A refusal in the provider's own form."""
-    if dialect == "converse":
+    if protocol_name == "converse":
         return {"message": message}
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         return {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
-    if dialect == "messages":
+    if protocol_name == "messages":
         inner = {"type": "invalid_request_error", "message": message}
         return {"type": "error", "error": inner, "request_id": "req_strict"}
-    return {"error": {"message": message, "type": "invalid_request_error", "param": LISTS[dialect], "code": code}}
+    return {"error": {"message": message, "type": "invalid_request_error", "param": LISTS[protocol_name], "code": code}}
 
 
-def vllm_overflow_error(dialect: str, tokens: int, window: int) -> Json:
+def vllm_overflow_error(protocol_name: str, tokens: int, window: int) -> Json:
     """The overflow error of a vLLM server."""
     said = (
         f"This model's maximum context length is {window} tokens. However, your request has {tokens} input tokens. "
@@ -120,7 +120,7 @@ class StrictProvider:
     taken. `thinks`: replies reason. What breaks a rule is answered with 400 and kept in `problems`. `run` is the name
     of the run, as its client has it."""
 
-    dialect: str
+    protocol_name: str
     window: int
     rounds: int = 30
     run: str = ""
@@ -163,30 +163,30 @@ class StrictProvider:
     def count(self, request: Recorded) -> int:
         """The provider's count: of letters, which is not the proxy's."""
         fields = _RAW.decode(request.body)
-        named = (*FIXED, LISTS[self.dialect])
+        named = (*FIXED, LISTS[self.protocol_name])
         return sum(len(bytes(fields.get(name, b""))) for name in named) // 4
 
     async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
         tokens, stream = self.count(request), is_streamed(request, body)
         if tokens > self.window:
             self.refusals.append(request)
-            said = self.overflow(self.dialect, tokens, self.window)
+            said = self.overflow(self.protocol_name, tokens, self.window)
             if stream and self.streamed_errors:
-                return await send_events(answer, agent_replies.streamed_error(self.dialect, said))
+                return await send_events(answer, agent_replies.streamed_error(self.protocol_name, said))
             return await send_json(answer, 400, said)
-        if problems := provider_rules.problems(self.dialect, body, self):
+        if problems := provider_rules.problems(self.protocol_name, body, self):
             self.problems += problems
-            return await send_json(answer, 400, request_error(self.dialect, problems[0]))
+            return await send_json(answer, 400, request_error(self.protocol_name, problems[0]))
         self.taken.append(Forwarded(request, tokens))
         await self._replied(body, tokens, answer)
 
     async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
         """The reply to a request that was taken."""
         reply = self._next(tokens)
-        self.bound[reply.signature] = provider_rules.prefix(body, len(body[LISTS[self.dialect]]))
+        self.bound[reply.signature] = provider_rules.prefix(body, len(body[LISTS[self.protocol_name]]))
         if is_streamed(self.taken[-1].request, body):
-            return await send_events(answer, agent_replies.EVENTS[self.dialect](reply, body))
-        return await send_json(answer, 200, agent_replies.WHOLE[self.dialect](reply))
+            return await send_events(answer, agent_replies.EVENTS[self.protocol_name](reply, body))
+        return await send_json(answer, 200, agent_replies.WHOLE[self.protocol_name](reply))
 
     def _next(self, tokens: int) -> AgentReply:
         self.given += 1

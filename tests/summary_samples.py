@@ -17,7 +17,7 @@ from accordion.summaries.instructions import CitedInstruction, StandingInstructi
 ASKER = SummaryCaller(
     tenant="t",
     route=Route("openai", "openai", "http://provider.test/v1"),
-    dialect="chat",
+    protocol_name="chat",
     model="gpt-4o",
     headers=((b"authorization", b"Bearer callers-own-key"),),
     credential="callers-own-key",

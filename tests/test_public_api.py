@@ -20,7 +20,7 @@ from accordion.config.load import build
 from accordion.model.http import Inbound
 from accordion.pipeline.request import PreparedRequest
 from tests.compaction.compactor_setup import long_history
-from tests.histories import DIALECTS, DialectName, body
+from tests.histories import PROTOCOL_NAMES, ProtocolName, body
 from tests.strategy_packages import install, on_path
 from tests.writers import LISTS
 
@@ -94,8 +94,8 @@ def test_with_the_previous_result_the_beginning_stays_the_same() -> None:
     assert (other.messages, other.is_compacted, other.artifacts) == (conversation(3), False, {})
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
-def test_all_protocols_are_compacted(protocol: DialectName) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOL_NAMES)
+def test_all_protocols_are_compacted(protocol: ProtocolName) -> None:
     request = body(long_history(12, rounds=2, words=150), protocol)
     messages = request[LISTS[protocol]]
     names = ("tools", "system", "systemInstruction")

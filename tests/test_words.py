@@ -27,13 +27,16 @@ METAPHORS = frozenset(
 WHOLE_NAMES = METAPHORS | frozenset(
     {
         "round", "completing", "links", "named", "retrieving", "opening", "sharing", "shown", "recalling",
-        "importing", "remembering", "dialect", "points", "places", "nodes", "marks", "mark", "controls",
+        "importing", "remembering", "points", "places", "nodes", "marks", "mark", "controls",
         "reading", "room", "taught", "learning", "others", "stretch", "touched", "standing", "substance",
         "face", "faces", "offline", "telling", "seen", "told", "held", "found", "said", "kept", "given",
     }
 )
 """Words that are no name by themselves. In another name, a noun can make them clear."""
 # fmt: on
+EARLIER_WORD = re.compile(r"dialect", re.IGNORECASE)
+"""Of a wire protocol. Stored records, fields of the API and a header still have it."""
+STORED_OR_SENT = re.compile(r'"dialect"|x-accordion-dialect')
 
 
 class Definition(NamedTuple):
@@ -88,6 +91,11 @@ def test_no_module_has_a_name_that_is_out_of_use() -> None:
 
 def test_no_class_or_function_has_a_name_that_is_out_of_use() -> None:
     assert [str(each) for each in definitions() if is_out_of_use(each.name)] == []
+
+
+def test_a_wire_protocol_is_called_protocol() -> None:
+    texts = {path: (ROOT / path).read_text("utf-8") for path in python_files() if path != Path("tests/test_words.py")}
+    assert [str(path) for path, text in texts.items() if EARLIER_WORD.search(STORED_OR_SENT.sub("", text))] == []
 
 
 def test_the_names_of_tests_are_shorter_than_80_characters() -> None:

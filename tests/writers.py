@@ -32,14 +32,14 @@ class MadeCall:
 class Writer:
     """Chat Completions; the writers of the other protocols say what differs."""
 
-    dialect = "chat"
+    protocol_name = "chat"
     more: ClassVar[Json] = {}
     """Fields that every request must have."""
 
     @property
     def listing(self) -> str:
         """The name of the field with the list."""
-        return PROTOCOLS[self.dialect].messages_field
+        return PROTOCOLS[self.protocol_name].messages_field
 
     def path(self, model: str, *, stream: bool = False) -> str:
         """Where a request for this model is sent."""
@@ -97,7 +97,7 @@ class Writer:
 class ResponsesWriter(Writer):
     """Responses."""
 
-    dialect = "responses"
+    protocol_name = "responses"
 
     def path(self, model: str, *, stream: bool = False) -> str:
         return "/v1/responses"
@@ -125,7 +125,7 @@ class ResponsesWriter(Writer):
 class MessagesWriter(Writer):
     """Messages."""
 
-    dialect = "messages"
+    protocol_name = "messages"
     more: ClassVar[Json] = {"max_tokens": 64}
 
     def path(self, model: str, *, stream: bool = False) -> str:
@@ -161,7 +161,7 @@ class MessagesWriter(Writer):
 class GeminiWriter(Writer):
     """Gemini."""
 
-    dialect = "gemini"
+    protocol_name = "gemini"
 
     def path(self, model: str, *, stream: bool = False) -> str:
         return f"/v1beta/models/{model}:" + ("streamGenerateContent?alt=sse" if stream else "generateContent")
@@ -216,7 +216,7 @@ class GeminiWriter(Writer):
 class ConverseWriter(Writer):
     """Bedrock's Converse."""
 
-    dialect = "converse"
+    protocol_name = "converse"
 
     def path(self, model: str, *, stream: bool = False) -> str:
         return f"/model/{model}/" + ("converse-stream" if stream else "converse")
@@ -281,7 +281,8 @@ def _join(entries: Sequence[Json], content: str) -> list[Json]:
 
 
 WRITERS: dict[str, Writer] = {
-    each.dialect: each for each in (Writer(), ResponsesWriter(), MessagesWriter(), GeminiWriter(), ConverseWriter())
+    each.protocol_name: each
+    for each in (Writer(), ResponsesWriter(), MessagesWriter(), GeminiWriter(), ConverseWriter())
 }
 """The writers by the protocol's name; tests/protocols/test_registry.py compares the names with those of the product."""
 LISTS = {name: writer.listing for name, writer in WRITERS.items()}

@@ -36,10 +36,12 @@ Measured = dict[str, list[dict[str, Any]]]
 def run(setting: RunSettings) -> list[Table]:
     tables = []
     with servers.upstream(setting.pins) as upstream, setting.contenders(upstream) as running:
-        for title, dialect, moving in VARIANTS:
+        for title, protocol_name, moving in VARIANTS:
             measured: Measured = defaultdict(list)
             for number in range(setting.fewer(setting.rounds, 1)):
-                job = Job("growing", 0, dialect=dialect, count=300, warmup=10, seconds=60, seed=9000 + number)
+                job = Job(
+                    "growing", 0, protocol_name=protocol_name, count=300, warmup=10, seconds=60, seed=9000 + number
+                )
                 job = replace(job, size=SIZE, step=setting.fewer(STEP, 4 * STEP), moving_breakpoint=moving)
                 for server in running:
                     servers.get(upstream, "/_mode", {"stream": False})

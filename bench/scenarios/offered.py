@@ -52,24 +52,24 @@ def run(setting: RunSettings) -> list[Table]:
 async def _measured(rounds: int) -> Table:
     table = Table(f"A stream of {EVENTS} events, our own tool offered and not called", COLUMNS)
     application = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
-    for dialect in ("chat", "messages"):
-        events = [each.encode() for each in replies.stream_parts(dialect, 1_000, EVENTS)]
+    for protocol_name in ("chat", "messages"):
+        events = [each.encode() for each in replies.stream_parts(protocol_name, 1_000, EVENTS)]
         whole = b"".join(events)
         burst = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
         for name, pieces in (("in a burst", burst), ("one by one", events)):
-            outcomes = [await _passed(application, dialect, pieces, offered=offered) for offered in (False, True)]
+            outcomes = [await _passed(application, protocol_name, pieces, offered=offered) for offered in (False, True)]
             same = outcomes[0] == outcomes[1] and outcomes[0][0] == whole
             least = [float("inf")] * 2
             for _ in range(rounds):
                 for offered in (False, True):
                     began = time.thread_time()
                     for _ in range(10):
-                        await _passed(application, dialect, pieces, offered=offered)
+                        await _passed(application, protocol_name, pieces, offered=offered)
                     took = 1e6 * (time.thread_time() - began) / (10 * EVENTS)
                     least[offered] = min(least[offered], took)
                 await asyncio.sleep(0)
             more = least[1] - least[0]
-            table.rows.append([f"{dialect}, {name}", *least, more, "yes" if same else "no"])
+            table.rows.append([f"{protocol_name}, {name}", *least, more, "yes" if same else "no"])
     await application.stop()
     table.notes.append(
         "the relay, the observer and the filter alone, without sockets; the least of the rounds, taking turns"
@@ -78,21 +78,21 @@ async def _measured(rounds: int) -> Table:
 
 
 async def _passed(
-    application: Application, dialect: str, pieces: Sequence[bytes], *, offered: bool
+    application: Application, protocol_name: str, pieces: Sequence[bytes], *, offered: bool
 ) -> tuple[bytes, ObservedResponse]:
     """What the client gets of the stream, and what was understood of it."""
     forward, course, seen = application.forward, ExchangeProgress(0.0), list[ObservedResponse]()
-    spoken = PROTOCOLS[dialect]
+    spoken = PROTOCOLS[protocol_name]
     reply: Any = Stream(pieces)
     if offered:
-        reply = await forward.tool_loop.run(reply, await _prepare(application, dialect), _nobody, course)
+        reply = await forward.tool_loop.run(reply, await _prepare(application, protocol_name), _nobody, course)
     out = [piece async for piece in relay(reply, spoken, course, forward.clock, "r", seen.append)]
     return b"".join(out), seen[0]
 
 
-async def _prepare(application: Application, dialect: str) -> PreparedRequest:
+async def _prepare(application: Application, protocol_name: str) -> PreparedRequest:
     """A short request to which our tool was offered."""
-    inbound = Inbound("POST", PATHS[dialect], "", stages.HEADERS, small_body(Texts(1), dialect), "r")
+    inbound = Inbound("POST", PATHS[protocol_name], "", stages.HEADERS, small_body(Texts(1), protocol_name), "r")
     request = await application.forward.reader.read(inbound, application.forward.tenants.identify(inbound.fields))
     assert isinstance(request, MeasuredRequest)
     return structs.replace(await application.forward.prepare(request), tool_name="read_artifact")

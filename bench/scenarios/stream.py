@@ -29,7 +29,7 @@ COLUMNS = (
 @dataclass(frozen=True)
 class Variant:
     title: str
-    dialect: str
+    protocol_name: str
     events: int
     pace_ms: float
     concurrency: int
@@ -65,7 +65,7 @@ def _job(setting: RunSettings, variant: Variant, number: int) -> Job:
     return Job(
         "closed",
         0,
-        dialect=variant.dialect,
+        protocol_name=variant.protocol_name,
         concurrency=variant.concurrency,
         count=setting.fewer(variant.count, variant.quick),
         warmup=max(5, variant.concurrency),

@@ -131,7 +131,7 @@ def test_film_counts_by_its_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "dialect", "family"),
+    ("model", "protocol_name", "family"),
     [
         ("gpt-4o", "messages", "openai"),
         ("claude-x", "chat", "anthropic"),
@@ -143,8 +143,8 @@ def test_film_counts_by_its_length() -> None:
         ("", "", "other"),
     ],
 )
-def test_the_family_follows_the_name_then_the_dialect(model: str, dialect: str, family: str) -> None:
-    assert media_rules(model, dialect).family == family
+def test_the_family_follows_the_name_then_the_protocol(model: str, protocol_name: str, family: str) -> None:
+    assert media_rules(model, protocol_name).family == family
 
 
 def test_rules_that_count_differently_have_different_names() -> None:

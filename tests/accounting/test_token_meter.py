@@ -55,7 +55,7 @@ def conversation(*messages: Message, **fields: object) -> Conversation:
     for one in messages:
         so_far += b"/" + one.key
         chain.append(so_far)
-    fields.setdefault("dialect", "chat")
+    fields.setdefault("protocol_name", "chat")
     fields.setdefault("model", "gpt-4o")
     return Conversation(messages=messages, chain=tuple(chain), **fields)  # type: ignore[arg-type]
 
@@ -159,15 +159,15 @@ def from_model(*parts: Part | str) -> Message:
 def test_content_before_a_providers_compaction_block_is_not_counted() -> None:
     words = Words()
     history, block = turns(20), from_model(Opaque("compaction", 40), "so far")
-    asked = conversation(*history, block, *history[:2], dialect="messages")
-    alone = conversation(block, *history[:2], dialect="messages")
+    asked = conversation(*history, block, *history[:2], protocol_name="messages")
+    alone = conversation(block, *history[:2], protocol_name="messages")
     meter = TokenMeter(words)
     assert meter.measure(asked, WINDOW) == TokenMeter(Words()).measure(alone, WINDOW)
     assert not any("turn 5" in text for text in words.counted), "what costs nothing need not be counted"
     # From kept sums too, and where the block itself is not the newest message that is counted.
-    longer = conversation(*asked.messages, *turns(3), dialect="messages")
+    longer = conversation(*asked.messages, *turns(3), protocol_name="messages")
     assert meter.measure(longer, WINDOW).tokens == meter.measure(asked, WINDOW).tokens + 3 * (4 + rules.MESSAGE)
-    before = conversation(*history, dialect="messages")
+    before = conversation(*history, protocol_name="messages")
     assert meter.measure(before, WINDOW).messages == 20 * (4 + rules.MESSAGE) + rules.REPLY
 
 
@@ -176,26 +176,26 @@ def test_before_a_compaction_item_only_user_messages_are_counted() -> None:
     called, gave = from_model(ToolCall("a", "read", "{}")), replace(message("a long result"), role="tool")
     item = replace(message(Opaque("compaction", 40)), role="other")
     asked = conversation(
-        message("one two"), called, gave, from_model("done"), item, message("three"), dialect="responses"
+        message("one two"), called, gave, from_model("done"), item, message("three"), protocol_name="responses"
     )
-    alone = conversation(message("one two"), item, message("three"), dialect="responses")
+    alone = conversation(message("one two"), item, message("three"), protocol_name="responses")
     assert TokenMeter(Words()).measure(asked, WINDOW) == TokenMeter(Words()).measure(alone, WINDOW)
 
 
 def test_the_latest_of_several_compactions_counts() -> None:
     first, last = from_model(Opaque("compaction", 400)), from_model(Opaque("compaction", 40))
-    asked = conversation(*turns(3), first, *turns(3), last, message("now"), dialect="messages")
+    asked = conversation(*turns(3), first, *turns(3), last, message("now"), protocol_name="messages")
     assert TokenMeter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.REPLY
 
 
 def test_a_compaction_that_failed_drops_nothing() -> None:
-    asked = conversation(*turns(3), from_model(Opaque("compaction", 0)), dialect="messages")
+    asked = conversation(*turns(3), from_model(Opaque("compaction", 0)), protocol_name="messages")
     assert TokenMeter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.REPLY
 
 
 def test_behind_an_index_only_what_follows_the_last_compaction_item_counts() -> None:
     block = from_model(Opaque("compaction", 40))
-    asked = conversation(*turns(3), block, message("now"), dialect="messages")
+    asked = conversation(*turns(3), block, message("now"), protocol_name="messages")
     meter = TokenMeter(Words())
     whole = meter.count_after(asked, -1)
     assert whole.tokens == 10 + 1 + 2 * rules.MESSAGE
@@ -242,11 +242,11 @@ def test_models_that_count_alike_share_sums() -> None:
     assert words.counted == []
 
 
-def test_the_dialect_tells_how_an_unknown_model_counts() -> None:
+def test_the_protocol_tells_how_an_unknown_model_counts() -> None:
     meter = TokenMeter(Words())
-    unknown = conversation(model="ours", tools=("tool",), dialect="messages")
+    unknown = conversation(model="ours", tools=("tool",), protocol_name="messages")
     assert meter.measure(unknown, WINDOW).tools == 1 + rules.TOOLS_CLAUDE
-    assert meter.measure(replace(unknown, dialect="chat"), WINDOW).tools == 1 + rules.TOOLS_OPENAI
+    assert meter.measure(replace(unknown, protocol_name="chat"), WINDOW).tools == 1 + rules.TOOLS_OPENAI
 
 
 def test_pending_text_is_what_measuring_would_have_to_count() -> None:
@@ -343,13 +343,16 @@ def test_what_is_new_of_a_list_that_something_was_put_into_is_counted_once() -> 
 def test_what_was_put_in_before_a_providers_own_compaction_makes_a_list_no_longer() -> None:
     meter, history = TokenMeter(Words()), turns(6)
     for behind in ((), (from_model(Opaque("compaction", 40), "so far"),)):
-        bare = conversation(*history, *behind, dialect="messages")
-        shown = conversation(*history[:4], message("put in"), *history[4:], *behind, dialect="messages")
+        bare = conversation(*history, *behind, protocol_name="messages")
+        shown = conversation(*history[:4], message("put in"), *history[4:], *behind, protocol_name="messages")
         counted, plain = (meter.measure(each, WINDOW).tokens for each in (shown, bare))
         assert meter.count_added(shown, bare) == counted - plain
-    one_more = conversation(*shown.messages, from_model(Opaque("compaction", 40)), dialect="messages")
+    one_more = conversation(*shown.messages, from_model(Opaque("compaction", 40)), protocol_name="messages")
     meter.measure(one_more, WINDOW)
-    assert meter.count_added(one_more, conversation(*bare.messages, one_more.messages[-1], dialect="messages")) is None
+    assert (
+        meter.count_added(one_more, conversation(*bare.messages, one_more.messages[-1], protocol_name="messages"))
+        is None
+    )
 
 
 def test_kept_sums_are_bounded() -> None:

@@ -18,8 +18,8 @@ def encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def tokens(dialect: str, model: str, *tools: dict[str, Any]) -> int:
-    asked = Conversation(dialect, model, (), (), tools=tuple(map(encode, tools)))
+def tokens(protocol_name: str, model: str, *tools: dict[str, Any]) -> int:
+    asked = Conversation(protocol_name, model, (), (), tools=tuple(map(encode, tools)))
     return TokenMeter(TiktokenCounter()).measure(asked, Window(200_000, 200_000, "table")).tools
 
 

@@ -18,11 +18,12 @@ from accordion.compaction.export_format import describe_value
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Key, KeyValueStore, Sealer
 from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
-from tests.compaction.compactor_setup import DIALECTS, LoopTasks, read
+from tests.compaction.compactor_setup import LoopTasks, read
 from tests.fakes import FakeClock
 
 TENANT, OTHER = TenantScope("tenant", b"tenant key " * 3), TenantScope("other", b"another tenant")
@@ -61,7 +62,7 @@ class ArchiveSetup:
             self.archive,
             self.tasks,
             describe_value,
-            lambda dialect, tenant: reader.reader_for(DIALECTS[dialect], tenant),
+            lambda protocol_name, tenant: reader.reader_for(PROTOCOLS[protocol_name], tenant),
             self.erasures,
             self.spool.drop_erased,
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +31,8 @@ ANSWER = Message(b"k2", "tool", (ToolResult("c1", (Text("line one\nline two"),))
 
 def artifact(**changes: object) -> Artifact:
     fields = {
-        "id": "art_1", "kind": "result", "dialect": "chat", "keys": (b"k1", b"k2"), "first": 3, "last": 4, "part": 0,
-        "tool": "read", "call_id": "c1", "session": "s-1", "scope": b"x",
+        "id": "art_1", "kind": "result", "protocol_name": "chat", "keys": (b"k1", b"k2"), "first": 3, "last": 4,
+        "part": 0, "tool": "read", "call_id": "c1", "session": "s-1", "scope": b"x",
     }  # fmt: skip
     return Artifact(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -52,6 +53,11 @@ def test_a_row_that_was_damaged_is_none():
     assert unpack(b"") is None
     assert unpack(b"\x02" + kept[1:]) is None
     assert unpack(kept[:-3]) is None
+
+
+def test_a_record_has_the_protocol_under_the_key_of_earlier_versions():
+    stored = msgspec.msgpack.decode(encode(artifact())[1:])
+    assert (stored["dialect"], "protocol_name" in stored) == ("chat", False)
 
 
 def test_a_record_comes_back_as_it_was_and_a_damaged_one_is_none():

@@ -136,13 +136,13 @@ def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     assert "7706410293" in found.text
 
 
-@pytest.mark.parametrize("dialect", WRITERS)
-def test_it_works_in_every_dialect(dialect: str) -> None:
-    writer, made = WRITERS[dialect], MadeCall("c", "list_orders", {"region": "north"}, ORDERS)
+@pytest.mark.parametrize("protocol_name", WRITERS)
+def test_it_works_in_every_protocol(protocol_name: str) -> None:
+    writer, made = WRITERS[protocol_name], MadeCall("c", "list_orders", {"region": "north"}, ORDERS)
     listed = [writer.user("Find out."), *writer.calls(made), *writer.results(made)]
     asked = writer.request("a-model", [*listed, writer.model("Done."), writer.user("What is in W5918442?")])
     body = json.dumps(asked).encode()
-    client = BodyReader().read(PROTOCOLS[dialect], body, TENANT)
+    client = BodyReader().read(PROTOCOLS[protocol_name], body, TENANT)
     block = CompactionEntry(1, len(client.messages) - 2, b'{"role":"user","content":"Orders were read."}')
     shown = compact_by_hand(client, [CompactionEntry(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))

@@ -71,7 +71,7 @@ def rows() -> dict[bytes, dict[str, Any]]:
 
 def artifacts() -> list[Artifact]:
     def made(name: str, *keys: bytes, size: int = 4_000, tokens: int = 1_200, **rest: Any) -> Artifact:
-        told = {"kind": "result", "dialect": "chat", "first": 3, "last": 4, "part": 0, "tool": "read", **rest}
+        told = {"kind": "result", "protocol_name": "chat", "first": 3, "last": 4, "part": 0, "tool": "read", **rest}
         return Artifact(id=name, keys=keys, characters=size, tokens=tokens, **told)
 
     return [
@@ -253,7 +253,7 @@ async def test_the_record_of_the_asking_session_is_preferred():
     store = InMemoryStore()
     made = await build_tool(store)
     archive = Archive(store)
-    there = [Artifact(id=RANGE, kind="range", dialect="chat", keys=(b"said",), first=40, last=40, session=name)
+    there = [Artifact(id=RANGE, kind="range", protocol_name="chat", keys=(b"said",), first=40, last=40, session=name)
              for name in ("s-1", "s-2")]  # fmt: skip
     await archive.write(archive.build_puts(TENANT, [], [there[0]]))
     await archive.write(archive.build_puts(TENANT, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))

@@ -296,7 +296,7 @@ async def test_a_separate_system_prompt_is_message_0_and_part_of_the_original():
     assert [second, third] == body["messages"]
     original = await setup.transcripts.original(TENANT, "s-1")
     assert json.loads(original.body) == body
-    assert (original.dialect, original.missing) == ("messages", 0)
+    assert (original.protocol_name, original.missing) == ("messages", 0)
     found = await setup.transcripts.find(TENANT, "s-1")
     assert (len(found), found.before) == (3, 1)
 

@@ -210,7 +210,7 @@ class Agent:
         self.witness.heard.clear()
         outcome = outcome_of(heard, error is not None)
         self.outcomes[fault or self.during(), outcome] += 1
-        self.malformed += problems_of(self.run.dialect, heard, outcome)
+        self.malformed += problems_of(self.run.protocol_name, heard, outcome)
         if error is None and outcome != ANSWERED:
             self.malformed.append(f"the SDK took this for an answer: {outcome}")
         self.sessions |= {head["x-accordion-session"] for head in self.run.answers if "x-accordion-session" in head}
@@ -219,7 +219,7 @@ class Agent:
     def _compare_reply(self, first: int, count: int) -> None:
         """Looks whether the reply that the client took for whole is one that the model gave."""
         entries = json.loads(json.dumps(self.run.history[count:], default=_plain))
-        got = _merged(atom for atom in content_items(self.run.dialect, entries) if atom[0] in ("words", "call"))
+        got = _merged(atom for atom in content_items(self.run.protocol_name, entries) if atom[0] in ("words", "call"))
         if not any(self._reply_content(at) == got for at in range(len(self.model.exchanges) - 1, first - 1, -1)):
             self.malformed.append(f"no such reply was given: {got}"[:400])
 
@@ -230,7 +230,7 @@ class Agent:
         while one is not None:
             own = [p for p in exchanges[one].said.pieces if not (isinstance(p, ReplyCall) and p.id.startswith(OURS))]
             pieces, one = [*own, *pieces], exchanges[one].continues
-        said = reply_content_items(self.run.dialect, ScriptedReply(0, tuple(pieces), 0, 0))
+        said = reply_content_items(self.run.protocol_name, ScriptedReply(0, tuple(pieces), 0, 0))
         return _merged(atom for atom in said if atom[0] in ("words", "call"))
 
     # -- what is known afterwards -------------------------------------------------
@@ -342,14 +342,14 @@ class Crew:
 
     def _made(self, kind: str, name: str, parent: Agent | None = None, call: str = "") -> Agent:
         self._numbers += 1
-        number, dialect, witness = self._numbers, KINDS[kind], ResponseRecorder()
+        number, protocol_name, witness = self._numbers, KINDS[kind], ResponseRecorder()
         credential = f"sk-{number}"
         more: Json = {"store": True} if kind == "chain" else {}
         if kind.startswith("delegating") and parent is None:
-            more = {"tools": DELEGATING[dialect]}
+            more = {"tools": DELEGATING[protocol_name]}
         headers = {"Connection": "close"} if number % 4 > 1 else {}
-        client = connected(self.url, dialect, witness, key=credential, headers=headers)
-        run = Run(client, dialect, name=name, stream=bool(number % 2), words=TEXT, model=MODELS[dialect],
+        client = connected(self.url, protocol_name, witness, key=credential, headers=headers)
+        run = Run(client, protocol_name, name=name, stream=bool(number % 2), words=TEXT, model=MODELS[protocol_name],
                   chained=kind == "chain", more=more)  # fmt: skip
         agent = Agent(kind, run, self._model(kind, name, parent, call), witness, self.during)
         agent.model.given = number * NUMBERS
@@ -357,13 +357,13 @@ class Crew:
         return agent
 
     def _model(self, kind: str, name: str, parent: Agent | None, call: str) -> WholeListModel | ChainModel:
-        dialect = KINDS[kind]
-        more: Json = {"rounds": 24, "run": name, "thinks": dialect != "chat", "every": 4, "words": TEXT}
+        protocol_name = KINDS[kind]
+        more: Json = {"rounds": 24, "run": name, "thinks": protocol_name != "chat", "every": 4, "words": TEXT}
         if parent is not None:
-            return SubAgentModel(dialect, WINDOW, **{**more, "rounds": 4}, report=result_of(call, TEXT))
+            return SubAgentModel(protocol_name, WINDOW, **{**more, "rounds": 4}, report=result_of(call, TEXT))
         if kind.startswith("delegating"):
-            return DelegatingModel(dialect, WINDOW, **more, tools=DELEGATING[dialect])
-        return (ChainModel if kind == "chain" else WholeListModel)(dialect, WINDOW, **more)
+            return DelegatingModel(protocol_name, WINDOW, **more, tools=DELEGATING[protocol_name])
+        return (ChainModel if kind == "chain" else WholeListModel)(protocol_name, WINDOW, **more)
 
     async def work(self, agent: Agent, stop: asyncio.Event, pause: float) -> None:
         """Asks, calls tools and asks again, until `stop`."""

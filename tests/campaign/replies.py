@@ -26,22 +26,22 @@ def outcome_of(heard: RecordedResponse | None, failed: bool) -> str:
     return ERROR_EVENT if heard.streamed and _error_event(heard) is not None else BROKEN
 
 
-def problems_of(dialect: str, heard: RecordedResponse | None, outcome: str) -> Iterator[str]:
+def problems_of(protocol_name: str, heard: RecordedResponse | None, outcome: str) -> Iterator[str]:
     """What is wrong with the form of what a client got: an answer must be a whole reply of the protocol, and an error
     one of the protocol's errors. What broke off has no form."""
     if heard is None or outcome in (NO_ANSWER, BROKEN):
         return
     if outcome == ANSWERED:
-        yield from find_problems(dialect, heard)
+        yield from find_problems(protocol_name, heard)
     elif outcome == ERROR_EVENT:
-        yield from _ERRORS[dialect](_error_event(heard) or {}, 0)
+        yield from _ERRORS[protocol_name](_error_event(heard) or {}, 0)
     else:
         try:
             value = json.loads(heard.body)
         except ValueError:
             yield f"an error of status {heard.status} is no JSON: {bytes(heard.body[:120])!r}"
             return
-        yield from _ERRORS[dialect](value, heard.status)
+        yield from _ERRORS[protocol_name](value, heard.status)
 
 
 def _error_event(heard: RecordedResponse) -> Json | None:

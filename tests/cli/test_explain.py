@@ -299,7 +299,7 @@ def test_the_standard_input_is_read_and_a_missing_file_is_an_error() -> None:
         ({"system": [{"text": "s"}], "messages": [], "inferenceConfig": {"maxTokens": 5}}, CONVERSE),
     ],
 )
-def test_the_path_is_guessed_from_what_only_one_dialect_has(body: Any, path: str) -> None:
+def test_the_path_is_guessed_from_what_only_one_protocol_has(body: Any, path: str) -> None:
     assert guess_path(json.dumps(body).encode(), {}) == path
 
 

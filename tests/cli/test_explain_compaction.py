@@ -63,7 +63,7 @@ ALL = pytest.mark.parametrize("body", [chat(), messages(), responses()], ids=["c
 
 
 def tool(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """A tool as the dialect of a request has it."""
+    """A tool as the protocol of a request has it."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     if "system" in body:
         return {"name": name, "input_schema": schema}

@@ -12,7 +12,7 @@ from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
-from tests.histories import DialectName
+from tests.histories import ProtocolName
 from tests.pipeline_setup import header
 from tests.writers import LISTS
 
@@ -21,13 +21,13 @@ def run(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["explain", *arguments, "--config", str(folder / "config.yaml")])
 
 
-def fill_store(folder: Path, turns: int, dialect: DialectName = "chat") -> tuple[str, dict[str, Any]]:
+def fill_store(folder: Path, turns: int, protocol_name: ProtocolName = "chat") -> tuple[str, dict[str, Any]]:
     """Fills a store with a session; returns it, and the body that the provider got last."""
 
     async def fill() -> tuple[str, dict[str, Any]]:
         store: Any = SqliteStore(folder / "store.db", timeout=30.0)
         await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
-        talk = GrowingConversation(small_window_setup(store=store, config="archive: {record: all}"), dialect)
+        talk = GrowingConversation(small_window_setup(store=store, config="archive: {record: all}"), protocol_name)
         out = await talk.until(turns)
         await talk.world.archive.transcripts.flush()
         await talk.world.outbox.flush()
@@ -38,15 +38,15 @@ def fill_store(folder: Path, turns: int, dialect: DialectName = "chat") -> tuple
     return asyncio.run(fill())
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-def test_the_last_request_is_explained_as_it_was_sent(tmp_path: Path, dialect: DialectName) -> None:
-    session, got = fill_store(tmp_path, COMPACTED_AT + 1, dialect)
+@pytest.mark.parametrize("protocol_name", ["chat", "responses", "messages"])
+def test_the_last_request_is_explained_as_it_was_sent(tmp_path: Path, protocol_name: ProtocolName) -> None:
+    session, got = fill_store(tmp_path, COMPACTED_AT + 1, protocol_name)
     result = run(tmp_path, "--session", session, "--full", "--json")
     assert result.exit_code == 0, result.output
     explained = json.loads(result.stdout)
     report = explained["folding"]
     assert (explained["session"], report["state"]) == (session, "folded")
-    assert json.loads(report["body"])[LISTS[dialect]] == got[LISTS[dialect]]
+    assert json.loads(report["body"])[LISTS[protocol_name]] == got[LISTS[protocol_name]]
     assert report["id"] == explained["last"]["compaction"]["id"]
     assert {each["became"] for each in report["listed"]} >= {"kept", "block"}
     assert report["artifacts"]

@@ -32,7 +32,6 @@ from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize, View
 from accordion.model.ports import KeyValueStore, Put, Route, Sealer, SummaryCaller
 from accordion.model.tenant import ConversationRef, TenantScope
-from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -42,20 +41,19 @@ from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 from tests.fakes import FakeClock, WordCounter
-from tests.histories import Call, DialectName, History, HistoryRound, Turn, body
+from tests.histories import Call, History, HistoryRound, ProtocolName, Turn, body
 
 T = TypeVar("T")
 
 TENANT = TenantScope("tenant", b"tenant key " * 3)
 SCOPE = b"scope"
 CONVERSATION = ConversationRef(TENANT, SCOPE, "s-1")
-DIALECTS: dict[str, WireProtocol] = dict(PROTOCOLS)
 WINDOW = Window(100_000, 100_000, "config")
 
 
-def read(request: dict[str, Any], dialect: str, tenant: TenantScope = TENANT) -> Conversation:
+def read(request: dict[str, Any], protocol_name: str, tenant: TenantScope = TENANT) -> Conversation:
     """A request as the reader gives it."""
-    return BodyReader().read(DIALECTS[dialect], json.dumps(request).encode(), tenant)
+    return BodyReader().read(PROTOCOLS[protocol_name], json.dumps(request).encode(), tenant)
 
 
 def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["ask", "work", "done"] = "ask") -> History:
@@ -92,9 +90,9 @@ def with_long_results(history: History) -> History:
     )  # fmt: skip
 
 
-def conversation(history: History, dialect: DialectName, **fields: Any) -> Conversation:
+def conversation(history: History, protocol_name: ProtocolName, **fields: Any) -> Conversation:
     """A history as a request that was read."""
-    return read(body(history, dialect, **fields), dialect)
+    return read(body(history, protocol_name, **fields), protocol_name)
 
 
 class LoopWaiter:
@@ -288,7 +286,7 @@ class CompactorSetup:
         return replace(
             CompactionRequest(
                 ref=ref,
-                protocol=DIALECTS[client.dialect],
+                protocol=PROTOCOLS[client.protocol_name],
                 history=folded,
                 utilization=Utilization(WINDOW.size, messages=tokens + REPLY),
                 window=WINDOW,
@@ -305,8 +303,8 @@ class CompactorSetup:
         self, client: Conversation, *, fresh: bool = False, summary_caller: SummaryCaller | None = None
     ) -> CompactionResult:
         """Takes one request through replay, measurement, decision and compaction."""
-        dialect = DIALECTS[client.dialect]
-        folded = await self.folds.find(dialect, CONVERSATION, client, check_store=fresh)
+        protocol = PROTOCOLS[client.protocol_name]
+        folded = await self.folds.find(protocol, CONVERSATION, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
         case = self.case(
             client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=summary_caller

@@ -17,8 +17,8 @@ from accordion.model.conversation import Conversation, Message, Text, ToolCall, 
 from accordion.model.plan import Drop, PlanStep, Replace, Summarize, View
 from accordion.model.tenant import TenantScope
 from accordion.protocols.json_values import encode
+from accordion.protocols.registry import PROTOCOLS
 from tests.compaction.compactor_setup import (
-    DIALECTS,
     CompactorSetup,
     Strategy,
     archive_results,
@@ -29,8 +29,7 @@ from tests.compaction.compactor_setup import (
     summarize_most,
     with_long_results,
 )
-from tests.histories import DIALECTS as NAMES
-from tests.histories import DialectName, History, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 
 TENANT = TenantScope("", b"")
 
@@ -65,13 +64,13 @@ def texts(messages: Sequence[Message]) -> str:
 # -- what is written -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(dialect: DialectName):
-    client = conversation(long_history(5, rounds=2), dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(protocol_name: ProtocolName):
+    client = conversation(long_history(5, rounds=2), protocol_name)
     work, made = make(CompactorSetup(), client)
     folded, compaction = made.history, made.compaction
     assert len(folded.conversation.messages) < len(client.messages) / 2
-    assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
+    assert PROTOCOLS[protocol_name].find_problems(folded.conversation.messages) == []
     [block] = [entry for entry in compaction.entries if entry.wire is not None]
     assert not block.is_edited
     assert block.last == work.last_summarized
@@ -84,9 +83,9 @@ def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(
     assert compaction.steps[-1].after == compaction.after
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_results_are_replaced_in_place_and_the_unchanged_tail_is_not_in_the_record(dialect: DialectName):
-    client = conversation(long_history(4, rounds=2), dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_results_are_replaced_in_place_and_the_unchanged_tail_is_not_in_the_record(protocol_name: ProtocolName):
+    client = conversation(long_history(4, rounds=2), protocol_name)
     _, made = make(CompactorSetup(archive_results), client)
     folded = made.history
     assert len(folded.conversation.messages) == len(client.messages)
@@ -94,20 +93,20 @@ def test_results_are_replaced_in_place_and_the_unchanged_tail_is_not_in_the_reco
     assert changed
     assert made.compaction.message_count == changed[-1] + 1
     assert all(e.wire is None or (e.is_edited and e.first == e.last) for e in made.compaction.entries)
-    assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
+    assert PROTOCOLS[protocol_name].find_problems(folded.conversation.messages) == []
     assert folded.origins == tuple(range(len(client.messages)))
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(dialect: DialectName):
-    short = conversation(long_history(3, rounds=2), dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(protocol_name: ProtocolName):
+    short = conversation(long_history(3, rounds=2), protocol_name)
     setup = CompactorSetup(archive_results)
     _, first = make(setup, short)
-    base = setup.folds.apply(DIALECTS[dialect], TENANT, short, first.compaction)
+    base = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, short, first.compaction)
     assert wires(base) == wires(first.history)
     # The same beginning, longer; what the first fold wrote is not written again.
-    later = conversation(long_history(7, rounds=2), dialect)
-    over = setup.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
+    later = conversation(long_history(7, rounds=2), protocol_name)
+    over = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
     _, second = make(setup, later, over)
     assert second.compaction.generation == 2
     assert second.compaction.message_count > first.compaction.message_count
@@ -117,13 +116,13 @@ def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(dial
     assert second.compaction.tokens_saved > first.compaction.tokens_saved
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(dialect: DialectName):
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(protocol_name: ProtocolName):
     setup = CompactorSetup(summarize_most)
-    client = conversation(long_history(4, rounds=2), dialect)
+    client = conversation(long_history(4, rounds=2), protocol_name)
     _, first = make(setup, client)
-    later = conversation(long_history(8, rounds=2), dialect)
-    over = setup.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
+    later = conversation(long_history(8, rounds=2), protocol_name)
+    over = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
     work, second = make(setup, later, over)
     blocks = [entry for entry in second.compaction.entries if entry.wire is not None]
     assert len(blocks) == 1
@@ -219,13 +218,13 @@ def test_orphans_are_taken_out_when_a_list_is_folded_and_their_siblings_stay():
         ],
     }  # fmt: skip
     client = read(request, "chat")
-    assert DIALECTS["chat"].find_problems(client.messages) != []
+    assert PROTOCOLS["chat"].find_problems(client.messages) != []
     _, made = make(CompactorSetup(steps(Replace(4, 0, "Done.", 1))), client)
     said = texts(made.history.conversation.messages)
     assert "stray" not in said
     assert "lost" not in said
     assert "I look." in said
-    assert DIALECTS["chat"].find_problems(made.history.conversation.messages) == []
+    assert PROTOCOLS["chat"].find_problems(made.history.conversation.messages) == []
 
 
 def test_calls_that_are_still_open_are_no_orphans():
@@ -260,25 +259,25 @@ def test_calls_of_one_id_that_were_made_at_once_are_no_orphans():
 def test_a_result_without_a_waiting_call_is_no_orphan(item: dict[str, Any]):
     later = [{"role": "user", "content": "And the rest?"}, {"role": "assistant", "content": "Done."}]
     found = read({"model": "m", "input": [{"role": "user", "content": "x"}, item, *later]}, "responses").messages
-    assert list(find_orphan_parts(found, DIALECTS["responses"].allows_late_answers)) == []
+    assert list(find_orphan_parts(found, PROTOCOLS["responses"].allows_late_answers)) == []
     assert list(find_orphan_parts(found)) == [(1, 0)]
 
 
-@given(histories(max_turns=4), st.sampled_from(NAMES))
+@given(histories(max_turns=4), st.sampled_from(PROTOCOL_NAMES))
 @SLOW
-def test_a_legal_history_has_no_orphans(history: History, dialect: DialectName):
-    assert list(find_orphan_parts(conversation(history, dialect).messages)) == []
+def test_a_legal_history_has_no_orphans(history: History, protocol_name: ProtocolName):
+    assert list(find_orphan_parts(conversation(history, protocol_name).messages)) == []
 
 
 # -- ranges ----------------------------------------------------------------------------------------------------------
 
 
-@given(histories(min_turns=2, max_turns=5), st.sampled_from(NAMES), st.integers(5, 60), st.data())
+@given(histories(min_turns=2, max_turns=5), st.sampled_from(PROTOCOL_NAMES), st.integers(5, 60), st.data())
 @SLOW
 def test_stretches_cover_all_keep_groups_whole_and_stay_where_they_were(
-    history: History, dialect: DialectName, most: int, data: st.DataObject
+    history: History, protocol_name: ProtocolName, most: int, data: st.DataObject
 ):
-    messages = conversation(history, dialect).messages
+    messages = conversation(history, protocol_name).messages
     weights = [4 + len(message.wire) // 20 for message in messages]
     last = data.draw(st.integers(0, len(messages) - 1))
     made = split_into_ranges(find_indivisible_groups(messages), 0, last, weights[: last + 1], most)
@@ -306,19 +305,21 @@ def test_where_a_stretch_begins_is_not_looked_for_from_the_front():
 
 @given(
     histories(min_turns=2, max_turns=4),
-    st.sampled_from(NAMES),
+    st.sampled_from(PROTOCOL_NAMES),
     st.sampled_from([summarize_most, drop_most, archive_results]),
 )
 @SLOW
-def test_any_compaction_is_legal_and_keeps_what_is_protected(history: History, dialect: DialectName, propose: Strategy):
-    client = conversation(with_long_results(history), dialect)
+def test_any_compaction_is_legal_and_keeps_what_is_protected(
+    history: History, protocol_name: ProtocolName, propose: Strategy
+):
+    client = conversation(with_long_results(history), protocol_name)
     setup = CompactorSetup(propose)
     try:
         work, made = make(setup, client)
     except PlanNotApplicable:
         assume(False)
         return
-    spoken = DIALECTS[dialect]
+    spoken = PROTOCOLS[protocol_name]
     assert spoken.find_problems(made.history.conversation.messages) == []
     forwarded = wires(made.history)
     view = work.plan.view

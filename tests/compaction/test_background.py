@@ -12,11 +12,11 @@ from accordion.compaction.summary_writers import FIRST_PAUSE, TOKENS_BETWEEN_TRI
 from accordion.model.conversation import Conversation, Text
 from accordion.model.errors import SummaryFailed
 from accordion.model.plan import PlanStep, Summarize, View
+from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
 from tests.compaction.compactor_setup import (
     CONVERSATION,
-    DIALECTS,
     CompactorSetup,
     ScriptedAuthor,
     archive_results,
@@ -54,7 +54,7 @@ def client(turns: int = 6, **options: Any) -> Conversation:
 
 async def ask(of: CompactorSetup, asked: Conversation, **changes: Any) -> CompactionResult:
     changes.setdefault("summary_caller", summary_caller())
-    folded = await of.folds.find(DIALECTS["chat"], CONVERSATION, asked, check_store=False)
+    folded = await of.folds.find(PROTOCOLS["chat"], CONVERSATION, asked, check_store=False)
     return await of.compactor.compact(of.case(asked, folded, **changes), asked)
 
 

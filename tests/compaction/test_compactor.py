@@ -21,11 +21,11 @@ from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.plan import Summarize
 from accordion.model.ports import Put
+from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool
 from tests.compaction.compactor_setup import (
     CONVERSATION,
-    DIALECTS,
     SCOPE,
     TENANT,
     CompactorSetup,
@@ -38,8 +38,7 @@ from tests.compaction.compactor_setup import (
     with_long_results,
 )
 from tests.fakes import FickleStore
-from tests.histories import DIALECTS as NAMES
-from tests.histories import DialectName, History, Turn, body, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, Turn, body, histories
 
 _PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=_PATIENT)
@@ -71,8 +70,8 @@ class Fragile(FickleStore):
 
 async def fold(setup: CompactorSetup, client: Conversation, **changes: Any) -> CompactionResult:
     """What one request of this conversation comes to: replay, then a fold."""
-    dialect = DIALECTS[client.dialect]
-    folded = await setup.folds.find(dialect, CONVERSATION, client, check_store=False)
+    protocol = PROTOCOLS[client.protocol_name]
+    folded = await setup.folds.find(protocol, CONVERSATION, client, check_store=False)
     return await setup.compactor.compact(setup.case(client, folded, **changes), client)
 
 
@@ -80,16 +79,16 @@ def wires(outcome: CompactionResult) -> list[bytes]:
     return [message.wire for message in outcome.history.conversation.messages]
 
 
-def entries(outcome: CompactionResult, dialect: str) -> list[bytes]:
-    return RequestRenderer().render_entries(DIALECTS[dialect], outcome.history)
+def entries(outcome: CompactionResult, protocol_name: str) -> list[bytes]:
+    return RequestRenderer().render_entries(PROTOCOLS[protocol_name], outcome.history)
 
 
 # -- what a fold comes to --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
-    client, setup = conversation(long_history(6), dialect), CompactorSetup()
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_fold_is_made_told_and_found_again(protocol_name: ProtocolName):
+    client, setup = conversation(long_history(6), protocol_name), CompactorSetup()
     outcome = await fold(setup, client)
     compaction, seen = outcome.history.compaction, outcome.outcome
     assert compaction is not None
@@ -100,7 +99,7 @@ async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(setup.case(client).utilization.ratio, 4)
     assert seen.writer == "extractive"
-    again = await setup.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
+    again = await setup.folds.find(PROTOCOLS[protocol_name], CONVERSATION, client, check_store=True)
     assert again.compaction == compaction
     assert report_compaction(compaction, "replayed").is_triggered is False
 
@@ -247,7 +246,7 @@ async def test_two_workers_that_fold_at_once_use_the_same_fold():
     made = await asyncio.gather(fold(one, client), fold(other, client))
     third = await fold(CompactorSetup(store=store), client, decision={"action": "pass"})
     assert third.history.compaction is None
-    found = await CompactorSetup(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
+    found = await CompactorSetup(store=store).folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
     assert found.compaction is not None
     assert [each.history.compaction for each in made] == [found.compaction] * 2
     assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["folded", "replayed"]
@@ -277,7 +276,7 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     assert (await fold(setup, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
     store.away = store.claims_away = False
     await setup.spooled.publish()
-    other = await CompactorSetup(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
+    other = await CompactorSetup(store=store).folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
     assert other.compaction == outcome.history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts))
     assert spool.is_empty
@@ -357,7 +356,7 @@ async def test_a_compaction_whose_session_is_erased_before_its_claim_does_not_re
     store.erase = erase
     outcome = await fold(setup, client)
     assert outcome.history.compaction is not None
-    anew = await CompactorSetup(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
+    anew = await CompactorSetup(store=store).folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
     assert anew.compaction is None
     assert (await fold(setup, client, decision={"action": "pass"})).history.compaction is None
     assert await setup.archive.load_rows(TENANT, [message.key for message in client.messages]) == {}
@@ -380,15 +379,15 @@ async def recovered(setup: CompactorSetup, outcome: CompactionResult, client: Co
     return await setup.archive.load_rows(TENANT, keys)
 
 
-@given(histories(min_turns=3, max_turns=5), st.sampled_from(NAMES), ANY)
+@given(histories(min_turns=3, max_turns=5), st.sampled_from(PROTOCOL_NAMES), ANY)
 @SLOW
 def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
-    history: History, dialect: DialectName, propose: Strategy
+    history: History, protocol_name: ProtocolName, propose: Strategy
 ):
     async def run() -> None:
         setup = CompactorSetup(propose)
         for turns in range(2, len(history.turns) + 1):
-            client = conversation(grown(with_long_results(history), turns), dialect)
+            client = conversation(grown(with_long_results(history), turns), protocol_name)
             outcome = await fold(setup, client, decision=FORCED)
             if outcome.history.compaction is None:
                 continue
@@ -403,16 +402,22 @@ def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
     asyncio.run(run())
 
 
-@given(histories(min_turns=3, max_turns=4), st.sampled_from(NAMES), st.sampled_from([summarize_most, archive_results]))
+@given(
+    histories(min_turns=3, max_turns=4),
+    st.sampled_from(PROTOCOL_NAMES),
+    st.sampled_from([summarize_most, archive_results]),
+)
 @SLOW
-def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialect: DialectName, propose: Strategy):
+def test_every_artifact_can_be_read_and_holds_what_left(
+    history: History, protocol_name: ProtocolName, propose: Strategy
+):
     async def run() -> None:
         setup = CompactorSetup(propose)
-        client = conversation(grown(with_long_results(history), len(history.turns)), dialect)
+        client = conversation(grown(with_long_results(history), len(history.turns)), protocol_name)
         outcome = await fold(setup, client, decision=FORCED)
         assume(outcome.history.compaction is not None)
         rows = await recovered(setup, outcome, client)
-        read = setup.reader.reader_for(DIALECTS[dialect], TENANT)
+        read = setup.reader.reader_for(PROTOCOLS[protocol_name], TENANT)
         texts = ""
         for artifact in await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts):
             messages: list[Message] = [read(rows[key]) for key in artifact.keys]
@@ -430,7 +435,7 @@ def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialec
 async def test_an_id_that_a_reference_names_leads_to_the_whole_result():
     client, setup = conversation(long_history(6), "messages"), CompactorSetup(archive_results)
     outcome = await fold(setup, client)
-    read = setup.reader.reader_for(DIALECTS["messages"], TENANT)
+    read = setup.reader.reader_for(PROTOCOLS["messages"], TENANT)
     named = [
         artifact for artifact in outcome.history.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
     ]
@@ -477,32 +482,32 @@ async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
 # -- the prefix ------------------------------------------------------------------------------------------------------
 
 
-@given(histories(min_turns=3, max_turns=6), st.sampled_from(NAMES), ANY, st.integers(2, 3))
+@given(histories(min_turns=3, max_turns=6), st.sampled_from(PROTOCOL_NAMES), ANY, st.integers(2, 3))
 @SLOW
 def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_too(
-    history: History, dialect: DialectName, propose: Strategy, first: int
+    history: History, protocol_name: ProtocolName, propose: Strategy, first: int
 ):
     async def run() -> None:
         store = InMemoryStore()
         whole = with_long_results(history)
         outcome = await fold(
-            CompactorSetup(propose, store=store), conversation(grown(whole, first), dialect), decision=FORCED
+            CompactorSetup(propose, store=store), conversation(grown(whole, first), protocol_name), decision=FORCED
         )
         assume(outcome.history.compaction is not None)
-        before, body_before = entries(outcome, dialect), b""
+        before, body_before = entries(outcome, protocol_name), b""
         for turns in range(first, len(whole.turns) + 1):
             # The question that was asked is answered, and another one follows.
             asked = Turn(("And then?",), answer="So.")
             later = History((*whole.turns[:first], asked, *whole.turns[first:turns], Turn(("Go on.",))), whole.system)
-            client = conversation(later, dialect)
+            client = conversation(later, protocol_name)
             setup = CompactorSetup(propose, store=store)
-            found = await setup.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
+            found = await setup.folds.find(PROTOCOLS[protocol_name], CONVERSATION, client, check_store=True)
             assert found.compaction == outcome.history.compaction
             rendering = RequestRenderer()
-            now = rendering.render_entries(DIALECTS[dialect], found)
+            now = rendering.render_entries(PROTOCOLS[protocol_name], found)
             assert now[: len(before)] == before
-            body_now = rendering.render_body(DIALECTS[dialect], found)
-            assert json.loads(body_now).get("model") == body(whole, dialect).get("model")
+            body_now = rendering.render_body(PROTOCOLS[protocol_name], found)
+            assert json.loads(body_now).get("model") == body(whole, protocol_name).get("model")
             assert body_now.startswith(body_before[: body_before.rfind(b"Go on.") - 200 if body_before else 0])
             before, body_before = now[:-1], body_now
 
@@ -516,7 +521,7 @@ async def test_a_compaction_whose_base_the_store_lost_is_forwarded_and_not_store
     client = conversation(long_history(6), "chat")
     first = await fold(setup, client)
     grown = conversation(long_history(9), "chat")
-    assert (await setup.folds.find(DIALECTS["chat"], CONVERSATION, grown, check_store=False)).compaction is not None
+    assert (await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=False)).compaction is not None
     store._values.clear()
     second = await fold(setup, grown)
     made, base = second.history.compaction, first.history.compaction
@@ -524,7 +529,7 @@ async def test_a_compaction_whose_base_the_store_lost_is_forwarded_and_not_store
     assert base is not None
     assert made.generation > base.generation
     setup.folds.forget()
-    assert (await setup.folds.find(DIALECTS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
+    assert (await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
     third = (await fold(setup, grown)).history.compaction
     assert third is not None
     assert all(await setup.archive.load_artifacts(TENANT, third.artifacts))

@@ -14,29 +14,30 @@ from accordion.compaction.strategies import DEFAULT_STRATEGIES, Strategy, build_
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key
+from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool
 from tests.compaction.compactor_setup import (
-    DIALECTS,
     CompactorSetup,
     ScriptedAuthor,
     conversation,
     long_history,
     summary_caller,
 )
-from tests.histories import DIALECTS as NAMES
-from tests.histories import DialectName
+from tests.histories import PROTOCOL_NAMES, ProtocolName
 
 WINDOW = 2_400
 """Words; the conversation comes to some three of them."""
 
 
 @cache
-def requests(dialect: DialectName) -> list[Conversation]:
+def requests(protocol_name: ProtocolName) -> list[Conversation]:
     """What a client sends, one request after the other: questions and rounds of work."""
     made = []
     for turns in range(1, 14):
-        made += [conversation(long_history(turns, rounds=2, words=120, end=end), dialect) for end in ("work", "ask")]
+        made += [
+            conversation(long_history(turns, rounds=2, words=120, end=end), protocol_name) for end in ("work", "ask")
+        ]
     return made
 
 
@@ -98,15 +99,17 @@ def pipeline() -> list[Any]:
     return [build_strategy(name) for name in DEFAULT_STRATEGIES]
 
 
-async def replayed(setup: CompactorSetup, dialect: DialectName, *, model: bool = False) -> list[CompactionResult]:
+async def replayed(
+    setup: CompactorSetup, protocol_name: ProtocolName, *, model: bool = False
+) -> list[CompactionResult]:
     """All requests in order, each checked: what would be forwarded is legal, and the newest message is in it."""
     outcomes = []
-    for client in requests(dialect):
+    for client in requests(protocol_name):
         outcome = await setup.step(client, summary_caller=summary_caller() if model else None)
         if model:
             await setup.tasks.done()
         messages = outcome.history.conversation.messages
-        assert DIALECTS[dialect].find_problems(messages) == []
+        assert PROTOCOLS[protocol_name].find_problems(messages) == []
         assert messages[-1].wire == client.messages[-1].wire
         assert messages[0].wire == client.messages[0].wire
         outcomes.append(outcome)
@@ -117,10 +120,10 @@ def folds(outcomes: Sequence[CompactionResult]) -> list[str]:
     return [outcome.outcome.state for outcome in outcomes if outcome.outcome is not None]
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_always_fits(dialect: DialectName):
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_always_fits(protocol_name: ProtocolName):
     setup = CompactorSetup(store=FailingOnce(), pipeline=pipeline(), window=WINDOW)
-    outcomes = await replayed(setup, dialect)
+    outcomes = await replayed(setup, protocol_name)
     states = folds(outcomes)
     assert set(states) == {"folded"}
     assert 2 <= len(states) <= 8
@@ -149,8 +152,8 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
 
 
 @pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
-@pytest.mark.parametrize("dialect", NAMES)
-async def test_every_strategy_may_fail(number: int, dialect: DialectName):
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_every_strategy_may_fail(number: int, protocol_name: ProtocolName):
     def build_setup(at: int) -> tuple[CompactorSetup, Failing]:
         strategies = pipeline()
         broken = Failing(strategies[number], at)
@@ -158,10 +161,10 @@ async def test_every_strategy_may_fail(number: int, dialect: DialectName):
         return CompactorSetup(store=FailingOnce(), pipeline=strategies, window=WINDOW), broken
 
     setup, counted = build_setup(0)
-    await replayed(setup, dialect)
+    await replayed(setup, protocol_name)
     for at in (*range(1, counted.calls[0] + 1), -1):
         setup, _ = build_setup(at)
-        outcomes = await replayed(setup, dialect)
+        outcomes = await replayed(setup, protocol_name)
         reasons = [
             outcome.outcome.reason for outcome in outcomes if outcome.outcome and outcome.outcome.state == "failed"
         ]

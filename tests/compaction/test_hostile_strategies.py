@@ -17,7 +17,7 @@ from accordion.compaction.request import RequestBudgets
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyOptions, StrategyView
 from accordion.model.plan import Drop, Replace, Summarize
-from tests.compaction.compactor_setup import DIALECTS as PROTOCOLS
+from accordion.protocols.registry import PROTOCOLS
 from tests.compaction.compactor_setup import CompactorSetup, conversation
 from tests.compaction.view_samples import (
     assistant_message,
@@ -27,7 +27,7 @@ from tests.compaction.view_samples import (
     user_message,
     with_longer_results,
 )
-from tests.histories import DIALECTS, DialectName, History, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 
 
 class Hostile(Strategy):
@@ -98,7 +98,7 @@ def shipped() -> list[Strategy]:
 
 
 @pytest.mark.parametrize("must_succeed", [False, True])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(min_turns=3, max_turns=5),
@@ -109,7 +109,7 @@ def shipped() -> list[Strategy]:
     pin=st.integers(1, 6),
 )
 async def test_any_proposal_gives_a_legal_request_with_everything_protected(
-    dialect: DialectName,
+    protocol_name: ProtocolName,
     must_succeed: bool,
     history: History,
     repeats: int,
@@ -118,7 +118,7 @@ async def test_any_proposal_gives_a_legal_request_with_everything_protected(
     alone: bool,
     pin: int,
 ) -> None:
-    client = conversation(with_longer_results(history, repeats), dialect)
+    client = conversation(with_longer_results(history, repeats), protocol_name)
     hostile: list[Strategy] = [Hostile(steps, error), HostileForImages(steps, error)]
     setup = CompactorSetup(pipeline=hostile if alone else [*hostile, *shipped()])
     pinned = frozenset({f"call_{pin:08d}"})
@@ -129,7 +129,7 @@ async def test_any_proposal_gives_a_legal_request_with_everything_protected(
     messages = result.history.conversation.messages
     if result.outcome is not None and result.outcome.state == "failed":
         assert result.outcome.reason in EXPECTED_REASONS
-    protocol = PROTOCOLS[dialect]
+    protocol = PROTOCOLS[protocol_name]
     assert set(protocol.find_problems(messages)) <= set(protocol.find_problems(client.messages))
     forwarded = {message.wire for message in messages}
     protected = [slot.message.wire for slot, is_free in zip(view.slots, view.free, strict=True) if not is_free]

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from accordion.archive.artifacts import Artifact, artifact_text
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.boundaries import is_provider_compaction
-from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, WINDOW, CompactorSetup, read
+from accordion.protocols.registry import PROTOCOLS
+from tests.compaction.compactor_setup import CONVERSATION, WINDOW, CompactorSetup, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 
@@ -50,7 +51,7 @@ async def test_the_newest_batch_stays_whole_where_its_calls_have_one_id(name: Ca
     assert outcome.outcome.state == "folded"
     newest = [message.wire for message in outcome.history.conversation.messages[-3:]]
     assert newest == [message.wire for message in client.messages[-3:]]
-    assert DIALECTS["chat"].find_problems(outcome.history.conversation.messages) == []
+    assert PROTOCOLS["chat"].find_problems(outcome.history.conversation.messages) == []
 
 
 async def test_an_artifact_of_a_result_tells_of_its_own_call_where_the_id_is_used_again() -> None:
@@ -91,7 +92,7 @@ async def test_a_history_of_screenshots_is_folded_though_no_text_may_stand_in_th
     assert outcome.outcome is not None
     assert (outcome.outcome.state, outcome.outcome.reason.count("cannot be changed")) == ("folded", 0)
     assert outcome.outcome.after < outcome.outcome.before / 2
-    assert DIALECTS["responses"].find_problems(outcome.history.conversation.messages) == []
+    assert PROTOCOLS["responses"].find_problems(outcome.history.conversation.messages) == []
 
 
 def searching(turns: int) -> dict[str, Any]:
@@ -120,13 +121,13 @@ async def test_replies_with_searches_of_the_providers_own_are_folded() -> None:
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"
     assert outcome.outcome.after < outcome.outcome.before / 2
-    assert DIALECTS["messages"].find_problems(outcome.history.conversation.messages) == []
+    assert PROTOCOLS["messages"].find_problems(outcome.history.conversation.messages) == []
 
 
-def resumed(dialect: str, before: int, after: int) -> dict[str, Any]:
+def resumed(protocol_name: str, before: int, after: int) -> dict[str, Any]:
     """Talk of so many turns before and after the provider has compacted it by itself."""
     name, item = "messages", {"role": "assistant", "content": [{"type": "compaction", "content": "In short."}]}
-    if dialect == "responses":
+    if protocol_name == "responses":
         name, item = "input", {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl" * 40}
     said: list[dict[str, Any]] = []
     for at in range(before + after):
@@ -136,19 +137,19 @@ def resumed(dialect: str, before: int, after: int) -> dict[str, Any]:
     return {"model": "m", "max_tokens": 100, name: said}
 
 
-@pytest.mark.parametrize("dialect", ["messages", "responses"])
-async def test_the_providers_own_compaction_precedes_the_record_of_later_messages(dialect: str) -> None:
+@pytest.mark.parametrize("protocol_name", ["messages", "responses"])
+async def test_the_providers_own_compaction_precedes_the_record_of_later_messages(protocol_name: str) -> None:
     """A provider drops what is before its own compaction; there nobody would read the record."""
     setup = build_setup(8_000)
     for after in (20, 28, 36, 44):
-        client = read(resumed(dialect, 10, after), dialect)
+        client = read(resumed(protocol_name, 10, after), protocol_name)
         outcome = await setup.step(client)
         wires = [message.wire.decode() for message in outcome.history.conversation.messages]
         own = next(at for at, wire in enumerate(wires) if '"compaction"' in wire)
         records = [at for at, wire in enumerate(wires) if "[Record of messages" in wire]
         assert records
         assert min(records) > own
-        assert DIALECTS[dialect].find_problems(outcome.history.conversation.messages) == []
+        assert PROTOCOLS[protocol_name].find_problems(outcome.history.conversation.messages) == []
 
 
 async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_saves() -> None:
@@ -158,14 +159,14 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
     first = await setup.step(early)
     assert first.outcome is not None
     assert first.outcome.state == "folded"
-    later = await setup.folds.find(DIALECTS["messages"], CONVERSATION, before, check_store=False)
+    later = await setup.folds.find(PROTOCOLS["messages"], CONVERSATION, before, check_store=False)
     assert later.compaction is not None
     case = setup.case(before)
     assert setup.compactor._assembler.count_with(case, later) == case.utilization.tokens < 400, (
         "it saves nothing any more"
     )
     client = read(resumed("messages", 40, 30), "messages")
-    replayed = setup.folds.find_local(DIALECTS["messages"], CONVERSATION, client)
+    replayed = setup.folds.find_local(PROTOCOLS["messages"], CONVERSATION, client)
     outcome = await setup.step(client)
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"

@@ -1,4 +1,4 @@
-"""Plans through layout, executor and the dialects' own checks: what is planned can be carried out, once and again."""
+"""Plans through layout, executor and the protocols' own checks: what is planned can be carried out, once and again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
 from tests.compaction.view_samples import READERS, count, read, strategy_view, with_longer_results
-from tests.histories import DIALECTS, DialectName, History, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 
 TENANT = TenantScope("tenant", b"key")
 
@@ -44,14 +44,14 @@ def folded_again(
     plan = planner.plan(strategy_view(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
     if not plan.steps:
         return plan, None
-    dialect = READERS[client.dialect]  # type: ignore[index]
-    layout = build_layout(plan, client, folded.compaction, dialect)
+    protocol = READERS[client.protocol_name]  # type: ignore[index]
+    layout = build_layout(plan, client, folded.compaction, protocol)
     summary = Summary("what happened so far") if layout.summary_block is not None else None
-    executor = PlanExecutor(dialect, WrittenMessageReader().reader_for(dialect, TENANT), count)
+    executor = PlanExecutor(protocol, WrittenMessageReader().reader_for(protocol, TENANT), count)
     return plan, executor.execute(plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, is_forced=True))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(min_turns=2, max_turns=5),
@@ -60,9 +60,9 @@ def folded_again(
     kind=st.sampled_from(["conversation", "generation"]),
 )
 def test_a_plan_is_legal_and_reaches_its_estimate(
-    dialect: DialectName, history: History, repeats: int, name: str, kind: PlanKind
+    protocol_name: ProtocolName, history: History, repeats: int, name: str, kind: PlanKind
 ) -> None:
-    client = read(with_longer_results(history, repeats), dialect)
+    client = read(with_longer_results(history, repeats), protocol_name)
     plan, folded = folded_again(PIPELINES[name], client, without_compaction(client), kind)
     if folded is None:
         return
@@ -75,7 +75,7 @@ def test_a_plan_is_legal_and_reaches_its_estimate(
         assert client.messages[-1] in messages
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(min_turns=3, max_turns=6),
@@ -84,15 +84,17 @@ def test_a_plan_is_legal_and_reaches_its_estimate(
     second=st.sampled_from(sorted(PIPELINES)),
 )
 def test_a_fold_of_a_folded_list_is_legal_too(
-    dialect: DialectName, history: History, repeats: int, first: str, second: str
+    protocol_name: ProtocolName, history: History, repeats: int, first: str, second: str
 ) -> None:
     history = with_longer_results(history, repeats)
-    early = read(replace(history, turns=history.turns[:-1]), dialect)
+    early = read(replace(history, turns=history.turns[:-1]), protocol_name)
     _, folded = folded_again(PIPELINES[first], early, without_compaction(early), "conversation")
-    client = read(history, dialect)
+    client = read(history, protocol_name)
     if folded is None or folded.compaction is None:
         return
-    again = apply_compaction(client, folded.compaction, WrittenMessageReader().reader_for(READERS[dialect], TENANT))
+    again = apply_compaction(
+        client, folded.compaction, WrittenMessageReader().reader_for(READERS[protocol_name], TENANT)
+    )
     try:
         folded_again(PIPELINES[second], client, again, "conversation")
     except PlanNotApplicable as unfit:

@@ -35,7 +35,7 @@ from tests.compaction.view_samples import (
     user_message,
     with_longer_results,
 )
-from tests.histories import DIALECTS, DialectName, History, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 
 
 class FixedProposal(Strategy):
@@ -524,12 +524,12 @@ def _strategies(names: list[str]) -> list[Strategy]:
     return [build_strategy(name, tight.get(name)) for name in names]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories(), names=EVERYTHING, kind=st.sampled_from(["conversation", "generation"]))
 def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
-    dialect: DialectName, history: History, names: list[str], kind: PlanKind
+    protocol_name: ProtocolName, history: History, names: list[str], kind: PlanKind
 ) -> None:
-    conversation = read(history, dialect)
+    conversation = read(history, protocol_name)
     view = strategy_view(without_compaction(conversation), kind)
     plan = Planner(_strategies(names)).plan(view, must_succeed=False)
     left = outcome(plan)
@@ -540,10 +540,10 @@ def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
     assert plan.after == plan.proposals[-1].after if plan.proposals else True
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["free", "bound", "droppable"]))
-def test_plans_are_the_same_every_time(dialect: DialectName, history: History, thinking: Any) -> None:
-    folded = without_compaction(read(history, dialect))
+def test_plans_are_the_same_every_time(protocol_name: ProtocolName, history: History, thinking: Any) -> None:
+    folded = without_compaction(read(history, protocol_name))
     plans = [SHIPPED_PLANNER.plan(strategy_view(folded, thinking=thinking), must_succeed=True) for _ in range(2)]
     assert plans[0].proposals == plans[1].proposals
 
@@ -558,7 +558,7 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
             assert index < changed or not any(isinstance(part, Reasoning) for part in each.parts)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @settings(max_examples=40)
 @given(
     history=histories(min_turns=2, max_turns=5),
@@ -566,9 +566,9 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
     limit=st.integers(1_500, 6_000),
 )
 def test_a_fold_that_must_succeed_comes_under_the_limit(
-    dialect: DialectName, history: History, repeats: int, limit: int
+    protocol_name: ProtocolName, history: History, repeats: int, limit: int
 ) -> None:
-    folded = without_compaction(read(with_longer_results(history, repeats), dialect))
+    folded = without_compaction(read(with_longer_results(history, repeats), protocol_name))
     plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=limit, target=limit // 2), must_succeed=True)
     # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
     rest = sum(
@@ -581,13 +581,13 @@ def _least(each: Message) -> int:
     return 4 + sum(300 if isinstance(part, Text | ToolResult) else count(message("user", part)) for part in each.parts)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @settings(max_examples=40)
 @given(history=histories(min_turns=2, max_turns=6), repeats=st.integers(20, 80), share=st.floats(0.3, 0.9))
 def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
-    dialect: DialectName, history: History, repeats: int, share: float
+    protocol_name: ProtocolName, history: History, repeats: int, share: float
 ) -> None:
-    folded = without_compaction(read(with_longer_results(history, repeats), dialect))
+    folded = without_compaction(read(with_longer_results(history, repeats), protocol_name))
     view = strategy_view(folded)
     view = strategy_view(folded, target=int(view.tokens * share))
     plan = SHIPPED_PLANNER.plan(view, must_succeed=False)

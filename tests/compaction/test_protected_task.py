@@ -13,17 +13,17 @@ from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, Message
 from tests.compaction.compactor_setup import CompactorSetup, long_history, read, with_long_results
 from tests.compaction.view_samples import assistant_message, call_and_result, strategy_view, uncompacted, user_message
-from tests.histories import DIALECTS, DialectName, History, body, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, body, histories
 from tests.writers import LISTS, WRITERS
 
 
-def child(history: History, context: list[str], dialect: DialectName) -> Conversation:
+def child(history: History, context: list[str], protocol_name: ProtocolName) -> Conversation:
     """A sub-agent's own list: what it was given stands before its task."""
-    request: dict[str, Any] = body(history, dialect)
-    entries = request[LISTS[dialect]]
+    request: dict[str, Any] = body(history, protocol_name)
+    entries = request[LISTS[protocol_name]]
     first = next(at for at, entry in enumerate(entries) if entry.get("role") == "user")
-    entries[first:first] = [WRITERS[dialect].user(text) for text in context]
-    return read(request, dialect)
+    entries[first:first] = [WRITERS[protocol_name].user(text) for text in context]
+    return read(request, protocol_name)
 
 
 def messages_before_first_reply(client: Conversation) -> tuple[Message, ...]:
@@ -42,16 +42,16 @@ async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedCo
     return shown
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
 @pytest.mark.parametrize("must", [False, True])
 @given(data=st.data())
 @settings(max_examples=15)
 async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
-    data: st.DataObject, dialect: DialectName, kind: str, must: bool
+    data: st.DataObject, protocol_name: ProtocolName, kind: str, must: bool
 ):
     context = data.draw(st.lists(st.text("abc d", min_size=1, max_size=400).filter(str.strip), max_size=4))
-    client = child(with_long_results(data.draw(histories(min_turns=2, max_turns=5))), context, dialect)
+    client = child(with_long_results(data.draw(histories(min_turns=2, max_turns=5))), context, protocol_name)
     decided = {"kind": kind, "target": 1, "must_succeed": must, "is_forced": True}
     setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
     case = setup.case(client, decision=decided, is_subagent=True)
@@ -60,12 +60,12 @@ async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
     assert kept == [message.wire for message in messages_before_first_reply(client)]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
-async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(dialect: DialectName, kind: str):
+async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(protocol_name: ProtocolName, kind: str):
     context = [f"Context {n}: " + " ".join(f"fact{n}_{at}" for at in range(200)) for n in range(3)]
     end: Any = "ask" if kind == "conversation" else "work"
-    client = child(long_history(6, rounds=2, end=end), context, dialect)
+    client = child(long_history(6, rounds=2, end=end), context, protocol_name)
     shown = await folded(client, kind, is_subagent=True)
     assert shown.compaction is not None
     wires = [message.wire for message in shown.conversation.messages]

@@ -15,9 +15,9 @@ from accordion.compaction.removal import merge_oldest
 from accordion.compaction.request import CompactionResult
 from accordion.model.conversation import Conversation
 from accordion.model.plan import Drop, PlanStep, Summarize, View
+from accordion.protocols.registry import PROTOCOLS
 from tests.compaction.compactor_setup import (
     CONVERSATION,
-    DIALECTS,
     TENANT,
     CompactorSetup,
     Strategy,
@@ -25,8 +25,7 @@ from tests.compaction.compactor_setup import (
     long_history,
     read,
 )
-from tests.histories import DIALECTS as NAMES
-from tests.histories import Call, DialectName, History, HistoryRound, Turn, body
+from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, ProtocolName, Turn, body
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 LINE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_\w{12}), [\d,]+ tokens(?:, in slices ((?:art_\w{12} ?)+))?")
@@ -43,7 +42,7 @@ def summarizing(budget: int) -> Strategy:
 
 
 async def fold(setup: CompactorSetup, client: Conversation) -> CompactionResult:
-    folded = await setup.folds.find(DIALECTS[client.dialect], CONVERSATION, client, check_store=False)
+    folded = await setup.folds.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
     return await setup.compactor.compact(setup.case(client, folded, decision={"is_forced": True}), client)
 
 
@@ -58,7 +57,7 @@ async def load_text(setup: CompactorSetup, client: Conversation, name: str) -> s
     [artifact] = await setup.archive.load_artifacts(TENANT, [name])
     assert artifact is not None
     rows = await setup.archive.load_rows(TENANT, artifact.keys)
-    read = setup.reader.reader_for(DIALECTS[client.dialect], TENANT)
+    read = setup.reader.reader_for(PROTOCOLS[client.protocol_name], TENANT)
     return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
 
@@ -71,12 +70,12 @@ def with_result(text: str) -> History:
     return History((long, *history.turns), history.system)
 
 
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_slices_too(
-    dialect: DialectName,
+    protocol_name: ProtocolName,
 ) -> None:
     lines = [f"line {number} of the log, with words" for number in range(2_500)]
-    client, setup = conversation(with_result("\n".join(lines)), dialect), CompactorSetup(summarizing(400))
+    client, setup = conversation(with_result("\n".join(lines)), protocol_name), CompactorSetup(summarizing(400))
     outcome = await fold(setup, client)
     [(_, _, whole, slices)] = [each for each in listed(outcome) if each[3]]
     everything = await load_text(setup, client, whole)
@@ -140,7 +139,7 @@ async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.Mon
     setup = CompactorSetup(summarizing(100))
     await fold(setup, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
-    folded = await setup.folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=False)
+    folded = await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
     case = setup.case(client, folded, decision={"is_forced": True})
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}

@@ -16,17 +16,17 @@ from accordion.model.compaction import (
 )
 from accordion.model.conversation import Conversation
 from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.compactor_setup import DIALECTS, TENANT, conversation, long_history, read
-from tests.histories import DIALECTS as NAMES
-from tests.histories import DialectName, body
+from tests.compaction.compactor_setup import TENANT, conversation, long_history, read
+from tests.histories import PROTOCOL_NAMES, ProtocolName, body
 
 ANOTHERTENANT = TenantScope("another tenant", b"another tenant")
 
 
 def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> CompactedConversation:
     """All but the first of the beginning, replaced by a text."""
-    spoken = DIALECTS[client.dialect]
+    spoken = PROTOCOLS[client.protocol_name]
     covered = next(at for at, m in enumerate(client.messages) if m.has_user_text and not m.has_tool_result and at > 3)
     entries = (CompactionEntry(0, 0), CompactionEntry(1, covered - 1, spoken.text_message(text)))
     record = Compaction(
@@ -36,30 +36,30 @@ def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> Co
 
 
 def sent(of: CompactedConversation, rendering: RequestRenderer | None = None) -> dict[str, Any]:
-    return json.loads((rendering or RequestRenderer()).render_body(DIALECTS[of.conversation.dialect], of))
+    return json.loads((rendering or RequestRenderer()).render_body(PROTOCOLS[of.conversation.protocol_name], of))
 
 
 def count_breakpoints(value: Any) -> int:
     return json.dumps(value).count('"cache_control"')
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_request_without_a_fold_is_the_clients_own_in_other_words(dialect: DialectName):
-    request = body(long_history(3), dialect)
-    assert sent(without_compaction(read(request, dialect))) == request
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_request_without_a_fold_is_the_clients_own_in_other_words(protocol_name: ProtocolName):
+    request = body(long_history(3), protocol_name)
+    assert sent(without_compaction(read(request, protocol_name))) == request
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_the_block_stands_where_the_history_was_and_the_system_prompt_stays(dialect: DialectName):
-    client = conversation(long_history(4), dialect)
-    request, listing = sent(folded(client)), DIALECTS[dialect].messages_field
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_the_block_stands_where_the_history_was_and_the_system_prompt_stays(protocol_name: ProtocolName):
+    client = conversation(long_history(4), protocol_name)
+    request, listing = sent(folded(client)), PROTOCOLS[protocol_name].messages_field
     said = json.dumps(request[listing])
     assert "What was." in said
     assert "word0_0_1" not in said
     assert "What is next?" in said
     assert "You are an agent." in json.dumps(request)
-    assert request.keys() >= {"toolConfig" if dialect == "converse" else "tools"}
-    assert ("model" in request) == (dialect not in ("gemini", "converse"))
+    assert request.keys() >= {"toolConfig" if protocol_name == "converse" else "tools"}
+    assert ("model" in request) == (protocol_name not in ("gemini", "converse"))
 
 
 def test_speakers_alternate_in_messages():
@@ -100,36 +100,36 @@ def test_one_of_an_hour_behind_the_fold_keeps_ours_away_and_one_before_it_does_n
     assert count_breakpoints(sent(folded(read(request, "messages")))) == 2
 
 
-def test_dialects_without_breakpoints_get_none():
-    for dialect in ("chat", "responses"):
-        assert count_breakpoints(sent(folded(conversation(long_history(4), dialect)))) == 0
+def test_protocols_without_breakpoints_get_none():
+    for protocol_name in ("chat", "responses"):
+        assert count_breakpoints(sent(folded(conversation(long_history(4), protocol_name)))) == 0
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_the_same_list_gives_the_same_bytes_from_memory_and_afresh(dialect: DialectName):
-    client, rendering = conversation(long_history(4), dialect), RequestRenderer()
-    spoken = DIALECTS[dialect]
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_the_same_list_gives_the_same_bytes_from_memory_and_afresh(protocol_name: ProtocolName):
+    client, rendering = conversation(long_history(4), protocol_name), RequestRenderer()
+    spoken = PROTOCOLS[protocol_name]
     first = rendering.render_body(spoken, folded(client))
     assert rendering.render_body(spoken, folded(client)) == first
     assert RequestRenderer().render_body(spoken, folded(client)) == first
     # Other bytes of the client's are not taken for those that were remembered.
-    other = body(long_history(4), dialect)
-    first_message = 1 if dialect in ("chat", "responses") else 0
+    other = body(long_history(4), protocol_name)
+    first_message = 1 if protocol_name in ("chat", "responses") else 0
     other[spoken.messages_field][first_message]["metadata"] = None
-    assert b'"metadata"' in rendering.render_body(spoken, folded(read(other, dialect)))
+    assert b'"metadata"' in rendering.render_body(spoken, folded(read(other, protocol_name)))
 
 
 def test_the_cache_is_bounded():
     client, rendering = conversation(long_history(4), "messages"), RequestRenderer(capacity=30_000)
     for number in range(50):
-        rendering.render_body(DIALECTS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
+        rendering.render_body(PROTOCOLS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
     assert rendering._prefixes.size <= 30_000
     assert 1 < len(rendering._prefixes) < 50
 
 
 def test_what_was_read_is_remembered_within_its_bound():
     reader = WrittenMessageReader(capacity=10_000)
-    spoken = DIALECTS["chat"]
+    spoken = PROTOCOLS["chat"]
     read_one = reader.reader_for(spoken, TENANT)
     wire = spoken.text_message("a text")
     assert read_one(wire) is read_one(wire)

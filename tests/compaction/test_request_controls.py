@@ -33,15 +33,15 @@ def test_only_a_compaction_that_says_something_is_asked_for(fields: dict[str, An
         ("x" * 4_000 + "Provide a detailed prompt for continuing our conversation above.", False),
     ],
 )
-@pytest.mark.parametrize("dialect", WRITERS)
+@pytest.mark.parametrize("protocol_name", WRITERS)
 def test_a_clients_own_compaction_is_known_by_its_words_where_no_header_says_so(
-    dialect: str, text: str, asked: bool
+    protocol_name: str, text: str, asked: bool
 ) -> None:
-    writer = WRITERS[dialect]
+    writer = WRITERS[protocol_name]
     user, model, asking = writer.user("x"), writer.model("y"), writer.user(text)
-    client = read(writer.request("m", [user, model, asking]), dialect)
+    client = read(writer.request("m", [user, model, asking]), protocol_name)
     assert read_controls({}, client, is_client_compaction=False).is_client_compaction is asked
-    later = read(writer.request("m", [asking, model, user]), dialect)
+    later = read(writer.request("m", [asking, model, user]), protocol_name)
     assert not read_controls({}, later, is_client_compaction=False).is_client_compaction
 
 

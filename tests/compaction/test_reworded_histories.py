@@ -26,12 +26,12 @@ from accordion.model.compaction import (
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
+from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
-from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, read
+from tests.compaction.compactor_setup import CONVERSATION, read
 from tests.equivalent_entries import reform
 from tests.fakes import FakeWindows
-from tests.histories import DIALECTS as NAMES
-from tests.histories import Call, DialectName, History, HistoryRound, Json, Turn, entries
+from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, Json, ProtocolName, Turn, entries
 from tests.pipeline_setup import PATHS, PipelineSetup, header
 from tests.protocols.edit_samples import write_message
 from tests.sessions.test_message_forms import without_reasoning
@@ -55,19 +55,19 @@ def work(turns: int, words: int = 3) -> list[Turn]:
     ]
 
 
-def request(listed: list[Json], dialect: DialectName) -> Json:
-    extra = {"max_tokens": 9} if dialect == "messages" else {}
-    return {"model": "m", LISTS[dialect]: listed, **extra}
+def request(listed: list[Json], protocol_name: ProtocolName) -> Json:
+    extra = {"max_tokens": 9} if protocol_name == "messages" else {}
+    return {"model": "m", LISTS[protocol_name]: listed, **extra}
 
 
-def conversation(listed: list[Json], dialect: DialectName) -> Conversation:
-    return read(request(listed, dialect), dialect)
+def conversation(listed: list[Json], protocol_name: ProtocolName) -> Conversation:
+    return read(request(listed, protocol_name), protocol_name)
 
 
-def block(client: Conversation, covered: int, *entries: Any, dialect: DialectName = "chat") -> Compaction:
+def block(client: Conversation, covered: int, *entries: Any, protocol_name: ProtocolName = "chat") -> Compaction:
     """A record that puts a text in place of all but the first of the covered messages; `entries` follow it."""
     end = entries[0].first if entries else covered
-    text = CompactionEntry(1, end - 1, DIALECTS[dialect].text_message("what was"))
+    text = CompactionEntry(1, end - 1, PROTOCOLS[protocol_name].text_message("what was"))
     made = Compaction(
         id="", anchor=client.chain[covered - 1], message_count=covered, entries=(CompactionEntry(0, 0), text, *entries),
         kind="conversation", cause="automatic", utilization=0.5, steps=(StepRecord("summarize", 100, 10),),
@@ -76,8 +76,8 @@ def block(client: Conversation, covered: int, *entries: Any, dialect: DialectNam
     return with_content_id(with_forms(made, client))
 
 
-async def find(folds: CompactionRepository, dialect: DialectName, of: Conversation, **form: bool) -> Any:
-    return await folds.find(DIALECTS[dialect], CONVERSATION, of, check_store=False, **form)
+async def find(folds: CompactionRepository, protocol_name: ProtocolName, of: Conversation, **form: bool) -> Any:
+    return await folds.find(PROTOCOLS[protocol_name], CONVERSATION, of, check_store=False, **form)
 
 
 # -- adapting ----------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_block_stands_for_the_same_messages_where_reasoning_items_are_gone() -
     listed = entries(History(tuple(work(3))), "responses")
     client, bare = conversation(listed, "responses"), conversation(without_reasoning(listed), "responses")
     assert [message.wire for message in bare.messages[:5]] == [client.messages[at].wire for at in (0, 2, 3, 4, 5)]
-    made = block(client, 8, CompactionEntry(7, 7), dialect="responses")
+    made = block(client, 8, CompactionEntry(7, 7), protocol_name="responses")
     adapted = adapt_compaction(bare, made)
     assert adapted is not None
     assert (adapted.message_count, adapted.anchor) == (6, bare.chain[5])
@@ -101,12 +101,12 @@ def test_reasoning_that_a_compaction_left_is_left_and_what_it_removed_stays_remo
     other = [entry | {"encrypted_content": "new"} if entry.get("type") == "reasoning" else entry for entry in listed]
     client, changed = conversation(listed, "responses"), conversation(other, "responses")
     assert [at for at, entry in enumerate(listed) if entry.get("type") == "reasoning"] == [1, 6]
-    adapted = adapt_compaction(changed, block(client, 8, CompactionEntry(5, 7), dialect="responses"))
+    adapted = adapt_compaction(changed, block(client, 8, CompactionEntry(5, 7), protocol_name="responses"))
     assert adapted is not None
     assert adapted.entries[-1] == CompactionEntry(5, 7)
     # The item 6 was removed.
     adapted = adapt_compaction(
-        changed, block(client, 8, CompactionEntry(5, 5), CompactionEntry(7, 7), dialect="responses")
+        changed, block(client, 8, CompactionEntry(5, 5), CompactionEntry(7, 7), protocol_name="responses")
     )
     assert adapted is not None
     assert adapted.entries[2:] == (CompactionEntry(5, 5), CompactionEntry(7, 7))
@@ -140,7 +140,7 @@ def test_a_list_that_says_something_else_gets_nothing() -> None:
 
 def test_the_forms_are_stored_and_damage_to_them_is_detected() -> None:
     client = conversation(entries(History(tuple(work(3))), "responses"), "responses")
-    made = block(client, 7, dialect="responses")
+    made = block(client, 7, protocol_name="responses")
     assert made.reasoning == (1, 6)
     assert decode(encode(made)) == made
     assert decode(encode(made).replace(encode(made)[-4:], b"\0\0\0\0")) is None
@@ -149,26 +149,26 @@ def test_the_forms_are_stored_and_damage_to_them_is_detected() -> None:
 # -- finding -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_others(dialect: DialectName) -> None:
-    store, listed = InMemoryStore(), entries(History((*work(3), Turn(("And now?",)))), dialect)
-    client, bare = conversation(listed, dialect), conversation(without_reasoning(listed), dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_others(protocol_name: ProtocolName) -> None:
+    store, listed = InMemoryStore(), entries(History((*work(3), Turn(("And now?",)))), protocol_name)
+    client, bare = conversation(listed, protocol_name), conversation(without_reasoning(listed), protocol_name)
     covered = 1 + next(at for at, message in enumerate(client.messages) if b"Turn 1" in message.wire)
     used: list[Compaction] = []
     folds = CompactionRepository(store, on_use=lambda _ref, _conversation, compaction: used.append(compaction))
-    made = block(client, covered, dialect=dialect)
+    made = block(client, covered, protocol_name=protocol_name)
     await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, dialect, bare)).compaction is None
+    assert (await find(folds, protocol_name, bare)).compaction is None
     for each in (folds, CompactionRepository(store)):
-        found = await find(each, dialect, bare, is_exact=False)
+        found = await find(each, protocol_name, bare, is_exact=False)
         assert found.compaction.anchor in bare.chain
         assert [m.wire for m in found.conversation.messages[2:]] == [
             m.wire for m in bare.messages[found.compaction.message_count :]
         ]
         # From then on it is found as any other, and again where it has left memory.
-        assert (await find(each, dialect, bare, is_reworded=True)).compaction == found.compaction
+        assert (await find(each, protocol_name, bare, is_reworded=True)).compaction == found.compaction
         each.forget()
-        again = await each.find(DIALECTS[dialect], CONVERSATION, bare, check_store=True, is_reworded=True)
+        again = await each.find(PROTOCOLS[protocol_name], CONVERSATION, bare, check_store=True, is_reworded=True)
         assert again.compaction == found.compaction
     # What is renewed is what was published.
     assert set(used) == {made}
@@ -226,35 +226,35 @@ def state(out: Any) -> str:
     return str(json.loads(header(out, "x-accordion-compaction") or "{}").get("state"))
 
 
-def sent(world: PipelineSetup, dialect: DialectName) -> list[Json]:
+def sent(world: PipelineSetup, protocol_name: ProtocolName) -> list[Json]:
     body = world.upstream.requests[-1].body
     assert isinstance(body, bytes)
-    return list(json.loads(body)[LISTS[dialect]])
+    return list(json.loads(body)[LISTS[protocol_name]])
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(NAMES), st.randoms(use_true_random=False), st.booleans())
+@given(st.sampled_from(PROTOCOL_NAMES), st.randoms(use_true_random=False), st.booleans())
 def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
-    dialect: DialectName, random: Random, is_another_worker: bool
+    protocol_name: ProtocolName, random: Random, is_another_worker: bool
 ) -> None:
     async def run() -> None:
         world = PipelineSetup(windows=FakeWindows(3_000))
-        listed = entries(History((*work(9, words=200), Turn(("And now?",)))), dialect)
-        out, _ = await world.ask(PATHS[dialect], request(listed, dialect))
+        listed = entries(History((*work(9, words=200), Turn(("And now?",)))), protocol_name)
+        out, _ = await world.ask(PATHS[protocol_name], request(listed, protocol_name))
         assert state(out) == "folded"
         session = header(out, "x-accordion-session")
         if is_another_worker:
             await world.outbox.flush()
             world = PipelineSetup(windows=FakeWindows(3_000), store=world.store)
         said = {"role": "assistant", "content": "Nothing."}
-        other = [*reform(listed, dialect, random), said, {"role": "user", "content": "Good."}]
-        out, _ = await world.ask(PATHS[dialect], request(other, dialect))
-        forwarded, client = sent(world, dialect), conversation(other, dialect)
+        other = [*reform(listed, protocol_name, random), said, {"role": "user", "content": "Good."}]
+        out, _ = await world.ask(PATHS[protocol_name], request(other, protocol_name))
+        forwarded, client = sent(world, protocol_name), conversation(other, protocol_name)
         assert header(out, "x-accordion-session") == session
         assert state(out) in ("replayed", "folded")
         assert len(forwarded) < len(other) // 2
-        made = conversation(forwarded, dialect)
-        problems = DIALECTS[dialect].find_problems
+        made = conversation(forwarded, protocol_name)
+        problems = PROTOCOLS[protocol_name].find_problems
         assert not Counter(problems(made.messages)) - Counter(problems(client.messages))
         # What has reasoning, a name or another note is the client's own of this request.
         own = {json.dumps(entry, sort_keys=True) for entry in other}
@@ -265,17 +265,17 @@ def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 async def test_dropping_the_reasoning_of_a_compacted_history_keeps_the_compaction(
-    dialect: DialectName,
+    protocol_name: ProtocolName,
 ) -> None:
     world = PipelineSetup(windows=FakeWindows(3_000))
-    listed = entries(History((*work(9, words=200), Turn(("And now?",)))), dialect)
-    out, _ = await world.ask(PATHS[dialect], request(listed, dialect))
+    listed = entries(History((*work(9, words=200), Turn(("And now?",)))), protocol_name)
+    out, _ = await world.ask(PATHS[protocol_name], request(listed, protocol_name))
     assert state(out) == "folded"
-    own = [entry for entry in sent(world, dialect) if entry not in listed]
-    more = [write_message(dialect, "assistant", "Nothing."), write_message(dialect, "user", "Good.")]
+    own = [entry for entry in sent(world, protocol_name) if entry not in listed]
+    more = [write_message(protocol_name, "assistant", "Nothing."), write_message(protocol_name, "user", "Good.")]
     for asked in ([*listed, *more], [*without_reasoning(listed), *more]):
-        out, _ = await world.ask(PATHS[dialect], request(asked, dialect))
+        out, _ = await world.ask(PATHS[protocol_name], request(asked, protocol_name))
         assert state(out) == "replayed"
-        assert [entry for entry in sent(world, dialect) if entry not in asked] == own
+        assert [entry for entry in sent(world, protocol_name) if entry not in asked] == own

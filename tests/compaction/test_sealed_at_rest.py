@@ -15,13 +15,13 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import RecallInsertion
 from accordion.model.tenant import ConversationRef
+from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
 from tests.compaction.compactor_setup import (
     CONVERSATION,
-    DIALECTS,
     SCOPE,
     TENANT,
     CompactorSetup,
@@ -53,13 +53,13 @@ def words_in_files(folder: Path) -> set[bytes]:
 
 async def everything(setup: CompactorSetup) -> None:
     """A fold that a model told of, one of results, a recall, a transcript."""
-    dialect = DIALECTS["chat"]
+    protocol = PROTOCOLS["chat"]
     case = setup.case(CLIENT, summary_caller=summary_caller(), decision={"must_succeed": True})
     outcome = await setup.compactor.compact(case, CLIENT)
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "model-x"
     overlays = InsertionStore(setup.archive, DirectOutbox(setup.store), setup.clock, setup.erasures)
-    recall = RecallInsertion(CLIENT.chain[-1], dialect.text_message("this was recalled"), 1.0)
+    recall = RecallInsertion(CLIENT.chain[-1], protocol.text_message("this was recalled"), 1.0)
     await overlays.add(CONVERSATION, recall, 0.0)
     transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all")
     transcripts.record(TENANT, "s-1", CLIENT, folded=True)
@@ -119,7 +119,7 @@ async def test_spooled_writes_are_published_sealed_and_read_by_others():
     store.away = False
     await setup.spooled.publish()
     found = await CompactorSetup(store=store, sealer=KEY).folds.find(
-        DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True
+        PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True
     )
     assert found.compaction == outcome.history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, found.compaction.artifacts))
@@ -136,7 +136,7 @@ async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_s
     other.clock.advance(60)
     first = (await other.compactor.compact(other.case(CLIENT), CLIENT)).history.compaction
     await setup.spooled.publish()
-    assert setup.folds.find_local(DIALECTS["chat"], CONVERSATION, CLIENT).compaction == first
+    assert setup.folds.find_local(PROTOCOLS["chat"], CONVERSATION, CLIENT).compaction == first
 
 
 async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
@@ -145,14 +145,14 @@ async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
     first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     for sealer in (OTHER, None):
         worker = CompactorSetup(store=store, sealer=sealer)
-        found = await worker.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
+        found = await worker.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction is None
         worker.clock.advance(60)
         again = (await worker.compactor.compact(worker.case(CLIENT), CLIENT)).history.compaction
         assert again is not None
         assert again.id != first.id
         fresh = CompactorSetup(store=store, sealer=sealer)
-        found = await fresh.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
+        found = await fresh.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction == again
         assert all(await fresh.archive.load_artifacts(TENANT, again.artifacts))
 
@@ -162,7 +162,7 @@ async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
     setup = CompactorSetup(store=store, sealer=KEY)
     first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     rotated = CompactorSetup(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
-    found = await rotated.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
+    found = await rotated.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
     assert found.compaction == first
     assert all(await rotated.archive.load_artifacts(TENANT, first.artifacts))
 
@@ -197,7 +197,7 @@ async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_
     assert made is not None
     assert made.artifacts
     assert not any(await setup.archive.load_artifacts(TENANT, made.artifacts))
-    assert (await setup.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
+    assert (await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
     again = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, again.artifacts))
 

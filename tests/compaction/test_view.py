@@ -29,7 +29,7 @@ from tests.compaction.view_samples import (
     uncompacted,
     user_message,
 )
-from tests.histories import DIALECTS, DialectName, History, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 
 IMAGE = Media("image", "image/png", 9_000, 64, 64)
 
@@ -335,10 +335,10 @@ def test_images_in_results_count_against_their_budget() -> None:
 
 
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories())
-def test_protected_messages_are_never_free(dialect: DialectName, kind: Any, history: History) -> None:
-    conversation = read(history, dialect)
+def test_protected_messages_are_never_free(protocol_name: ProtocolName, kind: Any, history: History) -> None:
+    conversation = read(history, protocol_name)
     messages, view = conversation.messages, strategy_view(without_compaction(conversation), kind)
     task = max(i for i, each in enumerate(messages) if each.has_user_text and not each.has_tool_result)
     assert view.task == task

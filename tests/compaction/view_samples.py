@@ -27,7 +27,7 @@ from accordion.model.plan import Drop, Plan, Replace, Summarize
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
-from tests.histories import DialectName, History, HistoryRound, body
+from tests.histories import History, HistoryRound, ProtocolName, body
 
 TENANT = TenantScope("tenant", b"a tenant's key")
 OVERHEAD = 100
@@ -49,9 +49,9 @@ def _part(part: Part) -> int:
     return 300 if isinstance(part, Media) else part.size // 4
 
 
-def read(history: History, dialect: DialectName) -> Conversation:
+def read(history: History, protocol_name: ProtocolName) -> Conversation:
     """A history as the reader gives it."""
-    return BodyReader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), TENANT)
+    return BodyReader().read(READERS[protocol_name], json.dumps(body(history, protocol_name)).encode(), TENANT)
 
 
 def with_longer_results(history: History, repeats: int) -> History:

@@ -157,7 +157,7 @@ def test_patterns_say_whom_a_tool_hands_over_to():
     assert ToolPatterns(["escalate"]).find_target("escalate") == ("escalate", False)
 
 
-def test_names_of_tools_are_read_in_any_dialect():
+def test_names_of_tools_are_read_in_any_protocol():
     offered = ['{"type":"function","function":{"name":"a"}}', '{"type":"function","name":"b"}', '{"name":"c"}',
                '{"type":"web_search"}', "[1]", "{", '{"name":5}']  # fmt: skip
     assert read_tool_names(offered) == {"a", "b", "c"}

@@ -21,9 +21,20 @@ from accordion.protocols import json_writing
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
 from tests.compaction.view_samples import READERS, TENANT
-from tests.histories import DIALECTS, Call, DialectName, History, HistoryRound, Json, Turn, body, entries, histories
+from tests.histories import (
+    PROTOCOL_NAMES,
+    Call,
+    History,
+    HistoryRound,
+    Json,
+    ProtocolName,
+    Turn,
+    body,
+    entries,
+    histories,
+)
 
-names = pytest.mark.parametrize("dialect", DIALECTS)
+names = pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ def shared(draw: st.DrawFn, max_turns: int = 4) -> Shared:
     return Shared(dataclasses.replace(history, turns=tuple(turns)), hidden)
 
 
-def expected_request(told: Shared, dialect: DialectName) -> Json:
+def expected_request(told: Shared, protocol_name: ProtocolName) -> Json:
     """What a viewer should see, made of what was said."""
     numbers, turns = iter(range(len(told.calls))), []
     for turn in told.history.turns:
@@ -67,11 +78,11 @@ def expected_request(told: Shared, dialect: DialectName) -> Json:
             if calls or round_.text:
                 rounds.append(HistoryRound(calls, round_.text, round_.thought))
         turns.append(Turn(turn.said, tuple(rounds), turn.answer))
-    made = body(dataclasses.replace(told.history, turns=tuple(turns)), dialect)
-    listing = READERS[dialect].messages_field
+    made = body(dataclasses.replace(told.history, turns=tuple(turns)), protocol_name)
+    listing = READERS[protocol_name].messages_field
     made[listing] = [entry for entry in made[listing] if entry.get("content") != [] and entry.get("parts") != []]
     # Somebody has to be asked: what was said behind the last that is seen of others waits until more follows.
-    while _last(made[listing]) and not _last(entries(told.history, dialect)):
+    while _last(made[listing]) and not _last(entries(told.history, protocol_name)):
         del made[listing][-1]
     return made
 
@@ -80,8 +91,8 @@ def _last(listed: list[Json]) -> bool:
     return listed[-1].get("role") in ("assistant", "model") or listed[-1].get("type") in ("function_call", "reasoning")
 
 
-def read(made: Any, dialect: DialectName) -> Conversation:
-    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), TENANT)
+def read(made: Any, protocol_name: ProtocolName) -> Conversation:
+    return BodyReader().read(READERS[protocol_name], json.dumps(made).encode(), TENANT)
 
 
 def results(conversation: Conversation) -> list[PartPosition]:
@@ -102,33 +113,33 @@ def filtered(
     conversation: Conversation, hidden: frozenset[PartPosition], by: VisibilityFilter | None = None
 ) -> FilteredConversation:
     return (by or VisibilityFilter(WrittenMessageReader())).apply(
-        READERS[conversation.dialect], TENANT, conversation, hidden
+        READERS[conversation.protocol_name], TENANT, conversation, hidden
     )  # type: ignore[index]
 
 
 def written(conversation: Conversation) -> bytes:
-    listing = READERS[conversation.dialect].messages_field  # type: ignore[index]
+    listing = READERS[conversation.protocol_name].messages_field  # type: ignore[index]
     return json_writing.write_body(conversation, listing, [message.wire for message in conversation.messages])
 
 
 # -- whatever was said -------------------------------------------------------------------------------------------------
 
 
-@given(shared(), st.sampled_from(DIALECTS))
-def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, dialect: DialectName) -> None:
-    client = read(body(told.history, dialect), dialect)
+@given(shared(), st.sampled_from(PROTOCOL_NAMES))
+def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, protocol_name: ProtocolName) -> None:
+    client = read(body(told.history, protocol_name), protocol_name)
     made = filtered(client, hidden_positions(told, client))
-    expected = read(expected_request(told, dialect), dialect)
+    expected = read(expected_request(told, protocol_name), protocol_name)
     assert [message.parts for message in made.conversation.messages] == [m.parts for m in expected.messages]
     assert [message.role for message in made.conversation.messages] == [m.role for m in expected.messages]
     assert made.conversation.chain == expected.chain
     assert [message.key for message in made.conversation.messages] == [m.key for m in expected.messages]
-    assert BodyReader().read(READERS[dialect], written(made.conversation), TENANT).chain == expected.chain
+    assert BodyReader().read(READERS[protocol_name], written(made.conversation), TENANT).chain == expected.chain
 
 
-@given(shared(), st.sampled_from(DIALECTS))
-def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared, dialect: DialectName) -> None:
-    client = read(body(told.history, dialect), dialect)
+@given(shared(), st.sampled_from(PROTOCOL_NAMES))
+def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared, protocol_name: ProtocolName) -> None:
+    client = read(body(told.history, protocol_name), protocol_name)
     hidden = hidden_positions(told, client)
     made = filtered(client, hidden)
     out = written(made.conversation)
@@ -147,18 +158,18 @@ def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared
     ]
 
 
-@given(shared(), st.sampled_from(DIALECTS))
-def test_the_list_is_as_legal_as_the_clients(told: Shared, dialect: DialectName) -> None:
-    client = read(body(told.history, dialect), dialect)
+@given(shared(), st.sampled_from(PROTOCOL_NAMES))
+def test_the_list_is_as_legal_as_the_clients(told: Shared, protocol_name: ProtocolName) -> None:
+    client = read(body(told.history, protocol_name), protocol_name)
     made = filtered(client, hidden_positions(told, client))
-    problems = READERS[dialect].find_problems
+    problems = READERS[protocol_name].find_problems
     assert not Counter(problems(made.conversation.messages)) - Counter(problems(client.messages))
     assert not made.unremovable_results
 
 
-@given(shared(), st.sampled_from(DIALECTS))
-def test_without_hidden_results_the_conversation_is_the_same_object(told: Shared, dialect: DialectName) -> None:
-    client = read(body(told.history, dialect), dialect)
+@given(shared(), st.sampled_from(PROTOCOL_NAMES))
+def test_without_hidden_results_the_conversation_is_the_same_object(told: Shared, protocol_name: ProtocolName) -> None:
+    client = read(body(told.history, protocol_name), protocol_name)
     same = filtered(client, frozenset())
     assert same.conversation is client
     assert list(same.origins) == list(range(len(client.messages)))
@@ -167,16 +178,16 @@ def test_without_hidden_results_the_conversation_is_the_same_object(told: Shared
     assert again.conversation is made.conversation
 
 
-@given(shared(max_turns=6), st.sampled_from(DIALECTS))
-def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared, dialect: DialectName) -> None:
+@given(shared(max_turns=6), st.sampled_from(PROTOCOL_NAMES))
+def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared, protocol_name: ProtocolName) -> None:
     by, reader = VisibilityFilter(WrittenMessageReader()), BodyReader()
-    whole = body(told.history, dialect)
-    listing = READERS[dialect].messages_field
-    hidden = hidden_positions(told, read(whole, dialect))
+    whole = body(told.history, protocol_name)
+    listing = READERS[protocol_name].messages_field
+    hidden = hidden_positions(told, read(whole, protocol_name))
     before: FilteredConversation | None = None
     for length in range(1, len(whole[listing]) + 1):
         cut = json.dumps(whole | {listing: whole[listing][:length]}).encode()
-        client = reader.read(READERS[dialect], cut, TENANT)
+        client = reader.read(READERS[protocol_name], cut, TENANT)
         here = frozenset(place for place in hidden if place[0] < len(client.messages))
         made = filtered(client, here, by)
         assert made == filtered(client, here)
@@ -192,19 +203,21 @@ def _waits(client: Conversation) -> bool:
     return bool(find_open_calls(client.messages))
 
 
-@given(shared(), st.sampled_from(DIALECTS), st.data())
-def test_viewers_of_one_list_do_not_get_each_others(told: Shared, dialect: DialectName, data: st.DataObject) -> None:
-    client = read(body(told.history, dialect), dialect)
+@given(shared(), st.sampled_from(PROTOCOL_NAMES), st.data())
+def test_viewers_of_one_list_do_not_get_each_others(
+    told: Shared, protocol_name: ProtocolName, data: st.DataObject
+) -> None:
+    client = read(body(told.history, protocol_name), protocol_name)
     found, by = results(client), VisibilityFilter(WrittenMessageReader())
     views = [frozenset(data.draw(st.frozensets(st.sampled_from(found)))) if found else frozenset() for _ in range(3)]
     for hidden in (*views, *reversed(views)):
         assert filtered(client, hidden, by) == filtered(client, hidden)
 
 
-@given(shared(), st.sampled_from(DIALECTS))
-def test_the_filters_cache_is_bounded_and_changes_nothing(told: Shared, dialect: DialectName) -> None:
+@given(shared(), st.sampled_from(PROTOCOL_NAMES))
+def test_the_filters_cache_is_bounded_and_changes_nothing(told: Shared, protocol_name: ProtocolName) -> None:
     by = VisibilityFilter(WrittenMessageReader(), capacity=3_000)
-    client = read(body(told.history, dialect), dialect)
+    client = read(body(told.history, protocol_name), protocol_name)
     for hidden in (hidden_positions(told, client), frozenset(results(client)), hidden_positions(told, client)):
         for length in range(1, len(client.messages) + 1):
             cut = replace(client, messages=client.messages[:length], chain=client.chain[:length])
@@ -214,25 +227,27 @@ def test_the_filters_cache_is_bounded_and_changes_nothing(told: Shared, dialect:
             assert sum(map(len, by._filters_by_key.values())) == len(by._filters_by_use)
 
 
-@given(shared(), st.sampled_from(DIALECTS))
-def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, dialect: DialectName) -> None:
-    by, made = VisibilityFilter(WrittenMessageReader()), body(told.history, dialect)
-    first = read(made, dialect)
+@given(shared(), st.sampled_from(PROTOCOL_NAMES))
+def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, protocol_name: ProtocolName) -> None:
+    by, made = VisibilityFilter(WrittenMessageReader()), body(told.history, protocol_name)
+    first = read(made, protocol_name)
     filtered(first, hidden_positions(told, first), by)
     spaced = json.dumps(made, indent=1, sort_keys=True).encode()
-    client = BodyReader().read(READERS[dialect], spaced, TENANT)
+    client = BodyReader().read(READERS[protocol_name], spaced, TENANT)
     assert client.chain == first.chain
     now = filtered(client, hidden_positions(told, client), by)
     assert now == filtered(client, hidden_positions(told, client))
 
 
 @given(
-    shared(), st.sampled_from(DIALECTS), st.frozensets(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=9)
+    shared(),
+    st.sampled_from(PROTOCOL_NAMES),
+    st.frozensets(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=9),
 )
 def test_places_of_anything_but_results_mean_nothing(
-    told: Shared, dialect: DialectName, odd: frozenset[PartPosition]
+    told: Shared, protocol_name: ProtocolName, odd: frozenset[PartPosition]
 ) -> None:
-    client = read(body(told.history, dialect), dialect)
+    client = read(body(told.history, protocol_name), protocol_name)
     hidden, found = hidden_positions(told, client), set(results(client))
     made = filtered(client, hidden | frozenset(place for place in odd if place not in found))
     assert made.conversation.messages == filtered(client, hidden).conversation.messages

@@ -16,15 +16,15 @@ from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
 from tests.compaction.view_samples import READERS, TENANT
-from tests.histories import DialectName, Json
+from tests.histories import Json, ProtocolName
 
 ASK: Json = {"role": "user", "content": "Begin."}
 ON: Json = {"role": "user", "content": "Go on."}
 
 
-def conversation(dialect: DialectName, listed: list[Json], **fields: Any) -> Conversation:
-    made = {"model": "m", READERS[dialect].messages_field: listed, **fields}
-    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), TENANT)
+def conversation(protocol_name: ProtocolName, listed: list[Json], **fields: Any) -> Conversation:
+    made = {"model": "m", READERS[protocol_name].messages_field: listed, **fields}
+    return BodyReader().read(READERS[protocol_name], json.dumps(made).encode(), TENANT)
 
 
 def hiding(
@@ -38,9 +38,9 @@ def hiding(
             for at, part in enumerate(message.parts)
             if isinstance(part, ToolResult) and part.call_id in ids
         )
-    dialect = READERS[client.dialect]  # type: ignore[index]
-    made = (by or VisibilityFilter(WrittenMessageReader())).apply(dialect, TENANT, client, places)
-    new = Counter(dialect.find_problems(made.conversation.messages)) - Counter(dialect.find_problems(client.messages))
+    protocol = READERS[client.protocol_name]  # type: ignore[index]
+    made = (by or VisibilityFilter(WrittenMessageReader())).apply(protocol, TENANT, client, places)
+    new = Counter(protocol.find_problems(made.conversation.messages)) - Counter(protocol.find_problems(client.messages))
     assert not new
     return made
 
@@ -193,7 +193,7 @@ class Counting(AnthropicMessages):
 
 
 def test_a_list_that_grows_by_a_round_costs_that_round() -> None:
-    by, dialect, reader = VisibilityFilter(WrittenMessageReader()), Counting(), BodyReader()
+    by, protocol, reader = VisibilityFilter(WrittenMessageReader()), Counting(), BodyReader()
     listed = [ASK]
     for number in range(40):
         listed += [
@@ -201,10 +201,10 @@ def test_a_list_that_grows_by_a_round_costs_that_round() -> None:
             user_entry(gave(f"a{number}", "x" * 100), gave(f"b{number}")),
         ]
         raw = json.dumps({"messages": listed, "max_tokens": 5}).encode()
-        client = reader.read(dialect, raw, TENANT)
-        made = by.apply(dialect, TENANT, client, frozenset((2 * at + 2, 0) for at in range(number + 1)))
+        client = reader.read(protocol, raw, TENANT)
+        made = by.apply(protocol, TENANT, client, frozenset((2 * at + 2, 0) for at in range(number + 1)))
         assert len(made.hidden_results) == number + 1
-        assert dialect.edits == 2 * (number + 1)
+        assert protocol.edits == 2 * (number + 1)
 
 
 # -- Chat Completions --------------------------------------------------------------------------------------------------

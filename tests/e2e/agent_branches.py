@@ -28,8 +28,8 @@ class RoleJoiningProvider(StrictProvider):
     """Takes entries of one role in a row for one, where the protocol's provider does."""
 
     async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
-        listing = LISTS[self.dialect]
-        await super()._asked(request, body | {listing: WRITERS[self.dialect].join(body[listing])}, answer)
+        listing = LISTS[self.protocol_name]
+        await super()._asked(request, body | {listing: WRITERS[self.protocol_name].join(body[listing])}, answer)
 
 
 def is_related(one: str, other: str, parents: Mapping[str, str]) -> bool:
@@ -68,7 +68,7 @@ class Branches:
     async def move(self, proxy: Proxy) -> None:
         """All agents speak to this proxy from now on."""
         for run in self.runs.values():
-            run.client = await self.stack.enter_async_context(connected(proxy.url, run.dialect))
+            run.client = await self.stack.enter_async_context(connected(proxy.url, run.protocol_name))
 
     def ask(self) -> None:
         """Adds the user's next message, which all agents see."""
@@ -127,7 +127,7 @@ def delegation_headers(name: str, parents: Mapping[str, str]) -> dict[str, str]:
 @asynccontextmanager
 async def start_branches(
     proxy: Proxy,
-    dialect: str,
+    protocol_name: str,
     parents: Mapping[str, str],
     *,
     run: str,
@@ -136,15 +136,17 @@ async def start_branches(
 ) -> AsyncIterator[Branches]:
     """The agents of a tree, the top among them; each has a client of its own. The user has asked."""
     names = [TOP, *parents]
-    model = provider or RoleJoiningProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=run)
+    model = provider or RoleJoiningProvider(
+        protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", run=run
+    )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(proxy.provider(model))
         history: list[Any] = []
         runs = {}
         for name in names:
-            client = await stack.enter_async_context(connected(proxy.url, dialect))
+            client = await stack.enter_async_context(connected(proxy.url, protocol_name))
             headers = {**delegation_headers(name, parents), **more.get("headers", {})}
-            runs[name] = Run(client, dialect, name=run, history=history, headers=headers,
+            runs[name] = Run(client, protocol_name, name=run, history=history, headers=headers,
                              **{key: value for key, value in more.items() if key != "headers"})  # fmt: skip
         made = Branches(runs, parents, model, stack)
         made.ask()

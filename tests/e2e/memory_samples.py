@@ -98,15 +98,15 @@ def last_entries(provider: StrictProvider) -> list[str]:
     return [entry.decode() for entry in provider.taken[-1].entries if b'"role":"system"' not in entry]
 
 
-async def check_text_stays(proxy: Proxy, dialect: str, begins: str, text: str) -> None:
+async def check_text_stays(proxy: Proxy, protocol_name: str, begins: str, text: str) -> None:
     """Checks that a text inserted behind the first message outlives a restart and leaves with a compaction."""
-    provider = strict_provider(dialect, begins)
-    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+    provider = strict_provider(protocol_name, begins)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins) as run:
         run.begin()
         await rounds(run, 2)
         proxy.stop()
         proxy.start()
-        async with connected(proxy.url, dialect) as client:
+        async with connected(proxy.url, protocol_name) as client:
             run.client = client
             await rounds(run, 2)
             assert broken_prefixes(provider.taken) == []

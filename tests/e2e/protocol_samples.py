@@ -65,7 +65,7 @@ class ProtocolSamples:
         return script
 
     def error_of(self, body: bytes) -> dict[str, Any]:
-        """The inner error of an error answer; fails where it has not this dialect's shape."""
+        """The inner error of an error answer; fails where it has not this protocol's shape."""
         said = json.loads(body)
         inner: dict[str, Any] = said["error"]
         assert inner["message"]
@@ -86,10 +86,10 @@ CHAT = ProtocolSamples("chat", "gpt-4o")
 RESPONSES = ProtocolSamples("responses", "gpt-5.2")
 MESSAGES = ProtocolSamples("messages", "claude-haiku-4-5")
 GEMINI = ProtocolSamples("gemini", "gemini-2.5-flash")
-DIALECTS = (CHAT, RESPONSES, MESSAGES, GEMINI)
-DIALECT = {dialect.name: dialect for dialect in DIALECTS}
+PROTOCOLS = (CHAT, RESPONSES, MESSAGES, GEMINI)
+PROTOCOL_BY_NAME = {protocol.name: protocol for protocol in PROTOCOLS}
 """The protocols by name."""
-EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+EACH = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 
 
 def _chat_json(text: str, given: int, made: int, usage: dict[str, Any]) -> dict[str, Any]:

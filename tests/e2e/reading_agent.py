@@ -58,9 +58,9 @@ class ReadingAgent:
     @property
     def _waits(self) -> bool:
         last = self.run.history[-1]
-        if self.run.dialect in ("messages", "gemini", "converse"):
+        if self.run.protocol_name in ("messages", "gemini", "converse"):
             return bool(last["role"] == "user")
-        if self.run.dialect == "responses":
+        if self.run.protocol_name == "responses":
             return last.get("type") == "function_call_output" or last.get("role") == "user"
         return last["role"] in ("user", "tool")
 
@@ -72,14 +72,14 @@ class ReadingAgent:
     @property
     def client_history(self) -> list[ContentItem]:
         """The content of the client's own history."""
-        return content_items(self.run.dialect, json.loads(json.dumps(self.run.history, default=_plain)))
+        return content_items(self.run.protocol_name, json.loads(json.dumps(self.run.history, default=_plain)))
 
     def whole(self, *ways: str) -> None:
         """Checks all of the below, and that these ways were gone."""
         provider = self.provider
         assert not provider.problems, provider.problems[:3]
         assert not provider.refusals
-        odd = self.witness.problems(self.run.dialect)
+        odd = self.witness.problems(self.run.protocol_name)
         assert not odd, odd[:3]
         self.stable()
         self.offered()
@@ -109,7 +109,7 @@ class ReadingAgent:
         assert len(heard) == len(self.starts)
         for one, start, end in zip(heard, self.starts, [*self.starts[1:], len(self.provider.taken)], strict=True):
             rounds = [each.said for each in self.provider.exchanges[start:end]]
-            assert read_usage(self.run.dialect, one) == (rounds[-1].input, sum(each.output for each in rounds))
+            assert read_usage(self.run.protocol_name, one) == (rounds[-1].input, sum(each.output for each in rounds))
 
     def check_tool_is_hidden(self) -> None:
         """Checks that the client's history has no trace of our tool."""
@@ -133,7 +133,7 @@ async def prepare_way(one: ReadingAgent, way: str = "wo") -> None:
 @asynccontextmanager
 async def start_reading_agent(
     proxy: Proxy,
-    dialect: str,
+    protocol_name: str,
     name: str,
     *,
     ways: Sequence[str] = WAYS,
@@ -143,8 +143,8 @@ async def start_reading_agent(
     **more: Any,
 ) -> AsyncIterator[ReadingAgent]:
     """Starts an agent without messages, and its provider."""
-    options = {"rounds": 1_000, "thinks": dialect != "chat", **(provider or {})}
-    model = reader(dialect, WINDOW, run=name, ways=ways, every=every, **options)
+    options = {"rounds": 1_000, "thinks": protocol_name != "chat", **(provider or {})}
+    model = reader(protocol_name, WINDOW, run=name, ways=ways, every=every, **options)
     witness = ResponseRecorder()
-    async with proxy.provider(model) as behind, connected(proxy.url, dialect, witness) as client:
-        yield ReadingAgent(Run(client, dialect, name=name, **more), model, witness, behind)
+    async with proxy.provider(model) as behind, connected(proxy.url, protocol_name, witness) as client:
+        yield ReadingAgent(Run(client, protocol_name, name=name, **more), model, witness, behind)

@@ -25,15 +25,15 @@ model_list:
   litellm_params: {model: FAMILY/small, api_base: "{upstream}PATH"}
   model_info: {max_input_tokens: WINDOW, max_output_tokens: 600}
 """
-DIALECTS = tuple(name for name in PROTOCOLS if name != "converse")
+PROTOCOL_NAMES = tuple(name for name in PROTOCOLS if name != "converse")
 """tests/e2e/test_bedrock.py has Converse's own: its streams are frames, not lines."""
-EACH = pytest.mark.parametrize("dialect", DIALECTS)
+EACH = pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-def config(dialect: str, *, window: int = WINDOW, writer: str = "extractive") -> str:
-    """A config file with one model, `small`, that speaks the dialect."""
-    family, path = {"messages": ("anthropic", ""), "gemini": ("gemini", "")}.get(dialect, ("openai", "/v1"))
+def config(protocol_name: str, *, window: int = WINDOW, writer: str = "extractive") -> str:
+    """A config file with one model, `small`, that speaks the protocol."""
+    family, path = {"messages": ("anthropic", ""), "gemini": ("gemini", "")}.get(protocol_name, ("openai", "/v1"))
     words = {"WRITER": writer, "FAMILY": family, "PATH": path, "WINDOW": str(window)}
     text = _CONFIG
     for name, value in words.items():
@@ -42,31 +42,31 @@ def config(dialect: str, *, window: int = WINDOW, writer: str = "extractive") ->
 
 
 class Proxies:
-    """Started proxies, one for each dialect's config; started when they are first asked for."""
+    """Started proxies, one for each protocol's config; started when they are first asked for."""
 
     def __init__(self, start: Start, *options: str, window: int = WINDOW, writer: str = "extractive", **environ: str):
         self._start, self._options, self._environ = start, options, environ
         self._window, self._writer = window, writer
         self._running: dict[str, Proxy] = {}
 
-    def __getitem__(self, dialect: str) -> Proxy:
-        kind = dialect if dialect in ("messages", "gemini") else "openai"
+    def __getitem__(self, protocol_name: str) -> Proxy:
+        kind = protocol_name if protocol_name in ("messages", "gemini") else "openai"
         if kind not in self._running:
-            text = config(dialect, window=self._window, writer=self._writer)
+            text = config(protocol_name, window=self._window, writer=self._writer)
             self._running[kind] = self._start(text, *self._options, **self._environ)
         return self._running[kind]
 
 
-def strict_provider(dialect: str, name: str) -> StrictProvider:
+def strict_provider(protocol_name: str, name: str) -> StrictProvider:
     """A strict provider that answers any number of requests."""
-    return StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
+    return StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", run=name)
 
 
 @asynccontextmanager
-async def agent(proxy: Proxy, dialect: str, **more: Any) -> AsyncIterator[Run]:
+async def agent(proxy: Proxy, protocol_name: str, **more: Any) -> AsyncIterator[Run]:
     """An agent behind a proxy, without messages."""
-    async with connected(proxy.url, dialect) as client:
-        yield Run(client, dialect, **more)
+    async with connected(proxy.url, protocol_name) as client:
+        yield Run(client, protocol_name, **more)
 
 
 async def rounds(run: Run, count: int) -> Run:

@@ -70,13 +70,13 @@ async def recorded(proxy: Proxy, session: str, **headers: str) -> None:
 def client_entries(run: Run, upto: int) -> list[Any]:
     """The client's own list, up to so many entries, as JSON has it."""
     plain = json.loads(json.dumps(run.history[:upto], default=lambda value: value.model_dump(exclude_none=True)))
-    return [{"role": "system", "content": SYSTEM}, *plain] if run.dialect == "chat" else plain
+    return [{"role": "system", "content": SYSTEM}, *plain] if run.protocol_name == "chat" else plain
 
 
 @EACH
-async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict_provider(dialect, "archive")
-    async with proxy.provider(provider), agent(proxy, dialect, name="archive") as run:
+async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Proxies, protocol_name: str):
+    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "archive")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="archive") as run:
         session = await until_folded(run)
         asked = len(run.history)
         await rounds(run, 1)
@@ -96,29 +96,29 @@ async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Pr
     async def whole() -> httpx.Response | None:
         # What was said is written behind the reply.
         reply = await get_page(proxy, f"/accordion/sessions/{session}/original")
-        return reply if reply.status_code == 200 and len(reply.json()[LISTS[dialect]]) >= asked else None
+        return reply if reply.status_code == 200 and len(reply.json()[LISTS[protocol_name]]) >= asked else None
 
     reply = await wait_until(whole)
-    assert reply.headers["x-accordion-dialect"] == dialect
+    assert reply.headers["x-accordion-dialect"] == protocol_name
     assert "x-accordion-missing" not in reply.headers
     body = reply.json()
-    assert body[LISTS[dialect]][: len(client_entries(run, asked))] == client_entries(run, asked)
-    writer = WRITERS[dialect]
-    sent = writer.with_tools(writer.with_system(writer.request("small", []), SYSTEM), TOOLS[dialect])
+    assert body[LISTS[protocol_name]][: len(client_entries(run, asked))] == client_entries(run, asked)
+    writer = WRITERS[protocol_name]
+    sent = writer.with_tools(writer.with_system(writer.request("small", []), SYSTEM), TOOLS[protocol_name])
     assert {name: body.get(name) for name in FIXED} == {name: sent.get(name) for name in FIXED}
     # What artifacts count is found by it: message 0 stands behind the system prompt.
     first = int(reply.headers["x-accordion-first"])
-    assert first == (1 if dialect == "chat" else 0)
+    assert first == (1 if protocol_name == "chat" else 0)
     for each in results:
-        assert each["call_id"] in json.dumps(body[LISTS[dialect]][first + each["messages"][1]])
+        assert each["call_id"] in json.dumps(body[LISTS[protocol_name]][first + each["messages"][1]])
 
 
 @EACH
 async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(
-    other_proxies: Proxies, dialect: str
+    other_proxies: Proxies, protocol_name: str
 ):
-    proxy, provider = other_proxies[dialect], strict_provider(dialect, "erased")
-    async with proxy.provider(provider), agent(proxy, dialect, name="erased") as run:
+    proxy, provider = other_proxies[protocol_name], strict_provider(protocol_name, "erased")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="erased") as run:
         session = await until_folded(run)
         artifacts = await listed(proxy, session)
         await recorded(proxy, session)

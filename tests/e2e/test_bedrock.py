@@ -173,18 +173,18 @@ async def test_an_exception_of_the_provider_passes_and_is_recorded(proxy: Proxy)
     assert reply.body == b"".join(sent)
 
 
-@pytest.mark.parametrize(("dialect", "connect"), [("messages", bedrock), ("converse", converse)])
+@pytest.mark.parametrize(("protocol_name", "connect"), [("messages", bedrock), ("converse", converse)])
 @pytest.mark.parametrize("streamed_errors", [False, True])
 async def test_an_overflow_is_compacted_and_sent_once_more(
-    start: Start, dialect: str, connect: Callable[[str], Any], streamed_errors: bool
+    start: Start, protocol_name: str, connect: Callable[[str], Any], streamed_errors: bool
 ):
     """The provider's window is smaller than the one that the proxy was told of."""
     proxy = start(CONFIG)
     provider = StrictProvider(
-        dialect, 5_000, rounds=1_000, thinks=True, run="overflow", streamed_errors=streamed_errors
+        protocol_name, 5_000, rounds=1_000, thinks=True, run="overflow", streamed_errors=streamed_errors
     )
     async with proxy.provider(provider), connect(proxy.url) as sdk:
-        run = Run(sdk, dialect, stream=True, name="overflow", model=CLAUDE)
+        run = Run(sdk, protocol_name, stream=True, name="overflow", model=CLAUDE)
         run.begin()
         for _ in range(40):
             await run.step()

@@ -46,14 +46,14 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def one_of_each(proxy: Proxy, dialect: str) -> AsyncIterator[list[Client]]:
+async def one_of_each(proxy: Proxy, protocol_name: str) -> AsyncIterator[list[Client]]:
     """A client for each worker, with a connection that this one took."""
     await proxy.says("startup complete", 2)
     workers = proxy.workers[-2:]
     async with AsyncExitStack() as stack:
         clients = []
         for asleep in workers:
-            client = await stack.enter_async_context(connected(proxy.url, dialect))
+            client = await stack.enter_async_context(connected(proxy.url, protocol_name))
             os.kill(asleep, signal.SIGSTOP)
             try:
                 await fetch(client, f"{proxy.url}/healthz")
@@ -63,10 +63,10 @@ async def one_of_each(proxy: Proxy, dialect: str) -> AsyncIterator[list[Client]]
         yield clients
 
 
-async def sent(client: Client, dialect: ProtocolSamples, *texts: str, **more: Any) -> tuple[str, int]:
+async def sent(client: Client, protocol: ProtocolSamples, *texts: str, **more: Any) -> tuple[str, int]:
     """The session of a request, and the tokens that it was taken for."""
-    path = dialect.path.removeprefix("/v1")
-    answer = await client.post(path, cast_to=httpx.Response, content=dialect.body(*texts, **more))
+    path = protocol.path.removeprefix("/v1")
+    answer = await client.post(path, cast_to=httpx.Response, content=protocol.body(*texts, **more))
     return answer.headers["x-accordion-session"], int(answer.headers["x-accordion-tokens"])
 
 
@@ -101,14 +101,14 @@ async def test_a_continuation_is_measured_by_the_usage_that_another_worker_saw(s
 
 @EACH
 async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_by_one(
-    start: Start, store: str, dialect: str
+    start: Start, store: str, protocol_name: str
 ):
-    proxy = start(PATIENT + config(dialect), "--workers", "2", ACCORDION_STORE=store)
-    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    proxy = start(PATIENT + config(protocol_name), "--workers", "2", ACCORDION_STORE=store)
+    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat")
     async with (
         proxy.provider(provider),
-        one_of_each(proxy, dialect) as clients,
-        agent(proxy, dialect) as run,
+        one_of_each(proxy, protocol_name) as clients,
+        agent(proxy, protocol_name) as run,
     ):
         while len(compacted_requests(run)) < 3:
             run.client = clients[len(run.answers) % 2]

@@ -17,44 +17,44 @@ def small(start: Start) -> Proxy:
     return start(f"server: {{max_body_bytes: {LIMIT}, shutdown_seconds: 1}}\n")
 
 
-def padded(dialect: ProtocolSamples, size: int) -> bytes:
-    bare = dialect.body("")
-    return dialect.body("x" * (size - len(bare)))
+def padded(protocol: ProtocolSamples, size: int) -> bytes:
+    bare = protocol.body("")
+    return protocol.body("x" * (size - len(bare)))
 
 
 @EACH
-async def test_a_body_of_just_the_limit_passes(small: Proxy, dialect: ProtocolSamples):
-    async with small.provider(dialect.answers()) as provider:
-        reply = await post(small, dialect.path, padded(dialect, LIMIT))
+async def test_a_body_of_just_the_limit_passes(small: Proxy, protocol: ProtocolSamples):
+    async with small.provider(protocol.answers()) as provider:
+        reply = await post(small, protocol.path, padded(protocol, LIMIT))
     assert reply.status == 200
     assert len(provider.requests[0].body) == LIMIT
 
 
 @EACH
-async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, dialect: ProtocolSamples):
+async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, protocol: ProtocolSamples):
     """The head alone says it: the client need not send the body to be told."""
-    async with small.provider(dialect.answers()) as provider, connected(small) as client:
-        await client.send(client.head_of("POST", dialect.path, [], LIMIT + 1))
+    async with small.provider(protocol.answers()) as provider, connected(small) as client:
+        await client.send(client.head_of("POST", protocol.path, [], LIMIT + 1))
         reply = await client.reply()
-    error = dialect.error_of(reply.body)
+    error = protocol.error_of(reply.body)
     assert reply.status == 413
     assert f"{LIMIT:,}" in error["message"]
     assert "max_body_bytes" in error["message"]
     assert "request_too_large" in reply.body.decode().lower()
-    assert (reply.header("request-id" if dialect is MESSAGES else "x-request-id") or "").startswith("req_")
+    assert (reply.header("request-id" if protocol is MESSAGES else "x-request-id") or "").startswith("req_")
     assert provider.requests == []
 
 
 @EACH
-async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy, dialect: ProtocolSamples):
-    async with small.provider(dialect.answers()) as provider, connected(small) as client:
-        await client.ask("POST", dialect.path, [("Transfer-Encoding", "chunked")])
+async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy, protocol: ProtocolSamples):
+    async with small.provider(protocol.answers()) as provider, connected(small) as client:
+        await client.ask("POST", protocol.path, [("Transfer-Encoding", "chunked")])
         piece = b"x" * 50_000
         for _ in range(5):
             await client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         reply = await client.reply()
     assert reply.status == 413
-    assert dialect.error_of(reply.body)
+    assert protocol.error_of(reply.body)
     assert provider.requests == []
 
 

@@ -39,12 +39,12 @@ def streams(first: bytes) -> Any:
 
 @EACH
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_before_the_head(proxy: Proxy, dialect: ProtocolSamples, stream: bool):
-    label = f"before-head-{dialect.name}-{stream}"
+async def test_before_the_head(proxy: Proxy, protocol: ProtocolSamples, stream: bool):
+    label = f"before-head-{protocol.name}-{stream}"
     async with proxy.provider(waits) as provider:
         async with connected(proxy) as client:
-            body = dialect.body("Gone?", stream=stream)
-            await client.ask("POST", dialect.target(stream=stream), [("x-session-id", label)], body)
+            body = protocol.body("Gone?", stream=stream)
+            await client.ask("POST", protocol.target(stream=stream), [("x-session-id", label)], body)
             await provider.until(lambda: provider.answers)
             client.leave()
         await asyncio.wait_for(provider.all_gone(), SOON)
@@ -54,13 +54,13 @@ async def test_before_the_head(proxy: Proxy, dialect: ProtocolSamples, stream: b
 
 @EACH
 @pytest.mark.parametrize("quick", [True, False], ids=["at once", "later"])
-async def test_in_the_middle_of_a_stream(proxy: Proxy, dialect: ProtocolSamples, quick: bool):
-    label = f"mid-stream-{dialect.name}-{quick}"
-    first = dialect.events()[0]
+async def test_in_the_middle_of_a_stream(proxy: Proxy, protocol: ProtocolSamples, quick: bool):
+    label = f"mid-stream-{protocol.name}-{quick}"
+    first = protocol.events()[0]
     async with proxy.provider(streams(first)) as provider:
         async with connected(proxy) as client:
-            body = dialect.body("Stream.", stream=True)
-            await client.ask("POST", dialect.target(stream=True), [("x-session-id", label)], body)
+            body = protocol.body("Stream.", stream=True)
+            await client.ask("POST", protocol.target(stream=True), [("x-session-id", label)], body)
             assert await anext(client.pieces(await client.head())) == first
             if not quick:
                 await asyncio.sleep(0.5)

@@ -83,22 +83,30 @@ def proxy(start: Start) -> Proxy:
 
 @asynccontextmanager
 async def agent(
-    proxy: Proxy, dialect: str, connect: Callable[[str], Any], name: str, *, stream: bool, ways: tuple[str, ...] = ()
+    proxy: Proxy,
+    protocol_name: str,
+    connect: Callable[[str], Any],
+    name: str,
+    *,
+    stream: bool,
+    ways: tuple[str, ...] = (),
 ) -> AsyncIterator[ReadingAgent]:
     """An agent that has sent nothing yet, with its provider."""
-    provider = ReadingProvider(dialect, WINDOW, run=name, ways=ways, every=2, rounds=1_000, thinks=dialect != "chat")
+    provider = ReadingProvider(
+        protocol_name, WINDOW, run=name, ways=ways, every=2, rounds=1_000, thinks=protocol_name != "chat"
+    )
     async with proxy.provider(provider) as behind, connect(proxy.url) as client:
         model = CLAUDE if connect is bedrock else "small"
-        run = Run(client, dialect, name=name, stream=stream, model=model)
+        run = Run(client, protocol_name, name=name, stream=stream, model=model)
         yield ReadingAgent(run, provider, ResponseRecorder(), behind)
 
 
 @STREAMED
-@pytest.mark.parametrize(("dialect", "connect", "target"), CLOUDS)
+@pytest.mark.parametrize(("protocol_name", "connect", "target"), CLOUDS)
 async def test_an_agent_goes_on_past_its_window_and_reads_back(
-    proxy: Proxy, dialect: str, connect: Callable[[str], Any], target: str, stream: bool
+    proxy: Proxy, protocol_name: str, connect: Callable[[str], Any], target: str, stream: bool
 ):
-    async with agent(proxy, dialect, connect, f"{target} {stream}", stream=stream, ways=("o", "ot")) as one:
+    async with agent(proxy, protocol_name, connect, f"{target} {stream}", stream=stream, ways=("o", "ot")) as one:
         await one.rounds(60)
         assert one.folds
         assert one.provider.problems == []
@@ -108,8 +116,8 @@ async def test_an_agent_goes_on_past_its_window_and_reads_back(
         assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
         targets = {each.target for each in one.behind.requests}
         assert targets == {target + METHODS[connect][stream] if connect in METHODS else target}
-        if dialect != "responses":
-            assert all(("model" in each.json()) is (dialect == "chat") for each in one.behind.requests)
+        if protocol_name != "responses":
+            assert all(("model" in each.json()) is (protocol_name == "chat") for each in one.behind.requests)
         found = await get_session(
             proxy, one.run.answers[-1]["x-accordion-session"],
             **({"api_key": KEY} if connect is azure else {"authorization": f"Bearer {KEY}"}),
@@ -215,13 +223,13 @@ async def test_a_caller_with_a_proxy_key_gets_the_clouds_own_key(start: Start):
     assert provider.requests[0].header("authorization") is None
 
 
-@pytest.mark.parametrize(("dialect", "connect", "target"), CLOUDS)
+@pytest.mark.parametrize(("protocol_name", "connect", "target"), CLOUDS)
 async def test_the_requests_own_model_writes_summaries_at_its_cloud(
-    start: Start, dialect: str, connect: Callable[[str], Any], target: str
+    start: Start, protocol_name: str, connect: Callable[[str], Any], target: str
 ):
     proxy = start(CONFIG.replace("writer: extractive", "writer: request"))
-    async with agent(proxy, dialect, connect, f"{target} summaries", stream=True) as one:
-        one.provider.summary = good(dialect)
+    async with agent(proxy, protocol_name, connect, f"{target} summaries", stream=True) as one:
+        one.provider.summary = good(protocol_name)
         await one.rounds(60)
         assert one.folds
         assert one.provider.problems == []
@@ -231,4 +239,4 @@ async def test_the_requests_own_model_writes_summaries_at_its_cloud(
             assert each.target == (target + METHODS[connect][False] if connect in METHODS else target)
             body = each.json()
             assert body.get("anthropic_version", "") == version
-            assert ("model" in body) is (dialect not in ("messages", "converse"))
+            assert ("model" in body) is (protocol_name not in ("messages", "converse"))

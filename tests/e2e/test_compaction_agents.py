@@ -17,14 +17,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "stream", "turns"), CASES)
+@pytest.mark.parametrize(("protocol_name", "stream", "turns"), CASES)
 async def test_an_agent_of_a_hundred_rounds_never_sees_an_error(
-    proxies: Proxies, dialect: str, stream: bool, turns: int
+    proxies: Proxies, protocol_name: str, stream: bool, turns: int
 ):
-    proxy = proxies[dialect]
-    name = f"{dialect}, {stream}, {turns}"
-    provider = StrictProvider(dialect, WINDOW, rounds=104 // turns, thinks=dialect != "chat", run=name)
-    async with proxy.provider(provider), agent(proxy, dialect, stream=stream, name=name) as run:
+    proxy = proxies[protocol_name]
+    name = f"{protocol_name}, {stream}, {turns}"
+    provider = StrictProvider(protocol_name, WINDOW, rounds=104 // turns, thinks=protocol_name != "chat", run=name)
+    async with proxy.provider(provider), agent(proxy, protocol_name, stream=stream, name=name) as run:
         await run.turns(turns)
         known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
     assert provider.problems == []

@@ -39,9 +39,9 @@ async def until_folded(run: Run) -> None:
 
 
 @EACH
-async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict_provider(dialect, "now")
-    async with proxy.provider(provider), agent(proxy, dialect, name="now") as run:
+async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, protocol_name: str):
+    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "now")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="now") as run:
         await rounds(run, 10)
         assert float(run.answers[-1]["x-accordion-utilization"]) < 0.5
         run.headers["x-accordion-compact"] = "now"
@@ -58,9 +58,11 @@ async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, diale
 
 
 @EACH
-async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_again(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict_provider(dialect, "off")
-    async with proxy.provider(provider) as upstream, agent(proxy, dialect, name="off") as run:
+async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_again(
+    proxies: Proxies, protocol_name: str
+):
+    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "off")
+    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, name="off") as run:
         await until_folded(run)
         await rounds(run, 1)
         kept, provider.window = provider.taken[-1], 10**6
@@ -78,9 +80,9 @@ async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_aga
 
 
 @EACH
-async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict_provider(dialect, "observe")
-    async with proxy.provider(provider), agent(proxy, dialect, name="observe") as run:
+async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, protocol_name: str):
+    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "observe")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="observe") as run:
         run.headers["x-accordion-compact"] = "observe"
         while run.compactions[-1:] in ([], [None]):
             await rounds(run, 1)
@@ -96,13 +98,13 @@ async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: 
 
 @EACH
 @pytest.mark.parametrize("word", ["off", "observe"])
-async def test_what_is_not_to_be_touched_is_not_refused_either(proxies: Proxies, dialect: str, word: str):
+async def test_what_is_not_to_be_touched_is_not_refused_either(proxies: Proxies, protocol_name: str, word: str):
     """However long it is: whether it is too long is for the provider to say."""
     proxy, provider = (
-        proxies[dialect],
-        StrictProvider(dialect, 10**6, rounds=1_000, thinks=dialect != "chat", run=word + "!"),
+        proxies[protocol_name],
+        StrictProvider(protocol_name, 10**6, rounds=1_000, thinks=protocol_name != "chat", run=word + "!"),
     )
-    async with proxy.provider(provider), agent(proxy, dialect, name=word + "!") as run:
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=word + "!") as run:
         run.headers["x-accordion-compact"] = word
         while not run.answers or float(run.answers[-1]["x-accordion-utilization"]) < 1.1:
             await rounds(run, 1)
@@ -110,7 +112,7 @@ async def test_what_is_not_to_be_touched_is_not_refused_either(proxies: Proxies,
     assert broken_prefixes(provider.taken) == []
 
 
-async def test_nonsense_is_refused_in_the_shape_of_each_dialect(proxies: Proxies):
+async def test_nonsense_is_refused_in_the_shape_of_each_protocol(proxies: Proxies):
     headers, ask = {"x-accordion-compact": "please"}, [{"role": "user", "content": "Hello."}]
     words = "x-accordion-compact must be one of auto, now, off, observe."
     async with agent(proxies["chat"], "chat") as run:
@@ -132,7 +134,7 @@ async def test_nonsense_is_refused_in_the_shape_of_each_dialect(proxies: Proxies
 
 async def counted(run: Run) -> int:
     """What the provider says that the history would be."""
-    if run.dialect == "messages":
+    if run.protocol_name == "messages":
         asked = await run.client.messages.count_tokens(
             model=MODEL, system=SYSTEM, messages=run.history, tools=TOOLS["messages"]
         )
@@ -143,10 +145,10 @@ async def counted(run: Run) -> int:
     return int(asked.input_tokens)
 
 
-@pytest.mark.parametrize("dialect", ["messages", "responses"])
-async def test_tokens_are_counted_of_what_would_be_forwarded(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict_provider(dialect, "count")
-    async with proxy.provider(provider), agent(proxy, dialect, name="count") as run:
+@pytest.mark.parametrize("protocol_name", ["messages", "responses"])
+async def test_tokens_are_counted_of_what_would_be_forwarded(proxies: Proxies, protocol_name: str):
+    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "count")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="count") as run:
         await rounds(run, 3)
         apart = []
         for at in range(3, 40):
@@ -158,7 +160,7 @@ async def test_tokens_are_counted_of_what_would_be_forwarded(proxies: Proxies, d
     assert provider.problems == []
     assert max(one.tokens for one in provider.counted) < WINDOW < run.sent[-1] // 4
     # Who counts does not say how long the answer may be, so that a fold may come one request later.
-    assert apart == (compacted_requests(run) if dialect == "messages" else [])
+    assert apart == (compacted_requests(run) if protocol_name == "messages" else [])
     assert len(apart) <= 3
 
 

@@ -13,8 +13,8 @@ from tests.agents import MODEL, Run
 from tests.conftest import Start
 from tests.e2e.raw_client import post
 from tests.e2e.small_window import (
-    DIALECTS,
     EACH,
+    PROTOCOL_NAMES,
     WINDOW,
     Proxies,
     agent,
@@ -40,12 +40,12 @@ proxy_keys:
 def body_of(run: Run) -> bytes:
     """The run's next request as its client would send it."""
     history = json.loads(json.dumps(run.history, default=lambda value: value.model_dump(exclude_none=True)))
-    body: dict[str, Any] = {"model": MODEL, "tools": TOOLS[run.dialect], LISTS[run.dialect]: history}
-    if run.dialect == "chat":
+    body: dict[str, Any] = {"model": MODEL, "tools": TOOLS[run.protocol_name], LISTS[run.protocol_name]: history}
+    if run.protocol_name == "chat":
         history.insert(0, {"role": "system", "content": SYSTEM})
-    elif run.dialect == "responses":
+    elif run.protocol_name == "responses":
         body["instructions"] = SYSTEM
-    elif run.dialect == "gemini":
+    elif run.protocol_name == "gemini":
         body |= {"systemInstruction": {"parts": [{"text": SYSTEM}]}, "generationConfig": {"maxOutputTokens": 500}}
         body["tools"] = [{"functionDeclarations": TOOLS["gemini"]}]
         del body["model"]
@@ -88,11 +88,11 @@ async def test_thoughts_that_are_bound_to_their_prefix_are_never_sent_behind_ano
 
 
 @EACH
-async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, dialect: str):
+async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, protocol_name: str):
     """A provider that counts more than we do refuses once, and what it counted is what the next fold goes by."""
-    proxy, provider = start(config(dialect)), strict_provider(dialect, "many")
+    proxy, provider = start(config(protocol_name)), strict_provider(protocol_name, "many")
     provider.batch, provider.words, provider.whole = (lambda number: 14 if number == 4 else 1), 400, False
-    async with proxy.provider(provider), agent(proxy, dialect, name="many", words=400) as run:
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="many", words=400) as run:
         await rounds(run, 8)
     assert provider.problems == []
     assert len(provider.refusals) <= 1
@@ -100,16 +100,16 @@ async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, d
 
 
 @EACH
-async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, tmp_path: Path, dialect: str):
+async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, tmp_path: Path, protocol_name: str):
     """Whichever worker has it, and however it measures the history: all of them send the same."""
-    proxy = start(config(dialect), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
-    provider = strict_provider(dialect, "at once")
-    async with proxy.provider(provider), agent(proxy, dialect, name="at once") as run:
+    proxy = start(config(protocol_name), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
+    provider = strict_provider(protocol_name, "at once")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="at once") as run:
         await nearly_full(run, provider)
         # What was reported of this history is on record, so that each worker can know how long it is.
         await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
         body, before = body_of(run), len(provider.taken)
-        replies = await asyncio.gather(*(post(proxy, PATHS[dialect], body) for _ in range(8)))
+        replies = await asyncio.gather(*(post(proxy, PATHS[protocol_name], body) for _ in range(8)))
     assert provider.problems == []
     said = [json.loads(reply.header("x-accordion-compaction") or "null") for reply in replies]
     assert {reply.status for reply in replies} == {200}
@@ -119,11 +119,11 @@ async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, 
 
 
 @EACH
-async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict_provider(dialect, "gzip")
-    async with proxy.provider(provider), agent(proxy, dialect, name="gzip") as run:
+async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, protocol_name: str):
+    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "gzip")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="gzip") as run:
         await nearly_full(run, provider)
-        reply = await post(proxy, PATHS[dialect], gzip.compress(body_of(run)), ("Content-Encoding", "gzip"))
+        reply = await post(proxy, PATHS[protocol_name], gzip.compress(body_of(run)), ("Content-Encoding", "gzip"))
     assert reply.status == 200
     assert '"folded"' in (reply.header("x-accordion-compaction") or "")
     assert provider.problems == []
@@ -132,17 +132,17 @@ async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, d
 
 
 @EACH
-async def test_an_alias_is_replaced_in_a_folded_request_too(start: Start, dialect: str):
-    text = config(dialect).replace("model_name: small", "model_name: smart")
-    proxy, provider = start(text), strict_provider(dialect, "alias")
-    async with proxy.provider(provider), agent(proxy, dialect, name="alias", model="smart") as run:
+async def test_an_alias_is_replaced_in_a_folded_request_too(start: Start, protocol_name: str):
+    text = config(protocol_name).replace("model_name: small", "model_name: smart")
+    proxy, provider = start(text), strict_provider(protocol_name, "alias")
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="alias", model="smart") as run:
         while not compacted_requests(run):
             await rounds(run, 1)
         await rounds(run, 2)
     assert provider.problems == []
     assert broken_prefixes(provider.taken) == compacted_requests(run)
-    if dialect == "gemini":
-        assert {one.request.target for one in provider.taken} == {PATHS[dialect]}
+    if protocol_name == "gemini":
+        assert {one.request.target for one in provider.taken} == {PATHS[protocol_name]}
     else:
         assert {one.request.json()["model"] for one in provider.taken} == {"small"}
 
@@ -196,7 +196,7 @@ async def test_an_agent_of_many_turns_keeps_its_block_small(proxies: Proxies):
 
 def test_proxies_have_logs(proxies: Proxies):
     """Nothing failed inside, unseen."""
-    for dialect in DIALECTS:
-        proxy: Proxy = proxies[dialect]
+    for protocol_name in PROTOCOL_NAMES:
+        proxy: Proxy = proxies[protocol_name]
         assert "internal error" not in proxy.log
         assert "could not be compacted" not in proxy.log

@@ -44,14 +44,14 @@ def proxy(start: Start) -> Proxy:
     return start(UNKNOWN)
 
 
-@pytest.mark.parametrize(("dialect", "shape", "named"), SHAPES)
+@pytest.mark.parametrize(("protocol_name", "shape", "named"), SHAPES)
 @pytest.mark.parametrize("how", ["whole", "streamed, refused before", "streamed, refused in the stream"])
 async def test_an_overflow_is_folded_and_tried_again_unseen(
-    proxy: Proxy, dialect: str, shape: Any, named: bool, how: str
+    proxy: Proxy, protocol_name: str, shape: Any, named: bool, how: str
 ):
-    provider = StrictProvider(dialect, REAL, rounds=1_000, thinks=dialect != "chat", overflow=shape)
+    provider = StrictProvider(protocol_name, REAL, rounds=1_000, thinks=protocol_name != "chat", overflow=shape)
     provider.streamed_errors = how.endswith("in the stream")
-    async with proxy.provider(provider) as upstream, agent(proxy, dialect, stream=how != "whole") as run:
+    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, stream=how != "whole") as run:
         while not provider.refusals:
             await rounds(run, 1)
         at = len(run.answers) - 1
@@ -69,23 +69,23 @@ async def test_an_overflow_is_folded_and_tried_again_unseen(
 
 
 @EACH
-async def test_what_a_provider_refuses_in_any_form_is_its_own_error(proxy: Proxy, dialect: str):
+async def test_what_a_provider_refuses_in_any_form_is_its_own_error(proxy: Proxy, protocol_name: str):
     """One more try, not more, and then the client hears the provider."""
-    provider = StrictProvider(dialect, REAL, rounds=1_000)
-    async with proxy.provider(provider) as upstream, agent(proxy, dialect) as run:
+    provider = StrictProvider(protocol_name, REAL, rounds=1_000)
+    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name) as run:
         await rounds(run, 12)
         provider.window, asked = 40, len(upstream.requests)
         with pytest.raises((openai.BadRequestError, anthropic.BadRequestError, GeminiError)) as caught:
             await run.step()
         assert len(upstream.requests) - asked <= 2
-    assert REFUSED[dialect] in str(caught.value)
+    assert REFUSED[protocol_name] in str(caught.value)
 
 
-def huge(dialect: str) -> dict[str, Any]:
+def huge(protocol_name: str) -> dict[str, Any]:
     """A request whose system prompt alone is larger than the window."""
-    writer = WRITERS[dialect]
+    writer = WRITERS[protocol_name]
     body = writer.with_system(writer.request(MODEL, [writer.user(turn_text(0))]), SYSTEM * 800)
-    return writer.with_tools(body, TOOLS[dialect])
+    return writer.with_tools(body, TOOLS[protocol_name])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -161,11 +161,11 @@ async def test_what_cannot_fit_is_refused_in_the_words_of_gemini(proxies: Proxie
 
 
 @EACH
-async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Proxies, dialect: str):
+async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Proxies, protocol_name: str):
     """The newest result alone breaks the hard limit; the model reads its beginning and end."""
-    provider = StrictProvider(dialect, WINDOW, rounds=1_000, run="large")
-    proxy = proxies[dialect]
-    async with proxy.provider(provider), agent(proxy, dialect, name="large") as run:
+    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, run="large")
+    proxy = proxies[protocol_name]
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="large") as run:
         await rounds(run, 4)
         _enlarge(run)
         provider.whole = False
@@ -178,32 +178,32 @@ async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Pr
 
 
 @EACH
-async def test_an_error_of_another_kind_is_neither_folded_nor_tried_again(proxies: Proxies, dialect: str):
+async def test_an_error_of_another_kind_is_neither_folded_nor_tried_again(proxies: Proxies, protocol_name: str):
     """A 400 about something else goes to the client as it is, near the window too."""
     said = json.dumps({"error": {"message": "Unknown parameter: 'tempo'.", "type": "invalid_request_error"}}).encode()
-    provider, proxy = StrictProvider(dialect, WINDOW, rounds=1_000, run="other"), proxies[dialect]
+    provider, proxy = StrictProvider(protocol_name, WINDOW, rounds=1_000, run="other"), proxies[protocol_name]
 
     async def other(request: Any, answer: Any) -> None:
         await answer.head(400, [("Content-Type", "application/json")], length=len(said))
         await answer.send(said)
 
-    async with proxy.provider(provider), agent(proxy, dialect, name="other") as run:
+    async with proxy.provider(provider), agent(proxy, protocol_name, name="other") as run:
         await rounds(run, 20)
     body = json.dumps(_body(run)).encode()
     async with proxy.provider(other) as upstream:
-        reply = await post(proxy, PATHS[dialect], body)
+        reply = await post(proxy, PATHS[protocol_name], body)
     assert (reply.status, reply.body, len(upstream.requests)) == (400, said, 1)
 
 
 def _enlarge(run: Run) -> None:
     """Makes the newest result very long."""
     long, last = "a line of a very long file\n" * 4_000, run.history[-1]
-    if run.dialect == "messages":
+    if run.protocol_name == "messages":
         last["content"][0]["content"] = long
-    elif run.dialect == "gemini":
+    elif run.protocol_name == "gemini":
         last["parts"][0]["functionResponse"]["response"] = {"output": long}
     else:
-        last["content" if run.dialect == "chat" else "output"] = long
+        last["content" if run.protocol_name == "chat" else "output"] = long
 
 
 def _body(run: Run) -> dict[str, Any]:
@@ -211,5 +211,5 @@ def _body(run: Run) -> dict[str, Any]:
         json.loads(json.dumps(entry, default=lambda value: value.model_dump(exclude_none=True)))
         for entry in run.history
     ]
-    writer = WRITERS[run.dialect]
-    return writer.with_tools(writer.request(MODEL, history), TOOLS[run.dialect])
+    writer = WRITERS[run.protocol_name]
+    return writer.with_tools(writer.request(MODEL, history), TOOLS[run.protocol_name])

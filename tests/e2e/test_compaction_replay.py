@@ -32,16 +32,16 @@ def references_in(run: Run) -> list[str]:
 
 
 @EACH
-async def test_a_fold_is_the_same_after_a_restart(start: Start, tmp_path: Path, dialect: str):
-    proxy = start(config(dialect), ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
-    provider = strict_provider(dialect, "restart")
+async def test_a_fold_is_the_same_after_a_restart(start: Start, tmp_path: Path, protocol_name: str):
+    proxy = start(config(protocol_name), ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
+    provider = strict_provider(protocol_name, "restart")
     async with proxy.provider(provider):
-        async with agent(proxy, dialect, name="restart") as run:
+        async with agent(proxy, protocol_name, name="restart") as run:
             await rounds(run, BEYOND)
         proxy.stop()
         proxy.port = 0
         proxy.start()
-        async with connected(proxy.url, dialect) as client:
+        async with connected(proxy.url, protocol_name) as client:
             run.client = client
             await rounds(run, 3)
     assert provider.problems == []
@@ -98,11 +98,11 @@ async def test_a_fold_is_the_same_in_two_proxies_with_one_store(start: Start, va
 
 
 @EACH
-async def test_a_history_that_is_rewound_behind_a_fold_goes_on_without_it(proxies: Proxies, dialect: str):
+async def test_a_history_that_is_rewound_behind_a_fold_goes_on_without_it(proxies: Proxies, protocol_name: str):
     """The client takes back so much that the fold tells of what is no longer there."""
-    name, proxy = "behind", proxies[dialect]
-    provider = strict_provider(dialect, name)
-    async with proxy.provider(provider), agent(proxy, dialect, name=name) as run:
+    name, proxy = "behind", proxies[protocol_name]
+    provider = strict_provider(protocol_name, name)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
         await rounds(run, BEYOND)
         fold = references_in(run)[-1]
         assert fold
@@ -116,10 +116,10 @@ async def test_a_history_that_is_rewound_behind_a_fold_goes_on_without_it(proxie
 
 
 @EACH
-async def test_a_history_that_is_rewound_to_after_a_fold_keeps_it(proxies: Proxies, dialect: str):
-    name, proxy = "after", proxies[dialect]
-    provider = strict_provider(dialect, name)
-    async with proxy.provider(provider), agent(proxy, dialect, name=name) as run:
+async def test_a_history_that_is_rewound_to_after_a_fold_keeps_it(proxies: Proxies, protocol_name: str):
+    name, proxy = "after", proxies[protocol_name]
+    provider = strict_provider(protocol_name, name)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
         await rounds(run, BEYOND - 8)
         while not compacted_requests(run):
             await rounds(run, 1)
@@ -136,11 +136,11 @@ async def test_a_history_that_is_rewound_to_after_a_fold_keeps_it(proxies: Proxi
 
 @EACH
 @pytest.mark.parametrize("back", range(1, 9))
-async def test_a_rewound_history_still_has_its_newest_message_whole(proxies: Proxies, dialect: str, back: int):
+async def test_a_rewound_history_still_has_its_newest_message_whole(proxies: Proxies, protocol_name: str, back: int):
     """Wherever it is rewound to, and sent again from there: what came last is what the model has to answer."""
-    name, proxy = f"newest {back}", proxies[dialect]
-    provider = strict_provider(dialect, name)
-    async with proxy.provider(provider), agent(proxy, dialect, name=name) as run:
+    name, proxy = f"newest {back}", proxies[protocol_name]
+    provider = strict_provider(protocol_name, name)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
         ends = []
         while not compacted_requests(run):
             ends.append(len(run.history) if run.history else 1)
@@ -152,14 +152,14 @@ async def test_a_rewound_history_still_has_its_newest_message_whole(proxies: Pro
 
 
 @EACH
-async def test_an_edited_early_message_leaves_old_folds_alone(proxies: Proxies, dialect: str):
-    name, proxy = "edited", proxies[dialect]
-    provider = strict_provider(dialect, name)
-    async with proxy.provider(provider), agent(proxy, dialect, name=name) as run:
+async def test_an_edited_early_message_leaves_old_folds_alone(proxies: Proxies, protocol_name: str):
+    name, proxy = "edited", proxies[protocol_name]
+    provider = strict_provider(protocol_name, name)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
         await rounds(run, BEYOND)
         fold = references_in(run)[-1]
         provider.run = run.name = "edited since"
-        run.history[0] = WRITERS[dialect].replace_text(run.history[0], f"{turn_text(0, name)} since")
+        run.history[0] = WRITERS[protocol_name].replace_text(run.history[0], f"{turn_text(0, name)} since")
         await rounds(run, 1)
     assert provider.problems == []
     assert references_in(run)[-1] != fold

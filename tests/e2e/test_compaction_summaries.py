@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent_replies import converse_response
 from tests.conftest import Start
-from tests.e2e.protocol_samples import DIALECT
+from tests.e2e.protocol_samples import PROTOCOL_BY_NAME
 from tests.e2e.small_window import EACH, agent, broken_prefixes, compacted_requests, config, fetch_session, rounds
 from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
 from tests.proxy_process import Proxy
@@ -22,11 +22,11 @@ WRITES = "summaries: {writer: request, wait_seconds: 0.4}\n"
 _RESULT = re.compile(r"message (\d+), tool[^>]*>\n(?:.*\n)*?.*?(src/call_\d+_\d+/main_\d+\.py:\d+)")
 
 
-def written(dialect: str, text: str) -> Any:
+def written(protocol_name: str, text: str) -> Any:
     """A model's whole answer to a request for a summary."""
-    if dialect == "converse":
+    if protocol_name == "converse":
         return converse_response([{"text": text}], "end_turn", (700, 0, 70))
-    return DIALECT[dialect].json(text, 700, 70) | {"model": "scribe", "modelVersion": "scribe"}
+    return PROTOCOL_BY_NAME[protocol_name].json(text, 700, 70) | {"model": "scribe", "modelVersion": "scribe"}
 
 
 def asked_text(request: Recorded) -> str:
@@ -37,7 +37,7 @@ def asked_text(request: Recorded) -> str:
     return content if isinstance(content, str) else str(content[0]["text"])
 
 
-def good(dialect: str) -> Script:
+def good(protocol_name: str) -> Script:
     """A summarizer that keeps to its orders: a line of what each result says, with its message."""
 
     async def script(request: Recorded, answer: Answer) -> None:
@@ -45,7 +45,7 @@ def good(dialect: str) -> Script:
         lines = [{"text": f"Nothing was found in {place}", "sources": [number]} for number, place in found]
         lines += [{"text": f"The tool printed {place.split(':')[0]}", "sources": [number]} for number, place in found]
         document = {"gist": lines[:2] + lines[-2:] or [{"text": "The build is looked into", "sources": [0]}]}
-        await replies_json(written(dialect, json.dumps(document)))(request, answer)
+        await replies_json(written(protocol_name, json.dumps(document)))(request, answer)
 
     return script
 
@@ -58,7 +58,7 @@ async def crashes(request: Recorded, answer: Answer) -> None:
     await answer.cut()
 
 
-def failing(how: str, dialect: str) -> Script:
+def failing(how: str, protocol_name: str) -> Script:
     if how == "500":
         return replies_json({"error": {"message": "The engine broke.", "type": "server_error"}}, 500)
     if how == "429":
@@ -67,28 +67,32 @@ def failing(how: str, dialect: str) -> Script:
         return replies_bytes(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<h1>?</h1>")
     if how == "invented":
         made_up = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
-        return replies_json(written(dialect, json.dumps({"gist": [made_up]})))
+        return replies_json(written(protocol_name, json.dumps({"gist": [made_up]})))
     if how == "cut short":
-        document = written(dialect, '{"gist": [{"text": "The bui')
+        document = written(protocol_name, '{"gist": [{"text": "The bui')
         document["choices"][0]["finish_reason"] = "length"
         return replies_json(document)
     if how == "empty":
-        return replies_json(written(dialect, ""))
+        return replies_json(written(protocol_name, ""))
     if how == "prose":
-        return replies_json(written(dialect, "I'm sorry, but I can't help with that. DO-NOT-KEEP"))
+        return replies_json(written(protocol_name, "I'm sorry, but I can't help with that. DO-NOT-KEEP"))
     return {"hangs": hangs, "cut": crashes}[how]
 
 
-def started(start: Start, dialect: str) -> Proxy:
-    text = config(dialect, window=WINDOW)
+def started(start: Start, protocol_name: str) -> Proxy:
+    text = config(protocol_name, window=WINDOW)
     return start(re.sub(r"summaries: .*\n", WRITES, text))
 
 
 @EACH
-async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted_apart(start: Start, dialect: str):
-    proxy = started(start, dialect)
-    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", summary=good(dialect), words=220)
-    async with proxy.provider(provider), agent(proxy, dialect, words=220) as run:
+async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted_apart(
+    start: Start, protocol_name: str
+):
+    proxy = started(start, protocol_name)
+    provider = StrictProvider(
+        protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", summary=good(protocol_name), words=220
+    )
+    async with proxy.provider(provider), agent(proxy, protocol_name, words=220) as run:
         while not compacted_requests(run):
             await rounds(run, 1)
         await rounds(run, 4)
@@ -100,7 +104,7 @@ async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted
     asked = provider.summaries[0].json()
     assert asked.get("model", "small") == "small"
     assert not asked.get("stream")
-    assert provider.summaries[0].target == PATHS[dialect]
+    assert provider.summaries[0].target == PATHS[protocol_name]
     credentials = ("authorization", "x-api-key", "x-goog-api-key")
     first, summary = provider.taken[0].request, provider.summaries[0]
     assert any(map(first.header, credentials))
@@ -120,10 +124,10 @@ async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted
 
 @pytest.mark.parametrize("how", ["500", "429", "no JSON", "invented", "empty", "prose", "hangs", "cut"])
 async def test_an_agent_works_on_while_no_summary_can_be_had(start: Start, how: str):
-    dialect = "chat"
-    proxy = started(start, dialect)
-    provider = StrictProvider(dialect, WINDOW, rounds=1_000, summary=failing(how, dialect), words=220)
-    async with proxy.provider(provider), agent(proxy, dialect, words=220) as run:
+    protocol_name = "chat"
+    proxy = started(start, protocol_name)
+    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, summary=failing(how, protocol_name), words=220)
+    async with proxy.provider(provider), agent(proxy, protocol_name, words=220) as run:
         while not compacted_requests(run):
             await asyncio.wait_for(rounds(run, 1), 20)
         await rounds(run, 20)
@@ -154,16 +158,18 @@ async def test_a_summary_that_was_paid_for_and_not_used_is_accounted_too(start: 
 
 
 @EACH
-async def test_nobody_waits_for_a_summary_that_takes_long(start: Start, dialect: str):
+async def test_nobody_waits_for_a_summary_that_takes_long(start: Start, protocol_name: str):
     """It is asked for ahead; the agent's requests are answered meanwhile, and it is used when it is there."""
-    proxy, may = started(start, dialect), asyncio.Event()
+    proxy, may = started(start, protocol_name), asyncio.Event()
 
     async def slow(request: Recorded, answer: Answer) -> None:
         await may.wait()
-        await good(dialect)(request, answer)
+        await good(protocol_name)(request, answer)
 
-    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", summary=slow, words=220)
-    async with proxy.provider(provider) as upstream, agent(proxy, dialect, words=220) as run:
+    provider = StrictProvider(
+        protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", summary=slow, words=220
+    )
+    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, words=220) as run:
         while not provider.summaries:
             await rounds(run, 1)
             if float(run.answers[-1]["x-accordion-utilization"]) > 0.68:

@@ -191,7 +191,7 @@ async def test_a_model_that_is_asked_to_speak_is_named_in_the_query(aliased: Pro
 # -- the two upstreams, and the environment --------------------------------------------------------------------------
 
 
-async def test_what_speaks_anthropics_dialect_goes_to_the_anthropic_upstream(start: Start):
+async def test_what_speaks_anthropics_protocol_goes_to_the_anthropic_upstream(start: Start):
     """The base of the one stands for /v1, that of the other stands before it."""
     proxy = start("server: {shutdown_seconds: 1}\nupstreams: {openai: {base_url: '{upstream}/wrong'}}\n")
     other = start(
@@ -283,21 +283,21 @@ def test_a_spool_that_is_another_programs_file_is_told_and_nothing_starts(start:
     assert "Accordion listens" not in str(told.value)
 
 
-DIALECT_OF_A_PATH: dict[str, ProtocolSamples] = {
+PROTOCOL_OF_A_PATH: dict[str, ProtocolSamples] = {
     "/v1/files": CHAT,
     "/v1/messages/batches": MESSAGES,
     "/v1/responses/x": RESPONSES,
 }
 
 
-@pytest.mark.parametrize("path", DIALECT_OF_A_PATH)
+@pytest.mark.parametrize("path", PROTOCOL_OF_A_PATH)
 async def test_errors_on_paths_that_are_not_read_have_the_shape_of_their_provider(proxy: Proxy, path: str):
     reply = await ask(proxy, "GET", path)
     assert reply.status == 502
-    assert DIALECT_OF_A_PATH[path].error_of(reply.body)
+    assert PROTOCOL_OF_A_PATH[path].error_of(reply.body)
 
 
-# -- bodies that no dialect reads ------------------------------------------------------------------------------------
+# -- bodies that no protocol reads ------------------------------------------------------------------------------------
 
 FORM = ("Content-Type", "multipart/form-data; boundary=xyz")
 AUDIO = "/v1/audio/transcriptions"

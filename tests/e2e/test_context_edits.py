@@ -222,8 +222,8 @@ async def test_native_places_get_what_is_asked_unchanged(translating: Proxy) -> 
     compacted = {"id": "resp_1", "object": "response.compaction", "created_at": 1, "output": [], "usage": None}
 
     async def script(request: Recorded, answer: Answer) -> None:
-        dialect = MESSAGES if "messages" in request.target else RESPONSES
-        whole = compacted if request.target.endswith("/compact") else dialect.json("Done.")
+        protocol = MESSAGES if "messages" in request.target else RESPONSES
+        whole = compacted if request.target.endswith("/compact") else protocol.json("Done.")
         await replies_json(whole)(request, answer)
 
     management: Any = {"edits": [CLEAR, COMPACT]}

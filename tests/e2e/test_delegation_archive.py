@@ -33,7 +33,7 @@ REPORT = "\n".join(
 class Model:
     """A provider that says what it is told to, in turn; without that it calls the client's tool again and again."""
 
-    dialect: str
+    protocol_name: str
     says: list[tuple[Piece, ...]] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
 
@@ -45,14 +45,14 @@ class Model:
         said = ScriptedReply(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
         if strict_provider.is_streamed(request, body):
             return await strict_provider.send_events(
-                answer, b"".join(reply_parts.reply_events(self.dialect, said, body))
+                answer, b"".join(reply_parts.reply_events(self.protocol_name, said, body))
             )
-        return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
+        return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.protocol_name, said, body))
 
     @property
     def list(self) -> list[Any]:
         """The newest list that it was sent."""
-        return list(self.bodies[-1][LISTS[self.dialect]])
+        return list(self.bodies[-1][LISTS[self.protocol_name]])
 
     @property
     def offered(self) -> bool:
@@ -65,7 +65,7 @@ class Crew:
     """Agents in front of a proxy, in front of one model."""
 
     proxy: Proxy
-    dialect: str
+    protocol_name: str
     model: Model
     client: Any
     stream: bool
@@ -74,7 +74,7 @@ class Crew:
         """One that declares itself, where it has a name."""
         headers = {"x-accordion-delegation": name} if name else {}
         headers |= {"x-accordion-parent": parent} if parent else {}
-        return Run(self.client, self.dialect, stream=self.stream, headers=headers)
+        return Run(self.client, self.protocol_name, stream=self.stream, headers=headers)
 
     async def say(self, run: Run, text: str, *said: tuple[Piece, ...]) -> None:
         """The user says something, and the model answers so."""
@@ -94,19 +94,19 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew(proxy: Proxy, dialect: str, *, stream: bool = False) -> AsyncIterator[Crew]:
-    model = Model(dialect)
-    async with proxy.provider(model), connected(proxy.url, dialect) as client:
-        yield Crew(proxy, dialect, model, client, stream)
+async def crew(proxy: Proxy, protocol_name: str, *, stream: bool = False) -> AsyncIterator[Crew]:
+    model = Model(protocol_name)
+    async with proxy.provider(model), connected(proxy.url, protocol_name) as client:
+        yield Crew(proxy, protocol_name, model, client, stream)
 
 
 @EACH
 @STREAMED
 async def test_a_sub_agent_reads_what_its_parent_passes_on_and_nobody_else_does(
-    proxies: Proxies, dialect: str, stream: bool
+    proxies: Proxies, protocol_name: str, stream: bool
 ):
-    async with crew(proxies[dialect], dialect, stream=stream) as all_of:
-        own = f"{dialect}-{stream}"
+    async with crew(proxies[protocol_name], protocol_name, stream=stream) as all_of:
+        own = f"{protocol_name}-{stream}"
         parent = all_of.agent(f"boss-{own}")
         parent.ask(f"Repair the build ({own}).")
         name = await all_of.folded(parent)
@@ -132,9 +132,9 @@ async def test_a_sub_agent_reads_what_its_parent_passes_on_and_nobody_else_does(
 
 
 @EACH
-async def test_what_one_agent_does_not_see_is_kept_for_the_one_that_found_it(proxies: Proxies, dialect: str):
-    async with crew(proxies[dialect], dialect) as all_of:
-        own = f"hidden-{dialect}"
+async def test_what_one_agent_does_not_see_is_kept_for_the_one_that_found_it(proxies: Proxies, protocol_name: str):
+    async with crew(proxies[protocol_name], protocol_name) as all_of:
+        own = f"hidden-{protocol_name}"
         blue, red = all_of.agent(f"blue-{own}", own), all_of.agent(f"red-{own}", own)
         await all_of.say(red, f"Find the flags ({own}).", (ReplyText("Soon."),))
         await all_of.say(blue, f"Find the flags ({own}).", (ReplyCall(f"c-{own}", "read_file", '{"path": "flag.py"}'),))
@@ -164,9 +164,11 @@ async def test_what_one_agent_does_not_see_is_kept_for_the_one_that_found_it(pro
 
 @EACH
 @STREAMED
-async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(start: Start, dialect: str, stream: bool):
-    proxy = start(config(dialect) + "thresholds: {generation_target: 0.5}\n")
-    async with crew(proxy, dialect, stream=stream) as all_of:
+async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(
+    start: Start, protocol_name: str, stream: bool
+):
+    proxy = start(config(protocol_name) + "thresholds: {generation_target: 0.5}\n")
+    async with crew(proxy, protocol_name, stream=stream) as all_of:
         parent, child = all_of.agent(), all_of.agent()
         await all_of.say(parent, "Who owes a fee?", (ReplyCall("t1", "Task", json.dumps({"prompt": PROMPT})),))
         await all_of.say(child, PROMPT, (ReplyText(REPORT),))

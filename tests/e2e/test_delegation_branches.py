@@ -36,8 +36,8 @@ async def mixed(made: Branches, steps: int, seed: object) -> None:
 
 @EACH
 @pytest.mark.parametrize("seed", range(2))
-async def test_each_sees_its_own_branch_and_the_top_sees_all(wide: Proxies, dialect: str, seed: int):
-    async with start_branches(wide[dialect], dialect, TREE, run=f"branches {seed}") as made:
+async def test_each_sees_its_own_branch_and_the_top_sees_all(wide: Proxies, protocol_name: str, seed: int):
+    async with start_branches(wide[protocol_name], protocol_name, TREE, run=f"branches {seed}") as made:
         made.provider.window = 400_000
         await mixed(made, 40, seed)
     assert made.provider.problems == []
@@ -51,10 +51,10 @@ def small(start: Start) -> Proxies:
 
 
 @EACH
-async def test_each_is_measured_and_folded_by_itself(small: Proxies, dialect: str):
+async def test_each_is_measured_and_folded_by_itself(small: Proxies, protocol_name: str):
     """Filter, then replay, then measure and fold: an agent's folds are of its own list, and its prefix breaks there
     alone."""
-    async with start_branches(small[dialect], dialect, {"red": TOP, "blue": TOP}, run="folds") as made:
+    async with start_branches(small[protocol_name], protocol_name, {"red": TOP, "blue": TOP}, run="folds") as made:
         while len(made.taken.get("red", ())) < 30:
             for name in (TOP, "red", "blue"):
                 await made.step(name)
@@ -71,10 +71,12 @@ async def test_each_is_measured_and_folded_by_itself(small: Proxies, dialect: st
 
 
 @EACH
-async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_longer(small: Proxies, dialect: str):
+async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_longer(
+    small: Proxies, protocol_name: str
+):
     """Scarlet works for red, and then for blue: what it knew of red stays where a provider has cached it."""
     tree = {"red": TOP, "blue": TOP, "scarlet": "red"}
-    async with start_branches(small[dialect], dialect, tree, run="late") as made:
+    async with start_branches(small[protocol_name], protocol_name, tree, run="late") as made:
         for name in ("red", "blue", "scarlet", "red", "scarlet"):
             await made.step(name)
         of_red = {call for call, whose in made.made.items() if whose == "red"}
@@ -105,28 +107,30 @@ async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_
 
 @EACH
 @pytest.mark.parametrize("alone", [{}, {"x-accordion-delegation": "only"}], ids=["undeclared", "declared"])
-async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(wide: Proxies, dialect: str, alone: dict[str, str]):
+async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(
+    wide: Proxies, protocol_name: str, alone: dict[str, str]
+):
     """However oddly it is written."""
-    async with start_branches(wide[dialect], dialect, {}, run="alone") as made:
+    async with start_branches(wide[protocol_name], protocol_name, {}, run="alone") as made:
         made.provider.window = 400_000
         made.runs[TOP].headers.update(alone)
         for _ in range(8):
             await made.step(TOP)
         history = json.loads(json.dumps(made.runs[TOP].history, default=lambda value: value.model_dump()))
-        body = made.provider.taken[-1].request.json() | {LISTS[dialect]: history}
-        if dialect == "chat":
+        body = made.provider.taken[-1].request.json() | {LISTS[protocol_name]: history}
+        if protocol_name == "chat":
             history.insert(0, {"role": "system", "content": SYSTEM})
         odd = json.dumps(body, indent=3, sort_keys=True).replace("\n", "\r\n").encode() + b" \n"
-        reply = await post(wide[dialect], PATHS[dialect], odd, *alone.items())
+        reply = await post(wide[protocol_name], PATHS[protocol_name], odd, *alone.items())
     assert reply.status == 200, reply.body
     assert made.provider.taken[-1].request.body == odd
 
 
 @EACH
-async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, dialect: str):
-    text = config(dialect, window=400_000) + PATIENT
+async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, protocol_name: str):
+    text = config(protocol_name, window=400_000) + PATIENT
     proxy = start(text, ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
-    async with start_branches(proxy, dialect, TREE, run="restart") as made:
+    async with start_branches(proxy, protocol_name, TREE, run="restart") as made:
         made.provider.window = 400_000
         await mixed(made, 20, "before")
         sessions = {name: made.session(name) for name in made.taken}
@@ -142,14 +146,16 @@ async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_pa
 
 
 @EACH
-async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Path, dialect: str):
+async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Path, protocol_name: str):
     """Each request goes to the other of two proxies with one store, once what the last one taught is written."""
-    text = config(dialect, window=400_000)
+    text = config(protocol_name, window=400_000)
     with running_valkey(tmp_path) as valkey:
         first = start(text, ACCORDION_STORE=valkey.url)
         text = text.replace("{upstream}", f"http://127.0.0.1:{first.upstream_port}")
         second = start(text, ACCORDION_STORE=valkey.url)
-        async with start_branches(first, dialect, {"red": TOP, "blue": TOP, "scarlet": "red"}, run="workers") as made:
+        async with start_branches(
+            first, protocol_name, {"red": TOP, "blue": TOP, "scarlet": "red"}, run="workers"
+        ) as made:
             made.provider.window = 400_000
             for number, name in enumerate([TOP, "red", "blue", "scarlet", "red", "blue"] * 4):
                 await made.move((first, second)[number % 2])
@@ -166,12 +172,12 @@ async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Pat
 
 @EACH
 async def test_a_store_that_is_away_costs_those_nothing_that_one_worker_serves(
-    start: Start, tmp_path: Path, dialect: str
+    start: Start, tmp_path: Path, protocol_name: str
 ):
     with running_valkey(tmp_path) as valkey:
-        text = config(dialect, window=400_000) + "store: {timeout_seconds: 0.25}\n"
+        text = config(protocol_name, window=400_000) + "store: {timeout_seconds: 0.25}\n"
         proxy = start(text, ACCORDION_STORE=valkey.url)
-        async with start_branches(proxy, dialect, TREE, run="away") as made:
+        async with start_branches(proxy, protocol_name, TREE, run="away") as made:
             made.provider.window = 400_000
             await mixed(made, 12, "there")
             valkey.kill()

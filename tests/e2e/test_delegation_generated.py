@@ -20,7 +20,7 @@ from tests.pipeline_setup import PipelineSetup
 from tests.strict_provider import PATHS
 from tests.writers import LISTS, WRITERS, MadeCall
 
-DIALECTS = st.sampled_from(list(WRITERS))
+PROTOCOL_NAMES = st.sampled_from(list(WRITERS))
 NAMES = ("red", "blue", "green", "grey")
 
 
@@ -52,7 +52,7 @@ def steps(moving: bool) -> st.SearchStrategy[list[Step]]:
 class Shared:
     """One list, and what was forwarded of it for each agent."""
 
-    dialect: str
+    protocol_name: str
     world: PipelineSetup
     parents: dict[str, str]
     listed: list[Json]
@@ -70,22 +70,24 @@ class Shared:
         self.number += 1
         made = tuple(f"call_{self.number}_{at}" for at in range(step.calls))
         said = "" if made and not step.speaks else f"Step {self.number}."
-        thought = "so" if step.thinks and self.dialect != "chat" else None
-        reply = agent_replies.WHOLE[self.dialect](AgentReply(self.number, made, said, thought, 10))
+        thought = "so" if step.thinks and self.protocol_name != "chat" else None
+        reply = agent_replies.WHOLE[self.protocol_name](AgentReply(self.number, made, said, thought, 10))
         self.world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
-        writer = WRITERS[self.dialect]
-        model = "claude-sonnet-4-5" if self.dialect == "messages" else "gpt-5"
-        body = writer.with_tools(writer.request(model, self.listed), TOOLS[self.dialect])
+        writer = WRITERS[self.protocol_name]
+        model = "claude-sonnet-4-5" if self.protocol_name == "messages" else "gpt-5"
+        body = writer.with_tools(writer.request(model, self.listed), TOOLS[self.protocol_name])
         self.asked = self.listed
-        out, _ = await self.world.ask(PATHS[self.dialect], body, delegation_headers(name, self.parents))
+        out, _ = await self.world.ask(PATHS[self.protocol_name], body, delegation_headers(name, self.parents))
         assert out.status == 200
-        self.sent.setdefault(name, []).append(json.loads(self.world.upstream.requests[-1].body)[LISTS[self.dialect]])
+        self.sent.setdefault(name, []).append(
+            json.loads(self.world.upstream.requests[-1].body)[LISTS[self.protocol_name]]
+        )
         self.made |= dict.fromkeys(made, name)
         self.listed = [*self.listed, *writer.replied(reply), *self._answered(made)]
         return name
 
     def _answered(self, calls: tuple[str, ...]) -> list[Json]:
-        writer = WRITERS[self.dialect]
+        writer = WRITERS[self.protocol_name]
         if not calls:
             return [writer.user(f"And now {self.number}?")]
         return writer.results(*(MadeCall(call, TOOL, {}, f"src/{call}/main.py says this") for call in calls))
@@ -95,9 +97,9 @@ class Shared:
         return {call for call, whose in self.made.items() if is_related(whose, name, self.parents)}
 
 
-def shared(dialect: str, tree: dict[str, str]) -> Shared:
-    listed = [WRITERS[dialect].user("the task")]
-    return Shared(dialect, PipelineSetup(windows=FakeWindows(1_000_000)), dict(tree), listed)
+def shared(protocol_name: str, tree: dict[str, str]) -> Shared:
+    listed = [WRITERS[protocol_name].user("the task")]
+    return Shared(protocol_name, PipelineSetup(windows=FakeWindows(1_000_000)), dict(tree), listed)
 
 
 async def introduced(made: Shared) -> None:
@@ -106,17 +108,19 @@ async def introduced(made: Shared) -> None:
         await made.take(Step(at, 1, False, False))
 
 
-@given(DIALECTS, trees(), steps(moving=False))
+@given(PROTOCOL_NAMES, trees(), steps(moving=False))
 @settings(max_examples=60)
-async def test_each_is_given_its_own_branch_whole_and_no_more(dialect: str, tree: dict[str, str], told: list[Step]):
-    made = shared(dialect, tree)
+async def test_each_is_given_its_own_branch_whole_and_no_more(
+    protocol_name: str, tree: dict[str, str], told: list[Step]
+):
+    made = shared(protocol_name, tree)
     await introduced(made)
     for step in told:
         due = {name: made.due(name) for name in (TOP, *NAMES)}
         name = await made.take(step)
         now = made.sent[name][-1]
         assert set(CALL.findall(json.dumps(now))) == due[name]
-        assert set(calls(dialect, now)) == due[name]
+        assert set(calls(protocol_name, now)) == due[name]
         assert users(now) == users(made.asked), "what users say stays"
         # What agents said stays too, but for words behind which all is hidden: they wait until something follows.
         waits = words(made.asked) - words(now)
@@ -124,10 +128,12 @@ async def test_each_is_given_its_own_branch_whole_and_no_more(dialect: str, tree
     steady(made)
 
 
-@given(DIALECTS, trees(), steps(moving=True))
+@given(PROTOCOL_NAMES, trees(), steps(moving=True))
 @settings(max_examples=60)
-async def test_whatever_is_learnt_of_the_tree_no_prefix_breaks(dialect: str, tree: dict[str, str], told: list[Step]):
-    made = shared(dialect, tree)
+async def test_whatever_is_learnt_of_the_tree_no_prefix_breaks(
+    protocol_name: str, tree: dict[str, str], told: list[Step]
+):
+    made = shared(protocol_name, tree)
     for step in told:
         await made.take(step)
     steady(made)
@@ -139,18 +145,18 @@ def steady(made: Shared) -> None:
         for one, two in itertools.pairwise(sent):
             assert two[: len(one)] == one, name
         for each in sent:
-            assert sorted(calls(made.dialect, each)) == sorted(results(made.dialect, each))
-            assert content_items(made.dialect, each)[-1][0] in ("user", "result")
+            assert sorted(calls(made.protocol_name, each)) == sorted(results(made.protocol_name, each))
+            assert content_items(made.protocol_name, each)[-1][0] in ("user", "result")
 
 
-def calls(dialect: str, listed: list[Json]) -> list[str]:
+def calls(protocol_name: str, listed: list[Json]) -> list[str]:
     """The ids of the calls in a list."""
-    return [atom[1] for atom in content_items(dialect, listed) if atom[0] == "call"]
+    return [atom[1] for atom in content_items(protocol_name, listed) if atom[0] == "call"]
 
 
-def results(dialect: str, listed: list[Json]) -> list[str]:
+def results(protocol_name: str, listed: list[Json]) -> list[str]:
     """The ids of the calls that are answered in a list."""
-    return [atom[1] for atom in content_items(dialect, listed) if atom[0] == "result"]
+    return [atom[1] for atom in content_items(protocol_name, listed) if atom[0] == "result"]
 
 
 def users(listed: list[Json]) -> list[int]:

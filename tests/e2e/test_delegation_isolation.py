@@ -40,13 +40,13 @@ class Prober(RoleJoiningProvider):
         said = ScriptedReply(9_000 + self.probed, (call,), tokens, 9)
         if body.get("stream"):
             return await strict_provider.send_events(
-                answer, b"".join(reply_parts.reply_events(self.dialect, said, body))
+                answer, b"".join(reply_parts.reply_events(self.protocol_name, said, body))
             )
-        return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
+        return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.protocol_name, said, body))
 
 
-def prober(dialect: str, run: str) -> Prober:
-    return Prober(dialect, WINDOW, rounds=1_000, run=run)
+def prober(protocol_name: str, run: str) -> Prober:
+    return Prober(protocol_name, WINDOW, rounds=1_000, run=run)
 
 
 async def all_folded(made: Branches) -> None:
@@ -80,9 +80,11 @@ def forwarded(made: Branches, name: str, since: int = 0) -> str:
 
 
 @EACH
-async def test_a_siblings_artifacts_are_read_neither_by_id_nor_by_search(proxies: Proxies, dialect: str):
-    proxy, model = proxies[dialect], prober(dialect, "by id")
-    async with start_branches(proxy, dialect, {"id-red": TOP, "id-blue": TOP}, run="by id", provider=model) as made:
+async def test_a_siblings_artifacts_are_read_neither_by_id_nor_by_search(proxies: Proxies, protocol_name: str):
+    proxy, model = proxies[protocol_name], prober(protocol_name, "by id")
+    async with start_branches(
+        proxy, protocol_name, {"id-red": TOP, "id-blue": TOP}, run="by id", provider=model
+    ) as made:
         await all_folded(made)
         left = await artifacts(proxy, made.session("id-red"))
         one = next(each for each in left if each["kind"] == "result" and made.made.get(each["call_id"]) == "id-red")
@@ -104,10 +106,10 @@ async def test_a_siblings_artifacts_are_read_neither_by_id_nor_by_search(proxies
 
 
 @EACH
-async def test_what_a_user_names_is_recalled_to_the_agent_that_found_it_alone(proxies: Proxies, dialect: str):
+async def test_what_a_user_names_is_recalled_to_the_agent_that_found_it_alone(proxies: Proxies, protocol_name: str):
     tree = {"re-red": TOP, "re-blue": TOP}
     async with start_branches(
-        proxies[dialect], dialect, tree, run="recall", provider=prober(dialect, "recall")
+        proxies[protocol_name], protocol_name, tree, run="recall", provider=prober(protocol_name, "recall")
     ) as made:
         await all_folded(made)
         last = made.runs["re-red"]
@@ -129,9 +131,9 @@ async def test_what_a_user_names_is_recalled_to_the_agent_that_found_it_alone(pr
 
 
 @EACH
-async def test_a_pin_of_anothers_result_shows_nothing_of_it(proxies: Proxies, dialect: str):
+async def test_a_pin_of_anothers_result_shows_nothing_of_it(proxies: Proxies, protocol_name: str):
     tree = {"pin-red": TOP, "pin-blue": TOP}
-    async with start_branches(proxies[dialect], dialect, tree, run="pins") as made:
+    async with start_branches(proxies[protocol_name], protocol_name, tree, run="pins") as made:
         for name in (TOP, "pin-red", "pin-blue", "pin-red"):
             await made.step(name)
         theirs = next(call for call, whose in made.made.items() if whose == "pin-red")
@@ -145,10 +147,10 @@ async def test_a_pin_of_anothers_result_shows_nothing_of_it(proxies: Proxies, di
 
 
 @EACH
-async def test_a_sibling_session_tells_nothing_of_the_other(proxies: Proxies, dialect: str):
+async def test_a_sibling_session_tells_nothing_of_the_other(proxies: Proxies, protocol_name: str):
     """Its page, its artifacts, its history as it was said."""
-    proxy, tree = proxies[dialect], {"se-red": TOP, "se-blue": TOP}
-    async with start_branches(proxy, dialect, tree, run="sessions") as made:
+    proxy, tree = proxies[protocol_name], {"se-red": TOP, "se-blue": TOP}
+    async with start_branches(proxy, protocol_name, tree, run="sessions") as made:
         await all_folded(made)
         sessions = {name: made.session(name) for name in made.runs}
         assert len(set(sessions.values())) == len(sessions)
@@ -162,11 +164,13 @@ async def test_a_sibling_session_tells_nothing_of_the_other(proxies: Proxies, di
 
 
 @EACH
-async def test_a_summary_that_a_model_writes_is_of_what_the_agent_sees(start: Start, dialect: str):
+async def test_a_summary_that_a_model_writes_is_of_what_the_agent_sees(start: Start, protocol_name: str):
     """Whoever writes it is given no more than that."""
-    proxy = Proxies(start, writer="request")[dialect]
-    model = RoleJoiningProvider(dialect, WINDOW, rounds=1_000, run="summaries", summary=_fails)
-    async with start_branches(proxy, dialect, {"su-red": TOP, "su-blue": TOP}, run="summaries", provider=model) as made:
+    proxy = Proxies(start, writer="request")[protocol_name]
+    model = RoleJoiningProvider(protocol_name, WINDOW, rounds=1_000, run="summaries", summary=_fails)
+    async with start_branches(
+        proxy, protocol_name, {"su-red": TOP, "su-blue": TOP}, run="summaries", provider=model
+    ) as made:
         while len(made.folds()) < 4:
             assert len(model.taken) < 300, "there were no folds"
             for name in ("su-red", "su-blue"):

@@ -20,9 +20,9 @@ WINDOW = 24_000
 REQUESTS = 25
 
 
-def large_tools(dialect: str) -> list[dict[str, Any]]:
+def large_tools(protocol_name: str) -> list[dict[str, Any]]:
     """The usual tools with descriptions as long as those of coding agents: about 6,000 tokens in all."""
-    tools = json.loads(json.dumps(TOOLS[dialect]))
+    tools = json.loads(json.dumps(TOOLS[protocol_name]))
     text = " ".join(
         f"Rule {at} of this tool: read the path, change little, and say what was done." for at in range(340)
     )

@@ -21,9 +21,9 @@ from tests.strict_provider import StrictProvider
 KEY = "a-key-of-this-test-alone"
 
 
-def half(dialect: str) -> str:
+def half(protocol_name: str) -> str:
     """A config with a hold-out of half of the sessions, and a known key."""
-    text = config(dialect).replace("shutdown_seconds: 1", f"shutdown_seconds: 1, tenant_key: {KEY}")
+    text = config(protocol_name).replace("shutdown_seconds: 1", f"shutdown_seconds: 1, tenant_key: {KEY}")
     return PATIENT + text + PRICES + "compaction: {holdout: 50%}\n"
 
 
@@ -59,14 +59,17 @@ async def compared(proxy: Proxy, **sessions: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("dialect", ["chat", "messages"])
-async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(start: Start, dialect: str):
-    proxy = start(half(dialect), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
+@pytest.mark.parametrize("protocol_name", ["chat", "messages"])
+async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(start: Start, protocol_name: str):
+    proxy = start(half(protocol_name), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
     labels = label_in("compaction"), label_in("holdout")
-    providers = [StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=label) for label in labels]
-    runs = [Run(None, dialect, name=label, headers={"x-accordion-session": label}) for label in labels]
+    providers = [
+        StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", run=label)
+        for label in labels
+    ]
+    runs = [Run(None, protocol_name, name=label, headers={"x-accordion-session": label}) for label in labels]
     made, held_out = runs
-    async with one_of_each(proxy, dialect) as clients:
+    async with one_of_each(proxy, protocol_name) as clients:
         for run, provider in zip(runs, providers, strict=True):
             async with proxy.provider(provider):
                 await until_due(run, clients)
@@ -75,7 +78,7 @@ async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(sta
     assert states(made)[0] == "folded"
     assert set(states(held_out)) == {"holdout"}
     # The last request came without its own answer and result. In Chat Completions, the system prompt is in the list.
-    sent = len(held_out.history) - 2 + (dialect == "chat")
+    sent = len(held_out.history) - 2 + (protocol_name == "chat")
     assert len(providers[1].taken[-1].entries) == sent, "nothing was left out"
     assert (before["verdict"], before["sessions"]["compacted_holdout"]) == ("too_few", 0)
     assert sum_metric(page, "accordion_compactions_total", state="holdout") == len(states(held_out))
@@ -85,7 +88,7 @@ async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(sta
     assert proxy.stop() == 0
     proxy.start()
     assert await compared(proxy) == before
-    async with connected(proxy.url, dialect) as held_out.client, proxy.provider(providers[1]):
+    async with connected(proxy.url, protocol_name) as held_out.client, proxy.provider(providers[1]):
         await rounds(held_out, 1)
         assert states(held_out)[-1] == "holdout"
         while len(compacted_requests(held_out)) < 2:

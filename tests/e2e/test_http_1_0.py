@@ -25,10 +25,10 @@ async def old(proxy: Proxy, method: str, target: str, body: bytes = b"", *header
 
 @EACH
 @pytest.mark.parametrize("keep", [(), ("Connection: keep-alive",)], ids=["", "keep-alive"])
-async def test_a_stream_ends_where_the_connection_does(proxy: Proxy, dialect: ProtocolSamples, keep: tuple[str, ...]):
-    async with proxy.provider(replies_events(dialect.stream(), at=range(5, 100, 9))):
-        head, body = await old(proxy, "POST", dialect.target(stream=True), dialect.body("Old.", stream=True), *keep)
-    assert body == dialect.stream()
+async def test_a_stream_ends_where_the_connection_does(proxy: Proxy, protocol: ProtocolSamples, keep: tuple[str, ...]):
+    async with proxy.provider(replies_events(protocol.stream(), at=range(5, 100, 9))):
+        head, body = await old(proxy, "POST", protocol.target(stream=True), protocol.body("Old.", stream=True), *keep)
+    assert body == protocol.stream()
     assert b"transfer-encoding" not in head
     assert b"connection: close" in head
 
@@ -71,16 +71,16 @@ async def test_a_reply_that_was_cut_ends_in_a_reset(proxy: Proxy, kind: str):
 
 
 @EACH
-async def test_a_stream_that_was_cut_says_so_before(proxy: Proxy, dialect: ProtocolSamples):
+async def test_a_stream_that_was_cut_says_so_before(proxy: Proxy, protocol: ProtocolSamples):
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-        await answer.chunk(dialect.events()[0])
+        await answer.chunk(protocol.events()[0])
         await asyncio.sleep(0.2)
         await answer.cut()
 
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     async with proxy.provider(script):
-        body, target = dialect.body("Old and cut.", stream=True), dialect.target(stream=True).encode()
+        body, target = protocol.body("Old and cut.", stream=True), protocol.target(stream=True).encode()
         writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (target, len(body)) + body)
         assert await reader.readuntil(b"Connection lost")
         with pytest.raises(ConnectionResetError):

@@ -1,4 +1,4 @@
-"""What is no HTTP gets an answer that a client of its dialect can read, and says what is wrong with it."""
+"""What is no HTTP gets an answer that a client of its protocol can read, and says what is wrong with it."""
 
 import asyncio
 import contextlib
@@ -32,14 +32,14 @@ def parts(answer: bytes) -> tuple[int, bytes, dict]:
     return int(head.split()[1]), head.lower(), json.loads(body)
 
 
-def assert_refused(dialect: ProtocolSamples, error: dict) -> None:
-    """The error says in the dialect's words that the request is at fault."""
-    inner = dialect.error_of(json.dumps(error).encode())
+def assert_refused(protocol: ProtocolSamples, error: dict) -> None:
+    """The error says in the protocol's words that the request is at fault."""
+    inner = protocol.error_of(json.dumps(error).encode())
     assert inner.get("type", inner.get("status")) in ("invalid_request_error", "INVALID_ARGUMENT")
 
 
-def post(dialect: ProtocolSamples, *lines: bytes) -> bytes:
-    return b"\r\n".join([b"POST %b HTTP/1.1" % dialect.path.encode(), b"Host: a", *lines, b"\r\n"])
+def post(protocol: ProtocolSamples, *lines: bytes) -> bytes:
+    return b"\r\n".join([b"POST %b HTTP/1.1" % protocol.path.encode(), b"Host: a", *lines, b"\r\n"])
 
 
 BROKEN = {
@@ -69,13 +69,13 @@ async def test_a_target_that_names_another_host_is_refused(proxy: Proxy, target:
 
 @EACH
 @pytest.mark.parametrize("lines", BROKEN.values(), ids=BROKEN)
-async def test_a_head_that_cannot_be_read_is_refused_in_the_dialects_shape(proxy, dialect, lines):
-    status, head, error = parts(await send_pieces(proxy, post(dialect, *lines)))
+async def test_a_head_that_cannot_be_read_is_refused_in_the_protocols_shape(proxy, protocol, lines):
+    status, head, error = parts(await send_pieces(proxy, post(protocol, *lines)))
     assert status == 400
-    assert_refused(dialect, error)
+    assert_refused(protocol, error)
     assert "not valid HTTP" in error["error"]["message"]
-    assert ("request_id" in error) == (dialect is MESSAGES)
-    named = b"request-id: req_" if dialect is MESSAGES else b"x-request-id: req_"
+    assert ("request_id" in error) == (protocol is MESSAGES)
+    named = b"request-id: req_" if protocol is MESSAGES else b"x-request-id: req_"
     assert b"\r\n" + named in head
     assert b"connection: close" in head
 
@@ -102,20 +102,20 @@ async def test_a_client_that_speaks_tls_is_told_of_in_the_log(proxy):
 
 
 @EACH
-async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, dialect):
-    head = post(dialect, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
-    async with proxy.provider(replies_json(dialect.json())) as provider:
+async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, protocol):
+    head = post(protocol, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
+    async with proxy.provider(replies_json(protocol.json())) as provider:
         status, _, error = parts(await send_pieces(proxy, head, b"zz\r\n"))
     assert (status, provider.requests) == (400, [])
     assert "not valid HTTP" in error["error"]["message"]
 
 
 @EACH
-async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy, dialect):
+async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy, protocol):
     before = await warm_up(proxy)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     with contextlib.suppress(ConnectionError):
-        writer.write(post(dialect)[:-2] + b"X-Long: ")
+        writer.write(post(protocol)[:-2] + b"X-Long: ")
         for _ in range(1_000):
             writer.write(b"x" * 50_000)
             await writer.drain()
@@ -124,9 +124,9 @@ async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy
     status, head, error = parts(await asyncio.wait_for(reader.read(-1), 30))
     writer.close()
     assert status == 431
-    assert_refused(dialect, error)
+    assert_refused(protocol, error)
     assert "head of the request" in error["error"]["message"]
-    assert ("request_id" in error) == (dialect is MESSAGES)
+    assert ("request_id" in error) == (protocol is MESSAGES)
     assert b"connection: close" in head
     assert proxy.resident - before < 20 << 20
 

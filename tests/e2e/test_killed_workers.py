@@ -24,14 +24,14 @@ LOST = (openai.APIConnectionError, anthropic.APIConnectionError, httpx.Transport
 """How a reply that breaks off shows: the last of them where it had begun."""
 
 
-def hopping(proxy: Proxy, dialect: str) -> Client:
+def hopping(proxy: Proxy, protocol_name: str) -> Client:
     """A client with a new connection for each request, so that any worker may take it."""
     more: Any = {"api_key": "sk-test-agents", "max_retries": 4, "timeout": 60}
     more["default_headers"] = {"Connection": "close"}
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         headers = {"x-goog-api-key": more["api_key"], **more["default_headers"]}
         return httpx.AsyncClient(base_url=proxy.url, headers=headers, timeout=more["timeout"], trust_env=False)
-    if dialect == "messages":
+    if protocol_name == "messages":
         return anthropic.AsyncAnthropic(base_url=proxy.url, **more)
     return openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", **more)
 
@@ -56,12 +56,15 @@ async def original_of(proxy: Proxy, run: Run) -> bool:
 
 
 @EACH
-async def test_killing_two_of_three_workers_loses_no_session_compaction_or_history(start: Start, dialect: str):
-    text = config(dialect) + PATIENT
+async def test_killing_two_of_three_workers_loses_no_session_compaction_or_history(start: Start, protocol_name: str):
+    text = config(protocol_name) + PATIENT
     proxy = start(text, "--workers", "3", ACCORDION_STORE="sqlite:///one.db")
     await proxy.says("startup complete", 3)
     names = [f"agent {number}." for number in range(AGENTS)]
-    models = {name: StrictProvider(dialect, WINDOW, rounds=1_000, run=name, thinks=dialect != "chat") for name in names}
+    models = {
+        name: StrictProvider(protocol_name, WINDOW, rounds=1_000, run=name, thinks=protocol_name != "chat")
+        for name in names
+    }
 
     async def script(request: Recorded, answer: Answer) -> None:
         await next(models[name] for name in names if name in request.body.decode())(request, answer)
@@ -72,10 +75,10 @@ async def test_killing_two_of_three_workers_loses_no_session_compaction_or_histo
             await wait_until(partial(more_than, models, begun + AGENTS * REQUESTS // 4))
             os.kill(pid, signal.SIGKILL)
 
-    runs = [Run(None, dialect, name=name, stream=bool(number % 2)) for number, name in enumerate(names)]
+    runs = [Run(None, protocol_name, name=name, stream=bool(number % 2)) for number, name in enumerate(names)]
     async with proxy.provider(script), AsyncExitStack() as stack:
         for run in runs:
-            run.client = await stack.enter_async_context(hopping(proxy, dialect))
+            run.client = await stack.enter_async_context(hopping(proxy, protocol_name))
             run.begin()
         await asyncio.gather(killed(), *(worked(run) for run in runs))
         for run in runs:

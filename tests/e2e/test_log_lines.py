@@ -7,7 +7,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
-from tests.e2e.protocol_samples import CHAT, DIALECTS
+from tests.e2e.protocol_samples import CHAT, PROTOCOLS
 from tests.e2e.proxy_api import get_page
 from tests.e2e.raw_client import ask, connected, post
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
@@ -59,8 +59,8 @@ async def cut(request: Recorded, answer: Answer) -> None:
 
 
 async def test_requests_of_every_kind_and_fate(talkative: Proxy):
-    bodies = [dialect.body(SAID, stream=stream) for dialect in DIALECTS for stream in (False, True)]
-    paths = [dialect.target(stream=stream) for dialect in DIALECTS for stream in (False, True)]
+    bodies = [protocol.body(SAID, stream=stream) for protocol in PROTOCOLS for stream in (False, True)]
+    paths = [protocol.target(stream=stream) for protocol in PROTOCOLS for stream in (False, True)]
     scripts = [
         CHAT.answers(SAID),
         cut,

@@ -43,15 +43,15 @@ async def remember(proxy: Proxy, canary: str, project: str = "ledger", **headers
 
 @EACH
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_a_recalled_memory_follows_its_turn_and_keeps_the_prefix(start: Start, dialect: str, stream: bool):
-    proxy = start(config(dialect) + RECALL)
+async def test_a_recalled_memory_follows_its_turn_and_keeps_the_prefix(start: Start, protocol_name: str, stream: bool):
+    proxy = start(config(protocol_name) + RECALL)
     name = await remember(proxy, "eu-west-7")
-    provider = strict_provider(dialect, ASK)
-    async with proxy.provider(provider), agent(proxy, dialect, name=ASK, stream=stream) as run:
+    provider = strict_provider(protocol_name, ASK)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=ASK, stream=stream) as run:
         run.begin()
         await rounds(run, 1)
         listed = last_entries(provider)
-        assert len(listed) == (2 if dialect == "responses" else 1)
+        assert len(listed) == (2 if protocol_name == "responses" else 1)
         assert listed[-1].index(OPENING) < listed[-1].index("eu-west-7")
         assert name in listed[-1]
         assert run.answers[0]["x-accordion-memory"] == f"{name} recalled"
@@ -68,15 +68,15 @@ async def test_a_recalled_memory_follows_its_turn_and_keeps_the_prefix(start: St
 
 
 @EACH
-async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, dialect: str):
-    proxy = start(config(dialect) + RECALL, ACCORDION_STORE=f"sqlite:///{tmp_path}/recalls.db")
+async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, protocol_name: str):
+    proxy = start(config(protocol_name) + RECALL, ACCORDION_STORE=f"sqlite:///{tmp_path}/recalls.db")
     await remember(proxy, "eu-west-7")
-    await check_text_stays(proxy, dialect, ASK, "eu-west-7")
+    await check_text_stays(proxy, protocol_name, ASK, "eu-west-7")
 
 
 @EACH
-async def test_nobody_is_given_what_is_anothers_or_of_another_project(start: Start, dialect: str):
-    proxy = start(config(dialect) + RECALL + KEYS, KEY_ONE=ONE, KEY_TWO=TWO)
+async def test_nobody_is_given_what_is_anothers_or_of_another_project(start: Start, protocol_name: str):
+    proxy = start(config(protocol_name) + RECALL + KEYS, KEY_ONE=ONE, KEY_TWO=TWO)
     canaries = {
         (key, project): f"canary-{number}{at}"
         for number, key in enumerate((ONE, TWO))
@@ -85,11 +85,11 @@ async def test_nobody_is_given_what_is_anothers_or_of_another_project(start: Sta
     for (key, project), canary in canaries.items():
         await remember(proxy, canary, project, **{"x-accordion-key": key})
     for (key, project), canary in canaries.items():
-        provider = strict_provider(dialect, ASK)
+        provider = strict_provider(protocol_name, ASK)
         # The project of the config is meant where a request names none.
         named = {} if project == "ledger" else {"x-accordion-project": project}
         headers = {"x-accordion-key": key, **named}
-        async with proxy.provider(provider), agent(proxy, dialect, name=ASK, headers=headers) as run:
+        async with proxy.provider(provider), agent(proxy, protocol_name, name=ASK, headers=headers) as run:
             run.begin()
             await rounds(run, 2)
         said = "".join(last_entries(provider))
@@ -98,11 +98,11 @@ async def test_nobody_is_given_what_is_anothers_or_of_another_project(start: Sta
 
 
 @EACH
-async def test_without_a_word_in_the_config_nothing_is_recalled(start: Start, dialect: str):
-    proxy = start(f"{config(dialect)}{PATIENT}")
+async def test_without_a_word_in_the_config_nothing_is_recalled(start: Start, protocol_name: str):
+    proxy = start(f"{config(protocol_name)}{PATIENT}")
     await remember(proxy, "eu-west-7", "")
-    provider = strict_provider(dialect, ASK)
-    async with proxy.provider(provider), agent(proxy, dialect, name=ASK) as run:
+    provider = strict_provider(protocol_name, ASK)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=ASK) as run:
         run.begin()
         await rounds(run, 1)
     assert len(last_entries(provider)) == 1
@@ -110,20 +110,20 @@ async def test_without_a_word_in_the_config_nothing_is_recalled(start: Start, di
 
 
 @EACH
-async def test_what_a_fold_left_is_recalled_in_the_next_session_of_the_same_project(start: Start, dialect: str):
+async def test_what_a_fold_left_is_recalled_in_the_next_session_of_the_same_project(start: Start, protocol_name: str):
     more = "archive: {record: all}\nmemory: {after_fold: true, recall: {enabled: true, wait_seconds: 30}}\n"
-    proxy = start(f"{config(dialect)}{PATIENT}{more}")
+    proxy = start(f"{config(protocol_name)}{PATIENT}{more}")
     audits = {"x-accordion-project": "audits"}
-    provider = strict_provider(dialect, DECIDED)
-    async with proxy.provider(provider), agent(proxy, dialect, name=DECIDED, headers=audits) as run:
+    provider = strict_provider(protocol_name, DECIDED)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=DECIDED, headers=audits) as run:
         run.begin()
         while not compacted_requests(run):
             await rounds(run, 1)
         await wait_until(lambda: read_memories(proxy))
     asked = "Was the ledger service to move to PostgreSQL 16?"
     for headers, found in ((audits, True), ({}, False)):
-        provider = strict_provider(dialect, asked)
-        async with proxy.provider(provider), agent(proxy, dialect, name=asked, headers=headers) as run:
+        provider = strict_provider(protocol_name, asked)
+        async with proxy.provider(provider), agent(proxy, protocol_name, name=asked, headers=headers) as run:
             run.begin()
             await rounds(run, 1)
         assert ("MySQL lost two writes" in "".join(last_entries(provider))) is found

@@ -18,7 +18,7 @@ from accordion.model.artifact_tool import ArtifactToolCall
 from accordion.model.tenant import TenantScope
 from tests.compaction.compactor_setup import with_long_results
 from tests.fakes import FakeWindows
-from tests.histories import DIALECTS, DialectName, History, Json, body, histories
+from tests.histories import PROTOCOL_NAMES, History, Json, ProtocolName, body, histories
 from tests.pipeline_setup import PATHS, PipelineSetup
 from tests.recordings import read_recording, transcripts, write_entry
 from tests.writers import LISTS
@@ -103,18 +103,18 @@ def there(leaf: str, text: str) -> bool:
     )
 
 
-async def nothing_lost(world: PipelineSetup, dialect: DialectName, request: Json) -> bool:
+async def nothing_lost(world: PipelineSetup, protocol_name: ProtocolName, request: Json) -> bool:
     """Sends a request, and looks for all of it; gives whether it went out folded.
 
     A model has the text back by the ids that it sees, but for its own old thoughts and what was dropped by config.
     People have all of it: what left the session, and the whole history as it was said.
     """
     before = len(world.upstream.requests)
-    out, _ = await world.ask(PATHS[dialect], json.dumps(request).encode())
+    out, _ = await world.ask(PATHS[protocol_name], json.dumps(request).encode())
     if len(world.upstream.requests) == before:
         # What fits in no form is refused, and nothing goes out.
         return False
-    sent, listing = json.loads(world.upstream.requests[-1].body), LISTS[dialect]
+    sent, listing = json.loads(world.upstream.requests[-1].body), LISTS[protocol_name]
     if sent[listing] == request[listing]:
         return False
     session = dict(out.headers)[b"x-accordion-session"].decode()
@@ -157,23 +157,23 @@ def at(value: Json, name: str) -> Iterator[str]:
         yield value[name]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(history=histories(2, 6), pipeline=st.sampled_from(PIPELINES), window=st.integers(700, 2_500))
 async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_shows(
-    dialect: DialectName, history: History, pipeline: str, window: int
+    protocol_name: ProtocolName, history: History, pipeline: str, window: int
 ):
     world = PipelineSetup(windows=FakeWindows(size=window), config=pipeline)
     for count in range(len(history.turns)):
         grown = History(history.turns[: count + 1], history.system)
-        await nothing_lost(world, dialect, body(with_long_results(grown), dialect))
+        await nothing_lost(world, protocol_name, body(with_long_results(grown), protocol_name))
 
 
 @pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
 @pytest.mark.timeout(600)  # the longest take many seconds, and as many minutes on a busy machine
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
-async def test_of_a_recorded_conversation_all_is_found_again(path: Path, dialect: DialectName):
+async def test_of_a_recorded_conversation_all_is_found_again(path: Path, protocol_name: ProtocolName):
     longest = max(read_recording(path), key=lambda said: len(json.dumps(said)))
     system = "\n".join(entry["content"] for entry in longest if entry["role"] == "system")
     words = sum(len(json.dumps(entry).split()) for entry in longest if entry["role"] != "system")
@@ -182,16 +182,16 @@ async def test_of_a_recorded_conversation_all_is_found_again(path: Path, dialect
         said = longest[: int(share * len(longest))]
         while said and said[-1]["role"] == "assistant":
             said = said[:-1]
-        entries = [one for entry in said for one in write_entry(entry, dialect)]
-        request: Json = {"model": "m", LISTS[dialect]: entries, "max_tokens": 100}
+        entries = [one for entry in said for one in write_entry(entry, protocol_name)]
+        request: Json = {"model": "m", LISTS[protocol_name]: entries, "max_tokens": 100}
         if system:
-            fields: dict[DialectName, Json] = {
+            fields: dict[ProtocolName, Json] = {
                 "responses": {"instructions": system},
                 "gemini": {"systemInstruction": {"parts": [{"text": system}]}},
                 "converse": {"system": [{"text": system}]},
             }
-            request |= fields.get(dialect, {"system": system})
-        if dialect == "chat" and system:
+            request |= fields.get(protocol_name, {"system": system})
+        if protocol_name == "chat" and system:
             request = {"model": "m", "messages": [{"role": "system", "content": system}, *entries]}
-        folds += await nothing_lost(world, dialect, request)
+        folds += await nothing_lost(world, protocol_name, request)
     assert folds

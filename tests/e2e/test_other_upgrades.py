@@ -29,10 +29,10 @@ def chunked(body: bytes, size: int) -> bytes:
 
 
 @EACH
-async def test_its_request_arrives_whole(proxy: Proxy, dialect: ProtocolSamples):
-    body = dialect.body("Offered.")
-    async with proxy.provider(replies_json(dialect.json())) as provider, connected(proxy) as client:
-        await client.ask("POST", dialect.path, OFFER, body)
+async def test_its_request_arrives_whole(proxy: Proxy, protocol: ProtocolSamples):
+    body = protocol.body("Offered.")
+    async with proxy.provider(replies_json(protocol.json())) as provider, connected(proxy) as client:
+        await client.ask("POST", protocol.path, OFFER, body)
         assert (await client.reply()).status == 200
     (request,) = provider.requests
     assert (request.body, request.header("upgrade"), request.header("http2-settings")) == (body, None, None)

@@ -64,15 +64,15 @@ async def messages(proxy: Proxy, stream: bool) -> object:
         return [event async for event in done] if stream else done
 
 
-SDKS = pytest.mark.parametrize(("call", "dialect"), [(chat, CHAT), (responses, RESPONSES), (messages, MESSAGES)])
+SDKS = pytest.mark.parametrize(("call", "protocol"), [(chat, CHAT), (responses, RESPONSES), (messages, MESSAGES)])
 # On a body that ends too soon both SDKs let what their HTTP library raises go through.
 OWN = (openai.APIError, anthropic.APIError)
 RAISED = (*OWN, httpx.TransportError, httpx2.TransportError)
 
 
-def goes_away(dialect: ProtocolSamples, how: str) -> Script:
+def goes_away(protocol: ProtocolSamples, how: str) -> Script:
     """A provider that stops in the middle."""
-    events, whole = dialect.events("one two three"), json.dumps(dialect.json()).encode()
+    events, whole = protocol.events("one two three"), json.dumps(protocol.json()).encode()
     stream = ("Content-Type", "text/event-stream")
 
     async def script(request: Recorded, answer: Answer) -> None:
@@ -120,35 +120,35 @@ STREAMED = [
 
 @SDKS
 @pytest.mark.parametrize(("how", "stream"), [(h, False) for h in WHOLE] + [(h, True) for h in STREAMED])
-async def test_the_sdk_raises(proxy: Proxy, call: Call, dialect: ProtocolSamples, how: str, stream: bool):
-    async with proxy.provider(goes_away(dialect, how)) as provider:
+async def test_the_sdk_raises(proxy: Proxy, call: Call, protocol: ProtocolSamples, how: str, stream: bool):
+    async with proxy.provider(goes_away(protocol, how)) as provider:
         with pytest.raises(OWN if how in ("before the head", "between events", "within an event") else RAISED):
             await call(proxy, stream)
     assert len(provider.requests) == 1
 
 
 @EACH
-async def test_a_stream_that_stops_between_events_ends_in_an_error_of_the_dialect(
-    proxy: Proxy, dialect: ProtocolSamples
+async def test_a_stream_that_stops_between_events_ends_in_an_error_of_the_protocol(
+    proxy: Proxy, protocol: ProtocolSamples
 ):
-    events = dialect.events("one two three")
-    async with proxy.provider(goes_away(dialect, "between events")):
-        reply = await post(proxy, dialect.target(stream=True), dialect.body("Cut.", stream=True))
+    events = protocol.events("one two three")
+    async with proxy.provider(goes_away(protocol, "between events")):
+        reply = await post(proxy, protocol.target(stream=True), protocol.body("Cut.", stream=True))
     assert reply.body.startswith(events[0] + events[1])
     last = reply.body[len(events[0] + events[1]) :]
     assert last.endswith(b"\n\n")
     data = json.loads(last.partition(b"data: ")[2])
-    assert dialect.error_of(json.dumps(data).encode())
+    assert protocol.error_of(json.dumps(data).encode())
     assert "[DONE]" not in reply.body.decode()
     assert not reply.ended
 
 
 @EACH
-async def test_a_stream_that_stops_within_an_event_passes_on_whole_events_only(proxy: Proxy, dialect: ProtocolSamples):
+async def test_a_stream_that_stops_within_an_event_passes_on_whole_events_only(proxy: Proxy, protocol: ProtocolSamples):
     """The half event is held back, so that the error that follows can be read."""
-    events = dialect.events("one two three")
-    async with proxy.provider(goes_away(dialect, "within an event")):
-        reply = await post(proxy, dialect.target(stream=True), dialect.body("Cut within.", stream=True))
+    events = protocol.events("one two three")
+    async with proxy.provider(goes_away(protocol, "within an event")):
+        reply = await post(proxy, protocol.target(stream=True), protocol.body("Cut within.", stream=True))
     assert reply.body.startswith(events[0])
     assert events[1][:-5] not in reply.body
     assert b'"error"' in reply.body[len(events[0]) :]
@@ -200,32 +200,35 @@ async def test_an_unread_stream_that_broke_within_a_line_ends_uncleanly(proxy: P
 # -- errors of ours --------------------------------------------------------------------------------------------------
 
 
-def request_id_header(dialect: ProtocolSamples) -> str:
-    return "request-id" if dialect is MESSAGES else "x-request-id"
+def request_id_header(protocol: ProtocolSamples) -> str:
+    return "request-id" if protocol is MESSAGES else "x-request-id"
 
 
 @EACH
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refused_connection_is_a_502_in_the_dialects_shape(
-    proxy: Proxy, dialect: ProtocolSamples, stream: bool
+async def test_a_refused_connection_is_a_502_in_the_protocols_shape(
+    proxy: Proxy, protocol: ProtocolSamples, stream: bool
 ):
     reply = await post(
-        proxy, dialect.target(stream=stream), dialect.body("Anyone?", stream=stream), ("Authorization", f"Bearer {KEY}")
+        proxy,
+        protocol.target(stream=stream),
+        protocol.body("Anyone?", stream=stream),
+        ("Authorization", f"Bearer {KEY}"),
     )
-    error = dialect.error_of(reply.body)
+    error = protocol.error_of(reply.body)
     assert (reply.status, reply.header("content-type")) == (502, "application/json")
-    assert (reply.header(request_id_header(dialect)) or "").startswith("req_")
-    assert (reply.header(request_id_header(dialect)) or "") in reply.body.decode()
+    assert (reply.header(request_id_header(protocol)) or "").startswith("req_")
+    assert (reply.header(request_id_header(protocol)) or "") in reply.body.decode()
     assert str(proxy.upstream_port) in error["message"]
     assert KEY not in str(reply)
 
 
 @EACH
-async def test_a_connection_that_is_closed_before_the_head_is_a_502(proxy: Proxy, dialect: ProtocolSamples):
-    async with proxy.provider(goes_away(dialect, "before the head")) as provider:
-        reply = await post(proxy, dialect.path, dialect.body("Closed."))
+async def test_a_connection_that_is_closed_before_the_head_is_a_502(proxy: Proxy, protocol: ProtocolSamples):
+    async with proxy.provider(goes_away(protocol, "before the head")) as provider:
+        reply = await post(proxy, protocol.path, protocol.body("Closed."))
     assert reply.status == 502
-    assert dialect.error_of(reply.body)
+    assert protocol.error_of(reply.body)
     assert len(provider.requests) == 1, "what was sent must not be sent again"
 
 
@@ -240,23 +243,23 @@ async def test_an_answer_that_is_no_http_is_a_502(proxy: Proxy):
 
 
 @EACH
-async def test_a_provider_that_never_answers_is_a_504(impatient: Proxy, dialect: ProtocolSamples):
+async def test_a_provider_that_never_answers_is_a_504(impatient: Proxy, protocol: ProtocolSamples):
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.until_gone()
 
     async with impatient.provider(script) as provider:
-        reply = await post(impatient, dialect.path, dialect.body("Hello?"))
+        reply = await post(impatient, protocol.path, protocol.body("Hello?"))
         await provider.until(lambda: provider.requests)
         await asyncio.wait_for(provider.all_gone(), SOON)
-    error = dialect.error_of(reply.body)
+    error = protocol.error_of(reply.body)
     assert reply.status == 504
     assert error.get("type", error.get("status")) in ("timeout_error", "server_error", "DEADLINE_EXCEEDED")
     assert len(provider.requests) == 1, "it may be working on it: what was sent must not be sent again"
 
 
 @EACH
-async def test_a_stream_that_falls_silent_ends_in_an_error(impatient: Proxy, dialect: ProtocolSamples):
-    first = dialect.events()[0]
+async def test_a_stream_that_falls_silent_ends_in_an_error(impatient: Proxy, protocol: ProtocolSamples):
+    first = protocol.events()[0]
 
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
@@ -264,7 +267,7 @@ async def test_a_stream_that_falls_silent_ends_in_an_error(impatient: Proxy, dia
         await answer.until_gone()
 
     async with impatient.provider(script) as provider:
-        reply = await post(impatient, dialect.target(stream=True), dialect.body("Silence.", stream=True))
+        reply = await post(impatient, protocol.target(stream=True), protocol.body("Silence.", stream=True))
         await asyncio.wait_for(provider.all_gone(), SOON)
     assert reply.body.startswith(first)
     assert b'"error"' in reply.body[len(first) :]

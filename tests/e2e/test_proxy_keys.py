@@ -45,23 +45,23 @@ def keyed(start: Start) -> Proxy:
     return start(CONFIG, KEY_ONE=ONE, KEY_TWO=TWO, OWN=OWN, CLAUDE=CLAUDE, ADMIN=ADMIN)
 
 
-def request_for_model(dialect: ProtocolSamples, model: str) -> bytes:
-    return dialect.body("Hello.").replace(dialect.model.encode(), model.encode())
+def request_for_model(protocol: ProtocolSamples, model: str) -> bytes:
+    return protocol.body("Hello.").replace(protocol.model.encode(), model.encode())
 
 
 @EACH
 @pytest.mark.parametrize(
     "headers", [[], [("Authorization", "Bearer wrong")], [("x-accordion-key", "")], [("x-api-key", ONE + "x")]]
 )
-async def test_without_a_key_nobody_enters(keyed: Proxy, dialect: ProtocolSamples, headers: list[tuple[str, str]]):
-    async with keyed.provider(dialect.answers()) as provider:
-        reply = await post(keyed, dialect.path, request_for_model(dialect, "smart"), *headers)
-    error = dialect.error_of(reply.body)
+async def test_without_a_key_nobody_enters(keyed: Proxy, protocol: ProtocolSamples, headers: list[tuple[str, str]]):
+    async with keyed.provider(protocol.answers()) as provider:
+        reply = await post(keyed, protocol.path, request_for_model(protocol, "smart"), *headers)
+    error = protocol.error_of(reply.body)
     assert reply.status == 401
-    if dialect is GEMINI:
+    if protocol is GEMINI:
         assert (error["code"], error["status"]) == (401, "UNAUTHENTICATED")
     else:
-        assert error["type"] == ("authentication_error" if dialect is MESSAGES else "invalid_request_error")
+        assert error["type"] == ("authentication_error" if protocol is MESSAGES else "invalid_request_error")
         assert error.get("code", "invalid_api_key") == "invalid_api_key"
     assert provider.requests == []
 
@@ -90,14 +90,14 @@ async def test_metrics_need_the_admin_key_as_they_name_the_models_of_all(keyed: 
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("dialect", "model"), [(CHAT, "smart"), (MESSAGES, "clever")])
-async def test_a_key_is_replaced_by_the_models_own(keyed: Proxy, way: str, dialect: ProtocolSamples, model: str):
-    async with keyed.provider(dialect.answers()) as provider:
-        reply = await post(keyed, dialect.path, request_for_model(dialect, model), *WAYS[way])
+@pytest.mark.parametrize(("protocol", "model"), [(CHAT, "smart"), (MESSAGES, "clever")])
+async def test_a_key_is_replaced_by_the_models_own(keyed: Proxy, way: str, protocol: ProtocolSamples, model: str):
+    async with keyed.provider(protocol.answers()) as provider:
+        reply = await post(keyed, protocol.path, request_for_model(protocol, model), *WAYS[way])
     assert reply.status == 200, reply.body
     head = provider.requests[0]
     credentials = [pair for pair in head.headers if pair[0].lower() in (b"authorization", b"x-api-key", b"api-key")]
-    wanted = (b"authorization", f"Bearer {OWN}".encode()) if dialect is CHAT else (b"x-api-key", CLAUDE.encode())
+    wanted = (b"authorization", f"Bearer {OWN}".encode()) if protocol is CHAT else (b"x-api-key", CLAUDE.encode())
     assert credentials == [wanted]
     assert ONE.encode() not in head.raw
 

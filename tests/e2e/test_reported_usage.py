@@ -24,18 +24,18 @@ def sent(name: str, data: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), json.dumps(data).encode())
 
 
-def searched(dialect: ProtocolSamples, given: int) -> dict[str, Any]:
+def searched(protocol: ProtocolSamples, given: int) -> dict[str, Any]:
     """A reply in which the provider's own search ran; its usage adds up all rounds."""
-    reply = dialect.json(given=given)
-    place = "output" if dialect is RESPONSES else "content"
-    return reply | {place: [SEARCH[dialect.name], *reply[place]]}
+    reply = protocol.json(given=given)
+    place = "output" if protocol is RESPONSES else "content"
+    return reply | {place: [SEARCH[protocol.name], *reply[place]]}
 
 
-def streamed(dialect: ProtocolSamples, first: int, given: int) -> bytes:
+def streamed(protocol: ProtocolSamples, first: int, given: int) -> bytes:
     """The same as events; Messages says at the beginning what the first round read."""
-    if dialect is RESPONSES:
+    if protocol is RESPONSES:
         item = {"type": "response.output_item.done", "output_index": 0, "item": SEARCH["responses"]}
-        done = {"type": "response.completed", "response": searched(dialect, given)}
+        done = {"type": "response.completed", "response": searched(protocol, given)}
         return sent("response.output_item.done", item) + sent("response.completed", done)
     message = {**MESSAGES.json(), "content": [], "usage": {"input_tokens": first, "output_tokens": 1}}
     delta = {"delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": given, "output_tokens": 9}}
@@ -54,25 +54,25 @@ def streamed(dialect: ProtocolSamples, first: int, given: int) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES], ids=lambda each: each.name)
+@pytest.mark.parametrize("protocol", [RESPONSES, MESSAGES], ids=lambda each: each.name)
 async def test_usage_summed_over_hosted_tool_rounds_is_not_taken_for_the_context(
-    proxy: Proxy, dialect: ProtocolSamples, stream: bool
+    proxy: Proxy, protocol: ProtocolSamples, stream: bool
 ):
-    model = {"model": f"searcher-{dialect.name}-{stream}"}
-    label = f"searched-{dialect.name}-{stream}"
-    plain = tokens(await turn(proxy, dialect, TEXT, label=f"{label}-plain", **model))
-    after = tokens(await turn(proxy, dialect, TEXT, "Found.", "More?", label=f"{label}-plain", **model))
+    model = {"model": f"searcher-{protocol.name}-{stream}"}
+    label = f"searched-{protocol.name}-{stream}"
+    plain = tokens(await turn(proxy, protocol, TEXT, label=f"{label}-plain", **model))
+    after = tokens(await turn(proxy, protocol, TEXT, "Found.", "More?", label=f"{label}-plain", **model))
     summed = 12 * plain
-    script = replies_events(streamed(dialect, plain, summed)) if stream else replies_json(searched(dialect, summed))
+    script = replies_events(streamed(protocol, plain, summed)) if stream else replies_json(searched(protocol, summed))
     async with proxy.provider(script):
-        body = dialect.body(TEXT, stream=stream, **model)
-        first = await post(proxy, dialect.path, body, ("x-accordion-session", label))
-    second = await turn(proxy, dialect, TEXT, "Found.", "More?", label=label, **model)
-    other = await turn(proxy, dialect, TEXT, label=f"{label}-other", **model)
+        body = protocol.body(TEXT, stream=stream, **model)
+        first = await post(proxy, protocol.path, body, ("x-accordion-session", label))
+    second = await turn(proxy, protocol, TEXT, "Found.", "More?", label=label, **model)
+    other = await turn(proxy, protocol, TEXT, label=f"{label}-other", **model)
     assert (tokens(first), tokens(second), tokens(other)) == (plain, after, plain)
     kept = await get_session(proxy, first.header("x-accordion-session"))
     assert kept["totals"]["input"] == summed
-    assert kept["exchanges"][-1]["utilization"]["carried"] == (stream and dialect is MESSAGES)
+    assert kept["exchanges"][-1]["utilization"]["carried"] == (stream and protocol is MESSAGES)
 
 
 async def test_a_continuation_of_a_hosted_tool_response_is_measured_by_what_was_sent(proxy: Proxy):

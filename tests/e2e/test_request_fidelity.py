@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.e2e.protocol_samples import CHAT, DIALECTS, ProtocolSamples
+from tests.e2e.protocol_samples import CHAT, PROTOCOLS, ProtocolSamples
 from tests.e2e.raw_client import Client, ask, connected, post
 from tests.e2e.request_bodies import NO_JSON, REQUESTS, VALUES
 from tests.loopback import Answer, Loopback, Recorded, compress, replies_bytes, replies_json
 from tests.proxy_process import Proxy
 
-PATHS = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+PATHS = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 MANY = settings(
     max_examples=40,
     deadline=None,
@@ -54,45 +54,45 @@ async def sent(client: Client, provider: Loopback, target: str, body: bytes) -> 
 @MANY
 @given(body=REQUESTS)
 async def test_any_request_arrives_byte_for_byte(
-    client: Client, provider: Loopback, dialect: ProtocolSamples, body: bytes
+    client: Client, provider: Loopback, protocol: ProtocolSamples, body: bytes
 ):
-    assert (await sent(client, provider, dialect.path, body)).body == body
+    assert (await sent(client, provider, protocol.path, body)).body == body
 
 
 @PATHS
 @MANY
 @given(body=VALUES)
 async def test_any_json_arrives_byte_for_byte(
-    client: Client, provider: Loopback, dialect: ProtocolSamples, body: bytes
+    client: Client, provider: Loopback, protocol: ProtocolSamples, body: bytes
 ):
-    assert (await sent(client, provider, dialect.path, body)).body == body
+    assert (await sent(client, provider, protocol.path, body)).body == body
 
 
 @PATHS
 @MANY
 @given(body=st.binary(max_size=200))
 async def test_any_bytes_arrive_byte_for_byte(
-    client: Client, provider: Loopback, dialect: ProtocolSamples, body: bytes
+    client: Client, provider: Loopback, protocol: ProtocolSamples, body: bytes
 ):
-    assert (await sent(client, provider, dialect.path, body)).body == body
+    assert (await sent(client, provider, protocol.path, body)).body == body
 
 
 @PATHS
 async def test_what_is_no_request_goes_to_the_provider_to_be_refused(
-    client: Client, provider: Loopback, dialect: ProtocolSamples
+    client: Client, provider: Loopback, protocol: ProtocolSamples
 ):
     for body in NO_JSON:
-        assert (await sent(client, provider, dialect.path, body)).body == body, body[:80]
+        assert (await sent(client, provider, protocol.path, body)).body == body, body[:80]
 
 
 @PATHS
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 async def test_an_encoded_body_arrives_as_it_is_and_is_read_all_the_same(
-    proxy: Proxy, dialect: ProtocolSamples, encoding: str
+    proxy: Proxy, protocol: ProtocolSamples, encoding: str
 ):
-    body = compress(dialect.body(f"Encoded with {encoding}."), encoding)
-    async with proxy.provider(dialect.answers()) as provider:
-        reply = await post(proxy, dialect.path, body, ("Content-Encoding", encoding))
+    body = compress(protocol.body(f"Encoded with {encoding}."), encoding)
+    async with proxy.provider(protocol.answers()) as provider:
+        reply = await post(proxy, protocol.path, body, ("Content-Encoding", encoding))
     assert provider.requests[0].body == body
     assert provider.requests[0].header("content-encoding") == encoding
     assert int(reply.header("x-accordion-tokens") or 0) > 0
@@ -185,9 +185,9 @@ async def test_method_path_and_query_arrive_as_they_were_written(
 
 
 @PATHS
-async def test_a_query_on_a_path_that_is_read_arrives(proxy: Proxy, provider: Loopback, dialect: ProtocolSamples):
-    await post(proxy, f"{dialect.path}?beta=true&x=%2F+%20", b"{}")
-    assert provider.requests[0].target == f"{dialect.path}?beta=true&x=%2F+%20"
+async def test_a_query_on_a_path_that_is_read_arrives(proxy: Proxy, provider: Loopback, protocol: ProtocolSamples):
+    await post(proxy, f"{protocol.path}?beta=true&x=%2F+%20", b"{}")
+    assert provider.requests[0].target == f"{protocol.path}?beta=true&x=%2F+%20"
 
 
 async def test_a_chunked_body_arrives_whole(proxy: Proxy, provider: Loopback):

@@ -66,15 +66,15 @@ async def test_what_another_proxy_behind_this_one_says_of_itself_is_not_said_twi
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_an_encoded_reply_is_the_same_bytes_and_its_usage_is_read(
-    proxy: Proxy, dialect: ProtocolSamples, encoding: str, stream: bool
+    proxy: Proxy, protocol: ProtocolSamples, encoding: str, stream: bool
 ):
-    plain = dialect.stream(given=123) if stream else httpx.Response(200, json=dialect.json(given=123)).content
+    plain = protocol.stream(given=123) if stream else httpx.Response(200, json=protocol.json(given=123)).content
     body = pack(plain, encoding)
     kind = "text/event-stream" if stream else "application/json"
     named = f"Content-Type: {kind}\r\nContent-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n"
     async with proxy.provider(replies_bytes(b"HTTP/1.1 200 OK\r\n" + named.encode() + body)) as provider:
-        asked = dialect.body(f"Reply in {encoding}, {stream}.", stream=stream)
-        reply = await post(proxy, dialect.target(stream=stream), asked, ("Accept-Encoding", f"{encoding}, x-odd"))
+        asked = protocol.body(f"Reply in {encoding}, {stream}.", stream=stream)
+        reply = await post(proxy, protocol.target(stream=stream), asked, ("Accept-Encoding", f"{encoding}, x-odd"))
     assert provider.requests[0].header("accept-encoding") == f"{encoding}, x-odd"
     assert (reply.body, reply.header("content-encoding")) == (body, encoding)
     assert (await totals(proxy, reply.header("x-accordion-session") or ""))["input"] == 123
@@ -83,11 +83,11 @@ async def test_an_encoded_reply_is_the_same_bytes_and_its_usage_is_read(
 @EACH
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
 async def test_a_stream_split_at_every_byte_is_the_same_bytes_and_its_usage_is_read(
-    proxy: Proxy, dialect: ProtocolSamples, newline: bytes
+    proxy: Proxy, protocol: ProtocolSamples, newline: bytes
 ):
-    stream = (b": hello\n\n" + dialect.stream("é €.", given=77)).replace(b"\n", newline)
+    stream = (b": hello\n\n" + protocol.stream("é €.", given=77)).replace(b"\n", newline)
     async with proxy.provider(replies_events(stream, range(len(stream)))):
-        reply = await post(proxy, dialect.target(stream=True), dialect.body(f"Split by {newline!r}.", stream=True))
+        reply = await post(proxy, protocol.target(stream=True), protocol.body(f"Split by {newline!r}.", stream=True))
     assert reply.body == stream
     assert reply.ended
     assert (await totals(proxy, reply.header("x-accordion-session") or ""))["input"] == 77
@@ -142,7 +142,7 @@ def flushing(encoding: str) -> Callable[[bytes], bytes]:
     return bytes
 
 
-async def in_step(proxy: Proxy, dialect: ProtocolSamples, events: list[bytes], encoding: str = "") -> None:
+async def in_step(proxy: Proxy, protocol: ProtocolSamples, events: list[bytes], encoding: str = "") -> None:
     """The provider sends each event only when the client has the one before."""
     arrived = [asyncio.Event() for _ in events]
     packed = list(map(flushing(encoding), events))
@@ -155,7 +155,7 @@ async def in_step(proxy: Proxy, dialect: ProtocolSamples, events: list[bytes], e
         await answer.last_chunk()
 
     async with proxy.provider(script), connected(proxy) as client:
-        await client.ask("POST", dialect.target(stream=True), [], dialect.body("In step.", stream=True))
+        await client.ask("POST", protocol.target(stream=True), [], protocol.body("In step.", stream=True))
         reply = await client.head()
         have, due = b"", b""
         pieces = client.pieces(reply)
@@ -171,8 +171,8 @@ async def in_step(proxy: Proxy, dialect: ProtocolSamples, events: list[bytes], e
 
 @EACH
 @pytest.mark.parametrize("encoding", ["", "gzip", "br", "zstd"])
-async def test_each_event_arrives_before_the_next_is_sent(proxy: Proxy, dialect: ProtocolSamples, encoding: str):
-    await in_step(proxy, dialect, dialect.events("one two three"), encoding)
+async def test_each_event_arrives_before_the_next_is_sent(proxy: Proxy, protocol: ProtocolSamples, encoding: str):
+    await in_step(proxy, protocol, protocol.events("one two three"), encoding)
 
 
 @pytest.mark.parametrize("newline", [b"\r\n", b"\r"], ids=["CRLF", "CR"])

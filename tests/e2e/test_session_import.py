@@ -40,8 +40,8 @@ GIVEN = render_sections({"Project Root": "/srv/ledger", "Objective": TOLD})
 NONE = "CMEM-20200101-000000"
 
 
-def configured(dialect: str, more: str = "") -> str:
-    return config(dialect) + CONFIG + more
+def configured(protocol_name: str, more: str = "") -> str:
+    return config(protocol_name) + CONFIG + more
 
 
 async def save(proxy: Proxy, **headers: str) -> str:
@@ -53,17 +53,17 @@ async def save(proxy: Proxy, **headers: str) -> str:
 @EACH
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
-    start: Start, dialect: str, stream: bool
+    start: Start, protocol_name: str, stream: bool
 ):
-    proxy = start(configured(dialect))
+    proxy = start(configured(protocol_name))
     name = await save(proxy)
     begins = f"Please import memory {name}, then go on with it."
-    provider = strict_provider(dialect, begins)
-    async with proxy.provider(provider), agent(proxy, dialect, name=begins, stream=stream) as run:
+    provider = strict_provider(protocol_name, begins)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins, stream=stream) as run:
         run.begin()
         await rounds(run, 1)
         listed = last_entries(provider)
-        assert len(listed) == (2 if dialect == "responses" else 1)
+        assert len(listed) == (2 if protocol_name == "responses" else 1)
         assert TOLD in listed[-1]
         assert run.answers[0]["x-accordion-memory"] == f"{name} imported"
         await rounds(run, 3)
@@ -80,19 +80,22 @@ async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
 
 
 @EACH
-async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, dialect: str):
-    proxy = start(configured(dialect), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
+async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, protocol_name: str):
+    proxy = start(configured(protocol_name), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
     begins = f"Please import memory {await save(proxy)}"
-    await check_text_stays(proxy, dialect, begins, TOLD)
+    await check_text_stays(proxy, protocol_name, begins, TOLD)
 
 
 @EACH
-async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, dialect: str):
-    proxy = start(configured(dialect, KEYS), KEY_ONE=ONE, KEY_TWO=TWO)
+async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, protocol_name: str):
+    proxy = start(configured(protocol_name, KEYS), KEY_ONE=ONE, KEY_TWO=TWO)
     name = await save(proxy, **{"x-accordion-key": ONE})
     begins = f"Please import memories {name} and {NONE}"
-    provider = strict_provider(dialect, begins)
-    async with proxy.provider(provider), agent(proxy, dialect, name=begins, headers={"x-accordion-key": TWO}) as run:
+    provider = strict_provider(protocol_name, begins)
+    async with (
+        proxy.provider(provider),
+        agent(proxy, protocol_name, name=begins, headers={"x-accordion-key": TWO}) as run,
+    ):
         run.begin()
         await rounds(run, 2)
     said = "".join(last_entries(provider))
@@ -104,11 +107,11 @@ async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, dial
 
 
 @EACH
-async def test_nothing_is_put_in_where_there_are_no_memories(start: Start, dialect: str):
-    proxy = start(configured(dialect, "memory: {enabled: false}\n"))
+async def test_nothing_is_put_in_where_there_are_no_memories(start: Start, protocol_name: str):
+    proxy = start(configured(protocol_name, "memory: {enabled: false}\n"))
     begins = f"Please import memory {NONE}"
-    provider = strict_provider(dialect, begins)
-    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+    provider = strict_provider(protocol_name, begins)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins) as run:
         run.begin()
         await rounds(run, 1)
     assert len(last_entries(provider)) == 1
@@ -128,11 +131,11 @@ async def ranges(proxy: Proxy, run: Run) -> list[tuple[int, int]]:
 
 
 @EACH
-async def test_what_a_fold_takes_out_becomes_memories_once(start: Start, dialect: str):
-    proxy = start(configured(dialect, "memory: {after_fold: true, project: ledger}\n"))
+async def test_what_a_fold_takes_out_becomes_memories_once(start: Start, protocol_name: str):
+    proxy = start(configured(protocol_name, "memory: {after_fold: true, project: ledger}\n"))
     begins = f"{DECIDED} Please import memory {await save(proxy)}"
-    provider = strict_provider(dialect, begins)
-    async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
+    provider = strict_provider(protocol_name, begins)
+    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins) as run:
         run.begin()
         while len(compacted_requests(run)) < 2:
             await rounds(run, 1)

@@ -42,11 +42,11 @@ async def silent(request: Recorded, answer: Answer) -> None:
 
 
 async def under_way(
-    proxy: Proxy, dialect: ProtocolSamples, script: Script, meanwhile: asyncio.Event | None = None
+    proxy: Proxy, protocol: ProtocolSamples, script: Script, meanwhile: asyncio.Event | None = None
 ) -> Reply:
     """The reply to a stream during which the proxy is told to stop."""
     async with proxy.provider(script) as provider, connected(proxy) as client:
-        await client.ask("POST", dialect.target(stream=True), [], dialect.body("Go on.", stream=True))
+        await client.ask("POST", protocol.target(stream=True), [], protocol.body("Go on.", stream=True))
         if script is silent:
             await provider.until(lambda: provider.answers)
             stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
@@ -68,14 +68,14 @@ async def under_way(
 @EACH
 @WORKERS
 async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(
-    start: Start, dialect: ProtocolSamples, workers: str
+    start: Start, protocol: ProtocolSamples, workers: str
 ):
     proxy = start(ONE_SECOND, "--workers", workers)
-    events = dialect.events()
-    reply = await under_way(proxy, dialect, begins(events))
+    events = protocol.events()
+    reply = await under_way(proxy, protocol, begins(events))
     assert reply.body.startswith(events[0])
     told = reply.body[len(events[0]) :]
-    assert b"proxy_stopping" in told.lower() if dialect.name != "messages" else b"being stopped" in told
+    assert b"proxy_stopping" in told.lower() if protocol.name != "messages" else b"being stopped" in told
     assert told.endswith(b"\n\n")
     assert not reply.ended
 

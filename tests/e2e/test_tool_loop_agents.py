@@ -7,9 +7,11 @@ from tests.reading_provider import WAYS
 
 @EACH
 @STREAMED
-async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(proxies: Proxies, dialect: str, stream: bool):
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, f"every way, {stream}", stream=stream) as one:
+async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(
+    proxies: Proxies, protocol_name: str, stream: bool
+):
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(proxy, protocol_name, f"every way, {stream}", stream=stream) as one:
         await one.until_offered()
         await one.rounds(2 * len(WAYS) + 8)
         known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))

@@ -13,7 +13,7 @@ from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_exchanges, wait_until
 from tests.e2e.reading_agent import ReadingAgent, start_reading_agent
-from tests.e2e.small_window import DIALECTS, EACH, WINDOW, Proxies, compacted_requests, config
+from tests.e2e.small_window import EACH, PROTOCOL_NAMES, WINDOW, Proxies, compacted_requests, config
 from tests.loopback import Answer
 from tests.reading_provider import ProviderExchange, ReadingProvider
 from tests.response_recorder import ResponseRecorder
@@ -88,16 +88,20 @@ def thoughtless(entries: list[Json]) -> list[Json]:
 
 
 KEPT = [
-    *((dialect, keeps) for dialect in DIALECTS for keeps in (respelled, bare)),
-    *((dialect, joined) for dialect in ("responses", "messages")),
+    *((protocol_name, keeps) for protocol_name in PROTOCOL_NAMES for keeps in (respelled, bare)),
+    *((protocol_name, joined) for protocol_name in ("responses", "messages")),
     ("responses", thoughtless),
 ]
 
 
-@pytest.mark.parametrize(("dialect", "keeps"), KEPT, ids=[f"{dialect}, {keeps.__name__}" for dialect, keeps in KEPT])
-async def test_a_client_may_write_its_copy_down_in_its_own_way(proxies: Proxies, dialect: str, keeps: Keeps):
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, keeps.__name__, ways=SOME, stream=keeps is bare, keeps=keeps) as one:
+@pytest.mark.parametrize(
+    ("protocol_name", "keeps"), KEPT, ids=[f"{protocol_name}, {keeps.__name__}" for protocol_name, keeps in KEPT]
+)
+async def test_a_client_may_write_its_copy_down_in_its_own_way(proxies: Proxies, protocol_name: str, keeps: Keeps):
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(
+        proxy, protocol_name, keeps.__name__, ways=SOME, stream=keeps is bare, keeps=keeps
+    ) as one:
         one.provider.loose = keeps is thoughtless
         await one.until_offered()
         await one.rounds(2 * len(SOME) + 4)
@@ -108,10 +112,10 @@ async def test_a_client_may_write_its_copy_down_in_its_own_way(proxies: Proxies,
 
 
 @EACH
-async def test_a_reply_that_is_made_again_has_its_own_readings(proxies: Proxies, dialect: str):
+async def test_a_reply_that_is_made_again_has_its_own_readings(proxies: Proxies, protocol_name: str):
     """The client goes on from either, and turns back to the other."""
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, "again", ways=("wo t", "ot"), every=1) as one:
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(proxy, protocol_name, "again", ways=("wo t", "ot"), every=1) as one:
         await one.until_offered()
         one.provider.ways = ()
         for way in ("wo t", "ot", "wo wt"):
@@ -131,10 +135,10 @@ async def test_a_reply_that_is_made_again_has_its_own_readings(proxies: Proxies,
 
 
 @EACH
-async def test_a_turn_that_was_answered_twice_in_the_same_words_goes_on(proxies: Proxies, dialect: str):
+async def test_a_turn_that_was_answered_twice_in_the_same_words_goes_on(proxies: Proxies, protocol_name: str):
     """A reply without calls is known by its words."""
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, "twice", ways=("o w",), every=1) as one:
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(proxy, protocol_name, "twice", ways=("o w",), every=1) as one:
         await one.until_offered()
         while one.provider.exchanges[-1].way != "o w":
             await one.rounds(1)
@@ -147,31 +151,31 @@ async def test_a_turn_that_was_answered_twice_in_the_same_words_goes_on(proxies:
 
 
 @EACH
-async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Path, dialect: str):
-    proxy = start(config(dialect), ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
-    async with start_reading_agent(proxy, dialect, "restart", ways=SOME, every=1) as one:
+async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Path, protocol_name: str):
+    proxy = start(config(protocol_name), ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
+    async with start_reading_agent(proxy, protocol_name, "restart", ways=SOME, every=1) as one:
         await one.until_offered()
         await one.rounds(len(SOME))
         proxy.stop()
         proxy.port = 0
         proxy.start()
-        async with connected(proxy.url, dialect, one.witness) as client:
+        async with connected(proxy.url, protocol_name, one.witness) as client:
             one.run.client = client
             await one.rounds(len(SOME))
     one.whole(*SOME)
 
 
 @EACH
-async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path, dialect: str):
-    proxy = start(config(dialect), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
+async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path, protocol_name: str):
+    proxy = start(config(protocol_name), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
     provider, witness = (
-        ReadingProvider(dialect, WINDOW, rounds=1_000, thinks=True, run="workers", ways=SOME, every=1),
+        ReadingProvider(protocol_name, WINDOW, rounds=1_000, thinks=True, run="workers", ways=SOME, every=1),
         ResponseRecorder(),
     )
     async with proxy.provider(provider) as behind:
-        one = ReadingAgent(Run(None, dialect, name="workers", stream=True), provider, witness, behind)
+        one = ReadingAgent(Run(None, protocol_name, name="workers", stream=True), provider, witness, behind)
         while len(provider.done) < len(SOME):
-            async with connected(proxy.url, dialect, witness) as client:
+            async with connected(proxy.url, protocol_name, witness) as client:
                 one.run.client = client
                 await one.rounds(1)
     one.whole(*SOME)
@@ -183,10 +187,10 @@ async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start,
 @EACH
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_client_that_goes_away_between_two_rounds_leaves_nothing_behind(
-    proxies: Proxies, dialect: str, stream: bool
+    proxies: Proxies, protocol_name: str, stream: bool
 ):
-    proxy, name = proxies[dialect], f"away-{dialect}-{stream}"
-    async with start_reading_agent(proxy, dialect, name, ways=("wo",), every=1, stream=stream) as one:
+    proxy, name = proxies[protocol_name], f"away-{protocol_name}-{stream}"
+    async with start_reading_agent(proxy, protocol_name, name, ways=("wo",), every=1, stream=stream) as one:
         one.run.headers["x-session-id"] = name
         await one.until_offered()
         one.provider.ways = ()

@@ -27,11 +27,11 @@ Follow = Callable[[list[Json]], Awaitable[Json]]
 
 @EACH
 @STREAMED
-async def test_after_so_many_rounds_the_model_must_do_without(start: Start, dialect: str, stream: bool):
+async def test_after_so_many_rounds_the_model_must_do_without(start: Start, protocol_name: str, stream: bool):
     """It is not offered any more, except where tools must stay; a model that calls it all the same is not asked."""
-    proxy = start(config(dialect) + "unfold: {max_rounds: 3}\n")
+    proxy = start(config(protocol_name) + "unfold: {max_rounds: 3}\n")
     ways = ("o o w", "o o wo w", "o o o o o o o", "o o ot")
-    async with start_reading_agent(proxy, dialect, "rounds", ways=ways, every=1, stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, "rounds", ways=ways, every=1, stream=stream) as one:
         await one.until_offered()
         while len(one.starts) < 60 and not one.provider.done >= set(ways):
             await one.rounds(1)
@@ -40,7 +40,7 @@ async def test_after_so_many_rounds_the_model_must_do_without(start: Start, dial
         one.provider.ways = ("o o o o o o o",)
         await one.rounds(2)
     assert one.provider.problems == []
-    assert one.witness.problems(dialect) == []
+    assert one.witness.problems(protocol_name) == []
     ends = [*one.starts[1:], len(one.provider.taken)]
     assert max(end - start for start, end in zip(one.starts, ends, strict=True)) == 4, "three more than one"
     one.stable()
@@ -54,11 +54,11 @@ async def test_after_so_many_rounds_the_model_must_do_without(start: Start, dial
 @EACH
 @STREAMED
 async def test_an_artifact_named_in_arguments_is_filled_in_before_the_client_sees_them(
-    proxies: Proxies, dialect: str, stream: bool
+    proxies: Proxies, protocol_name: str, stream: bool
 ):
-    proxy = proxies[dialect]
+    proxy = proxies[protocol_name]
     ways = ("a", "wa", "ta", "o a", "oa", "at")
-    async with start_reading_agent(proxy, dialect, f"named {stream}", ways=ways, every=2, stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, f"named {stream}", ways=ways, every=2, stream=stream) as one:
         await one.until_offered()
         for _ in range(2 * len(ways)):
             await one.rounds(1)

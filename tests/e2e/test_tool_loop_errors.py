@@ -15,7 +15,7 @@ from tests.agent_replies import Json, streamed_error
 from tests.agents import GeminiError
 from tests.conftest import Start
 from tests.e2e.reading_agent import ReadingAgent, prepare_way, start_reading_agent
-from tests.e2e.small_window import DIALECTS, EACH, STREAMED, WINDOW, Proxies, config, fetch_session
+from tests.e2e.small_window import EACH, PROTOCOL_NAMES, STREAMED, WINDOW, Proxies, config, fetch_session
 from tests.loopback import Answer
 from tests.reading_provider import ProviderExchange
 from tests.strict_provider import overflow_error
@@ -24,13 +24,13 @@ FAILURES = (openai.OpenAIError, anthropic.AnthropicError, GeminiError)
 Does = Callable[[ProviderExchange, Answer], Awaitable[None]]
 
 
-def busy(dialect: str) -> Json:
+def busy(protocol_name: str) -> Json:
     """The provider's own words for too many requests."""
     said = "Try again in a moment, says the provider."
-    if dialect == "gemini":
+    if protocol_name == "gemini":
         return {"error": {"code": 429, "message": said, "status": "RESOURCE_EXHAUSTED"}}
     inner = {"type": "rate_limit_error", "message": said}
-    if dialect == "messages":
+    if protocol_name == "messages":
         return {"type": "error", "error": inner, "request_id": "req_busy"}
     return {"error": {**inner, "code": "rate_limit_exceeded", "param": None}}
 
@@ -70,17 +70,17 @@ async def works_again(one: ReadingAgent) -> None:
 
 @EACH
 @STREAMED
-async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stream: bool):
-    """Streamed, it is an event of the dialect's; else the provider's own answer."""
-    proxy = proxies[dialect]
+async def test_an_error_in_the_second_round(proxies: Proxies, protocol_name: str, stream: bool):
+    """Streamed, it is an event of the protocol's; else the provider's own answer."""
+    proxy = proxies[protocol_name]
 
     async def says(exchange: ProviderExchange, answer: Answer) -> None:
-        body = json.dumps(busy(dialect)).encode()
+        body = json.dumps(busy(protocol_name)).encode()
         headers = [("Content-Type", "application/json"), ("Retry-After", "7"), ("X-Own", "yes")]
         await answer.head(429, headers, length=len(body))
         await answer.send(body)
 
-    async with start_reading_agent(proxy, dialect, f"error {stream}", stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, f"error {stream}", stream=stream) as one:
         await prepare_way(one)
         error = await fails(one, says)
         heard = one.witness.heard[-1]
@@ -88,16 +88,16 @@ async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stre
             assert heard.status == 200
             assert "Step" in heard.body.decode(), "what was said before went on at once"
             said = heard.events[-1]
-            assert said["error"] == busy(dialect)["error"]
+            assert said["error"] == busy(protocol_name)["error"]
             assert "Try again in a moment, says the provider." in str(error)
-            if dialect == "responses":
+            if protocol_name == "responses":
                 assert (said["type"], said["code"]) == ("error", "rate_limit_exceeded")
                 assert [each["sequence_number"] for each in heard.events] == list(range(len(heard.events)))
             assert b'finish_reason":"' not in heard.body
             assert b"message_stop" not in heard.body
         else:
             assert (heard.status, error.response.headers["retry-after"]) == (429, "7")
-            assert json.loads(heard.body) == busy(dialect)
+            assert json.loads(heard.body) == busy(protocol_name)
             assert error.response.headers["x-own"] == "yes"
         await works_again(one)
         known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
@@ -106,19 +106,21 @@ async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stre
 
 
 @EACH
-async def test_a_second_round_without_a_provider_error_body_is_reported_by_its_status(proxies: Proxies, dialect: str):
-    proxy = proxies[dialect]
+async def test_a_second_round_without_a_provider_error_body_is_reported_by_its_status(
+    proxies: Proxies, protocol_name: str
+):
+    proxy = proxies[protocol_name]
 
     async def says(exchange: ProviderExchange, answer: Answer) -> None:
         await answer.head(502, [("Content-Type", "text/html")], length=15)
         await answer.send(b"<h1>Gateway</h1"[:15])
 
-    async with start_reading_agent(proxy, dialect, "html", stream=True) as one:
+    async with start_reading_agent(proxy, protocol_name, "html", stream=True) as one:
         await prepare_way(one)
         await fails(one, says)
         heard = one.witness.heard[-1]
         assert "the provider answered 502 after a read-back." in json.dumps(heard.events[-1])
-        if dialect == "responses":
+        if protocol_name == "responses":
             assert [each["sequence_number"] for each in heard.events] == list(range(len(heard.events)))
         await works_again(one)
 
@@ -126,14 +128,16 @@ async def test_a_second_round_without_a_provider_error_body_is_reported_by_its_s
 @EACH
 @STREAMED
 @pytest.mark.parametrize("how", ["before the head", "in the middle"])
-async def test_a_connection_that_is_lost_in_the_second_round(proxies: Proxies, dialect: str, stream: bool, how: str):
-    proxy = proxies[dialect]
+async def test_a_connection_that_is_lost_in_the_second_round(
+    proxies: Proxies, protocol_name: str, stream: bool, how: str
+):
+    proxy = proxies[protocol_name]
 
     async def cuts(exchange: ProviderExchange, answer: Answer) -> None:
         if how == "in the middle":
             if stream:
                 await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-                for event in reply_parts.reply_events(dialect, exchange.said, exchange.body)[:4]:
+                for event in reply_parts.reply_events(protocol_name, exchange.said, exchange.body)[:4]:
                     await answer.chunk(event)
             else:
                 await answer.head(200, [("Content-Type", "application/json")], length=1000)
@@ -141,7 +145,7 @@ async def test_a_connection_that_is_lost_in_the_second_round(proxies: Proxies, d
             await asyncio.sleep(0.05)
         await answer.cut()
 
-    async with start_reading_agent(proxy, dialect, f"lost {stream} {how}", stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, f"lost {stream} {how}", stream=stream) as one:
         await prepare_way(one)
         await fails(one, cuts)
         heard = one.witness.heard[-1]
@@ -153,13 +157,13 @@ async def test_a_connection_that_is_lost_in_the_second_round(proxies: Proxies, d
 
 
 @EACH
-async def test_an_error_event_in_the_second_round_goes_on_as_it_came(proxies: Proxies, dialect: str):
-    proxy = proxies[dialect]
+async def test_an_error_event_in_the_second_round_goes_on_as_it_came(proxies: Proxies, protocol_name: str):
+    proxy = proxies[protocol_name]
 
     async def says(exchange: ProviderExchange, answer: Answer) -> None:
-        await strict_provider.send_events(answer, streamed_error(dialect, busy(dialect)))
+        await strict_provider.send_events(answer, streamed_error(protocol_name, busy(protocol_name)))
 
-    async with start_reading_agent(proxy, dialect, "event", stream=True) as one:
+    async with start_reading_agent(proxy, protocol_name, "event", stream=True) as one:
         await prepare_way(one)
         await fails(one, says)
         assert "says the provider" in json.dumps(one.witness.heard[-1].events[-1])
@@ -168,9 +172,11 @@ async def test_an_error_event_in_the_second_round_goes_on_as_it_came(proxies: Pr
 
 @EACH
 @STREAMED
-async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(proxies: Proxies, dialect: str, stream: bool):
+async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(
+    proxies: Proxies, protocol_name: str, stream: bool
+):
     """The model is told so, and goes on without it."""
-    proxy = proxies[dialect]
+    proxy = proxies[protocol_name]
     tried: list[ProviderExchange] = []
 
     async def once(exchange: ProviderExchange, answer: Answer) -> bool:
@@ -182,10 +188,10 @@ async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(proxies
         one.provider.taken.pop()
         one.provider.exchanges.pop()
         one.provider.exchanges[-1].wanted = dict.fromkeys(one.provider.exchanges[-1].wanted, "no room")
-        await strict_provider.send_json(answer, 400, overflow_error(dialect, 9_000, 8_000))
+        await strict_provider.send_json(answer, 400, overflow_error(protocol_name, 9_000, 8_000))
         return True
 
-    async with start_reading_agent(proxy, dialect, f"room {stream}", stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, f"room {stream}", stream=stream) as one:
         await prepare_way(one, "woo t")
         one.provider.instead = once
         await one.rounds(1)
@@ -193,47 +199,51 @@ async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(proxies
         await one.rounds(3)
     assert len(tried) == 1
     assert one.provider.problems == []
-    assert one.witness.problems(dialect) == []
+    assert one.witness.problems(protocol_name) == []
     assert len(set(one.provider.answers.values())) == 1
     one.stable()
     one.counted()
 
 
 @EACH
-async def test_an_answer_is_never_larger_than_what_there_is_room_for(start: Start, dialect: str):
+async def test_an_answer_is_never_larger_than_what_there_is_room_for(start: Start, protocol_name: str):
     """However large an artifact is, the request that hands it over fits the window."""
-    proxy = start(config(dialect))
+    proxy = start(config(protocol_name))
     options = {"words": 1_200, "whole": False}
     ways = ("l", "ll", "wl l l w", "ll ll t")
-    async with start_reading_agent(proxy, dialect, "large", ways=ways, every=1, provider=options, words=1_200) as one:
+    async with start_reading_agent(
+        proxy, protocol_name, "large", ways=ways, every=1, provider=options, words=1_200
+    ) as one:
         one.provider.brief = True
         await one.until_offered()
         await one.rounds(12)
     assert one.provider.problems == []
     # What is new is counted, not reported: the provider may refuse it by a hair, and the model is told so.
     assert all(one.provider.count(request) < 1.02 * WINDOW for request in one.provider.refusals)
-    assert one.witness.problems(dialect) == []
+    assert one.witness.problems(protocol_name) == []
     assert one.provider.done >= set(ways)
     assert max(len(told) for told in one.provider.answers.values()) > 4_000
 
 
 @EACH
 @STREAMED
-async def test_a_provider_that_compresses_all_the_same_is_understood(proxies: Proxies, dialect: str, stream: bool):
+async def test_a_provider_that_compresses_all_the_same_is_understood(
+    proxies: Proxies, protocol_name: str, stream: bool
+):
     """The client is given it plain, as the head says."""
-    proxy = proxies[dialect]
+    proxy = proxies[protocol_name]
 
     async def packs(exchange: ProviderExchange, answer: Answer) -> bool:
         if exchange.tool:
             assert one.provider.taken[-1].request.header("accept-encoding") == "identity"
         if stream:
             data, kind = (
-                b"".join(reply_parts.reply_events(dialect, exchange.said, exchange.body)),
+                b"".join(reply_parts.reply_events(protocol_name, exchange.said, exchange.body)),
                 "text/event-stream",
             )
         else:
             data, kind = (
-                json.dumps(reply_parts.reply_document(dialect, exchange.said, exchange.body)).encode(),
+                json.dumps(reply_parts.reply_document(protocol_name, exchange.said, exchange.body)).encode(),
                 "application/json",
             )
         packed = gzip.compress(data, mtime=0)
@@ -242,7 +252,7 @@ async def test_a_provider_that_compresses_all_the_same_is_understood(proxies: Pr
             await answer.send(packed[at : at + 97])
         return True
 
-    async with start_reading_agent(proxy, dialect, f"packed {stream}", stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, f"packed {stream}", stream=stream) as one:
         await prepare_way(one, "wo ot")
         heard = len(one.witness.heard)
         one.provider.instead = packs
@@ -255,6 +265,6 @@ async def test_a_provider_that_compresses_all_the_same_is_understood(proxies: Pr
 
 def test_proxies_have_logs(proxies: Proxies):
     """Nothing failed inside, unseen."""
-    for dialect in DIALECTS:
-        assert "could not be" not in proxies[dialect].log
-        assert "internal error" not in proxies[dialect].log
+    for protocol_name in PROTOCOL_NAMES:
+        assert "could not be" not in proxies[protocol_name].log
+        assert "internal error" not in proxies[protocol_name].log

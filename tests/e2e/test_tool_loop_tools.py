@@ -27,7 +27,7 @@ def function_calling(mode: str, **more: Any) -> Json:
 
 def ours_in(one: ReadingAgent) -> list[Any]:
     """The calls of our tool that stand in the newest list."""
-    listed = content_items(one.run.dialect, one.provider.taken[-1].entries)
+    listed = content_items(one.run.protocol_name, one.provider.taken[-1].entries)
     return [atom for atom in listed if atom[0] == "call" and atom[1].startswith("ours_")]
 
 
@@ -65,19 +65,19 @@ STRICT = {"chat": "parameters", "responses": "parameters", "messages": "input_sc
 @STREAMED
 @pytest.mark.parametrize("choice", [ONLY, NONE], ids=["one", "none"])
 async def test_a_choice_of_tools_stays_the_clients(
-    proxies: Proxies, dialect: str, choice: dict[str, Json], stream: bool
+    proxies: Proxies, protocol_name: str, choice: dict[str, Json], stream: bool
 ):
     """Ours stands among the tools all the same, so that the prefix holds; what was read before stays."""
-    proxy = proxies[dialect]
+    proxy = proxies[protocol_name]
     async with start_reading_agent(
-        proxy, dialect, f"choice {choice is ONLY} {stream}", ways=("o",), stream=stream
+        proxy, protocol_name, f"choice {choice is ONLY} {stream}", ways=("o",), stream=stream
     ) as one:
         await one.until_offered()
         await one.rounds(1)
         one.provider.ways = ("w",) if choice is NONE else ("t",)
-        one.run.more = choice[dialect]
+        one.run.more = choice[protocol_name]
         await one.rounds(1)
-        assert last_body(one).items() >= choice[dialect].items()
+        assert last_body(one).items() >= choice[protocol_name].items()
         one.provider.ways, one.run.more = ("wo t",), {}
         await one.rounds(3)
     one.whole("o", "wo t")
@@ -86,52 +86,61 @@ async def test_a_choice_of_tools_stays_the_clients(
 @EACH
 @STREAMED
 async def test_where_a_tool_must_be_called_reading_goes_on_until_one_of_the_clients_is(
-    proxies: Proxies, dialect: str, stream: bool
+    proxies: Proxies, protocol_name: str, stream: bool
 ):
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, f"must {stream}", ways=("o p t",), every=1, stream=stream) as one:
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(
+        proxy, protocol_name, f"must {stream}", ways=("o p t",), every=1, stream=stream
+    ) as one:
         await one.until_offered()
-        one.run.more = SOME[dialect]
+        one.run.more = SOME[protocol_name]
         await one.rounds(4)
-        assert last_body(one).items() >= SOME[dialect].items()
+        assert last_body(one).items() >= SOME[protocol_name].items()
     one.whole("o p t")
 
 
-@pytest.mark.parametrize("dialect", ALONE)
+@pytest.mark.parametrize("protocol_name", ALONE)
 @STREAMED
-async def test_one_call_at_a_time_stays_one_at_a_time(proxies: Proxies, dialect: str, stream: bool):
-    proxy = proxies[dialect]
+async def test_one_call_at_a_time_stays_one_at_a_time(proxies: Proxies, protocol_name: str, stream: bool):
+    proxy = proxies[protocol_name]
     options = {"batch": lambda number: 1}
     ways = ("o t", "wo p w", "o")
     async with start_reading_agent(
-        proxy, dialect, f"alone {stream}", ways=ways, every=1, stream=stream, provider=options, more=ALONE[dialect]
+        proxy,
+        protocol_name,
+        f"alone {stream}",
+        ways=ways,
+        every=1,
+        stream=stream,
+        provider=options,
+        more=ALONE[protocol_name],
     ) as one:
         await one.until_offered()
         await one.rounds(4)
     one.whole(*ways)
     for each in one.provider.exchanges:
-        assert each.body.items() >= ALONE[dialect].items()
+        assert each.body.items() >= ALONE[protocol_name].items()
 
 
 # -- which tools the client has ----------------------------------------------------------------------------------------
 
 
-def define_tool(dialect: str, name: str, **more: Any) -> Json:
+def define_tool(protocol_name: str, name: str, **more: Any) -> Json:
     """A tool of the client's."""
-    [tool] = TOOLS[dialect]
-    if dialect == "chat":
+    [tool] = TOOLS[protocol_name]
+    if protocol_name == "chat":
         return {"type": "function", "function": {**tool["function"], "name": name, **more}}
     return {**tool, "name": name, **more}
 
 
 @EACH
 @STREAMED
-async def test_a_client_that_has_a_tool_of_this_name_keeps_it(proxies: Proxies, dialect: str, stream: bool):
-    proxy = proxies[dialect]
-    tools = [*TOOLS[dialect], define_tool(dialect, "read_artifact")]
+async def test_a_client_that_has_a_tool_of_this_name_keeps_it(proxies: Proxies, protocol_name: str, stream: bool):
+    proxy = proxies[protocol_name]
+    tools = [*TOOLS[protocol_name], define_tool(protocol_name, "read_artifact")]
     ways = ("o", "n", "won", "no", "wo n")
     async with start_reading_agent(
-        proxy, dialect, f"name {stream}", ways=ways, every=1, stream=stream,
+        proxy, protocol_name, f"name {stream}", ways=ways, every=1, stream=stream,
         provider={"tools": tools}, more={"tools": tools},
     ) as one:  # fmt: skip
         await one.until_offered()
@@ -147,25 +156,25 @@ async def test_a_client_that_has_a_tool_of_this_name_keeps_it(proxies: Proxies, 
     assert calls.count("read_artifact") == sum("n" in each.way and bool(each.theirs) for each in one.provider.exchanges)
 
 
-@pytest.mark.parametrize("dialect", STRICT)
+@pytest.mark.parametrize("protocol_name", STRICT)
 @STREAMED
-async def test_strict_schemas_stay_strict_and_ours_is_none(proxies: Proxies, dialect: str, stream: bool):
-    proxy = proxies[dialect]
+async def test_strict_schemas_stay_strict_and_ours_is_none(proxies: Proxies, protocol_name: str, stream: bool):
+    proxy = proxies[protocol_name]
     schema = {
         "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"],
         "additionalProperties": False,
     }  # fmt: skip
-    tools = [define_tool(dialect, TOOL, strict=True, **{STRICT[dialect]: schema})]
+    tools = [define_tool(protocol_name, TOOL, strict=True, **{STRICT[protocol_name]: schema})]
     async with start_reading_agent(
-        proxy, dialect, f"schemas {stream}", ways=("wo t",), every=1, stream=stream,
+        proxy, protocol_name, f"schemas {stream}", ways=("wo t",), every=1, stream=stream,
         provider={"tools": tools}, more={"tools": tools},
     ) as one:  # fmt: skip
         await one.until_offered()
         await one.rounds(2)
     one.whole("wo t")
     ours = last_body(one)["tools"][1]
-    assert not (ours["function"] if dialect == "chat" else ours).get("strict")
-    assert dialect != "responses" or ours["strict"] is False, "else it were strict"
+    assert not (ours["function"] if protocol_name == "chat" else ours).get("strict")
+    assert protocol_name != "responses" or ours["strict"] is False, "else it were strict"
 
 
 # -- what the client wants of the answer -------------------------------------------------------------------------------
@@ -174,21 +183,23 @@ async def test_strict_schemas_stay_strict_and_ours_is_none(proxies: Proxies, dia
 SEVERAL: dict[str, Json] = {"chat": {"n": 2}, "gemini": {"generationConfig": {"candidateCount": 2}}}
 
 
-@pytest.mark.parametrize("dialect", SEVERAL)
+@pytest.mark.parametrize("protocol_name", SEVERAL)
 @STREAMED
-async def test_where_several_answers_are_asked_for_nothing_is_read(proxies: Proxies, dialect: str, stream: bool):
+async def test_where_several_answers_are_asked_for_nothing_is_read(proxies: Proxies, protocol_name: str, stream: bool):
     """What was read before stays."""
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, f"several {stream}", ways=("wo t",), every=1, stream=stream) as one:
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(
+        proxy, protocol_name, f"several {stream}", ways=("wo t",), every=1, stream=stream
+    ) as one:
         await one.until_offered()
         one.provider.ways = ()
         reads = len(ours_in(one))
         await one.rounds(1)
         reads = len(ours_in(one))
-        one.run.more = SEVERAL[dialect]
+        one.run.more = SEVERAL[protocol_name]
         await one.rounds(1)
         assert one.provider.offered[-1] == ""
-        assert last_body(one).items() >= SEVERAL[dialect].items()
+        assert last_body(one).items() >= SEVERAL[protocol_name].items()
         assert len(ours_in(one)) == reads == 1
         one.run.more = {}
         await one.rounds(1)
@@ -206,9 +217,9 @@ FORMS: dict[str, Json] = {
 
 
 @EACH
-async def test_a_form_that_is_demanded_where_there_are_no_tools_leaves_it_so(proxies: Proxies, dialect: str):
+async def test_a_form_that_is_demanded_where_there_are_no_tools_leaves_it_so(proxies: Proxies, protocol_name: str):
     """No tool is added, and what was read back, which would be calls of a tool that is not there, is left out."""
-    proxy = proxies[dialect]
+    proxy = proxies[protocol_name]
     seen: list[Json] = []
 
     async def script(request: Recorded, answer: Answer) -> None:
@@ -217,19 +228,19 @@ async def test_a_form_that_is_demanded_where_there_are_no_tools_leaves_it_so(pro
         await answer.send(b"{}")
 
     async with start_reading_agent(
-        proxy, dialect, "form", ways=("wo t",), every=1, provider={"summary": script}
+        proxy, protocol_name, "form", ways=("wo t",), every=1, provider={"summary": script}
     ) as one:
         await one.until_offered()
         await one.rounds(1)
         history = json.loads(json.dumps(one.run.history, default=lambda value: value.model_dump(exclude_none=True)))
-        writer = WRITERS[dialect]
-        body = writer.with_system(writer.request("small", history, **FORMS[dialect]), SYSTEM)
-        reply = await post(proxy, PATHS[dialect], json.dumps(body).encode())
+        writer = WRITERS[protocol_name]
+        body = writer.with_system(writer.request("small", history, **FORMS[protocol_name]), SYSTEM)
+        reply = await post(proxy, PATHS[protocol_name], json.dumps(body).encode())
         await one.rounds(1)
     assert reply.status == 200
     [sent] = seen
     assert not sent.get("tools")
-    assert sent.items() >= FORMS[dialect].items()
-    assert len(sent[LISTS[dialect]]) < len(body[LISTS[dialect]])
+    assert sent.items() >= FORMS[protocol_name].items()
+    assert len(sent[LISTS[protocol_name]]) < len(body[LISTS[protocol_name]])
     assert "ours_" not in json.dumps(sent)
     one.whole("wo t")

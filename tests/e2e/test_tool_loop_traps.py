@@ -23,10 +23,10 @@ ENDS = (b"message_stop", b"[DONE]", b"response.completed", b'"finishReason"')
 
 @EACH
 @pytest.mark.parametrize("way", ["w", "wt", "wo w", "wot"])
-async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, dialect: str, way: str):
+async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, protocol_name: str, way: str):
     """The provider says nothing more until the client has heard what it said, in every round."""
-    proxy, rounds = proxies[dialect], 0
-    async with start_reading_agent(proxy, dialect, f"at once {way}", ways=(), stream=True) as one:
+    proxy, rounds = proxies[protocol_name], 0
+    async with start_reading_agent(proxy, protocol_name, f"at once {way}", ways=(), stream=True) as one:
         await prepare_way(one, way)
 
         async def slowly(exchange: ProviderExchange, answer: Answer) -> bool:
@@ -35,7 +35,7 @@ async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, dialect: s
             text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, ReplyText))
             known = len(one.witness.heard) - (exchange.continues is not None)
             await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-            for event in reply_parts.reply_events(dialect, exchange.said, exchange.body):
+            for event in reply_parts.reply_events(protocol_name, exchange.said, exchange.body):
                 await answer.chunk(event)
                 if any(end in event for end in ENDS):
                     break
@@ -53,13 +53,13 @@ async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, dialect: s
         await one.rounds(1)
         one.provider.instead = None
     assert rounds == len(way.split())
-    assert one.witness.problems(dialect) == []
+    assert one.witness.problems(protocol_name) == []
 
 
 @EACH
-async def test_what_was_read_back_is_not_archived_again(proxies: Proxies, dialect: str):
-    proxy = proxies[dialect]
-    async with start_reading_agent(proxy, dialect, "again", ways=("wo w", "o t", "wop t"), every=1) as one:
+async def test_what_was_read_back_is_not_archived_again(proxies: Proxies, protocol_name: str):
+    proxy = proxies[protocol_name]
+    async with start_reading_agent(proxy, protocol_name, "again", ways=("wo w", "o t", "wop t"), every=1) as one:
         await one.until_offered()
         while len(one.folds) < 3:
             await one.rounds(4)
@@ -77,9 +77,11 @@ async def test_what_was_read_back_is_not_archived_again(proxies: Proxies, dialec
 @EACH
 @STREAMED
 @pytest.mark.parametrize("round_", ["first", "second"])
-async def test_an_answer_that_is_empty_is_told_as_an_error(proxies: Proxies, dialect: str, stream: bool, round_: str):
+async def test_an_answer_that_is_empty_is_told_as_an_error(
+    proxies: Proxies, protocol_name: str, stream: bool, round_: str
+):
     """A connection that is closed looks like the end of an answer."""
-    proxy = proxies[dialect]
+    proxy = proxies[protocol_name]
 
     async def empty(exchange: ProviderExchange, answer: Answer) -> bool:
         if (exchange.continues is None) == (round_ == "second"):
@@ -88,7 +90,7 @@ async def test_an_answer_that_is_empty_is_told_as_an_error(proxies: Proxies, dia
         await answer.close()
         return True
 
-    async with start_reading_agent(proxy, dialect, f"empty {stream} {round_}", ways=(), stream=stream) as one:
+    async with start_reading_agent(proxy, protocol_name, f"empty {stream} {round_}", ways=(), stream=stream) as one:
         await prepare_way(one, "wo w")
         before, one.provider.instead = list(one.run.history), empty
         with pytest.raises((openai.OpenAIError, anthropic.AnthropicError, GeminiError, ValueError)):
@@ -98,10 +100,10 @@ async def test_an_answer_that_is_empty_is_told_as_an_error(proxies: Proxies, dia
 
 @EACH
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "document"])
-async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxies, dialect: str, stream: bool):
+async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxies, protocol_name: str, stream: bool):
     """Servers that cut a token in the middle of a character send such replies."""
-    proxy, broken = proxies[dialect], 0
-    async with start_reading_agent(proxy, dialect, f"no utf-8 {stream}", ways=(), stream=stream) as one:
+    proxy, broken = proxies[protocol_name], 0
+    async with start_reading_agent(proxy, protocol_name, f"no utf-8 {stream}", ways=(), stream=stream) as one:
         await prepare_way(one, "wo w")
 
         async def odd(exchange: ProviderExchange, answer: Answer) -> bool:
@@ -109,12 +111,12 @@ async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxi
             text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, ReplyText))
             if stream:
                 told, kind = (
-                    b"".join(reply_parts.reply_events(dialect, exchange.said, exchange.body)),
+                    b"".join(reply_parts.reply_events(protocol_name, exchange.said, exchange.body)),
                     "text/event-stream",
                 )
             else:
                 told, kind = (
-                    json.dumps(reply_parts.reply_document(dialect, exchange.said, exchange.body)).encode(),
+                    json.dumps(reply_parts.reply_document(protocol_name, exchange.said, exchange.body)).encode(),
                     "application/json",
                 )
             told = told.replace(text[-4:].encode(), b"\xff" + text[-3:].encode())

@@ -1,4 +1,4 @@
-"""A model whose provider speaks another protocol is reached by translation, in the client's own dialect."""
+"""A model whose provider speaks another protocol is reached by translation, in the client's own."""
 
 import asyncio
 import json
@@ -104,7 +104,7 @@ async def test_a_thread_that_no_provider_keeps_is_begun_again_and_left_by_the_sd
     assert asked == [1, 3, 5, 7], "each time all that was said"
 
 
-async def test_a_provider_that_is_away_is_told_in_the_clients_dialect(translating: Proxy):
+async def test_a_provider_that_is_away_is_told_in_the_clients_protocol(translating: Proxy):
     body = json.dumps({"model": "clever", "messages": ASK}).encode()
     reply = await post(translating, CHAT.path, body, ("Authorization", f"Bearer {KEY}"))
     assert reply.status in (500, 502, 503)
@@ -112,15 +112,15 @@ async def test_a_provider_that_is_away_is_told_in_the_clients_dialect(translatin
     assert KEY not in str(reply)
 
 
-@pytest.mark.parametrize(("dialect", "model"), [(CHAT, "clever"), (RESPONSES, "clever"), (MESSAGES, "smart")])
+@pytest.mark.parametrize(("protocol", "model"), [(CHAT, "clever"), (RESPONSES, "clever"), (MESSAGES, "smart")])
 async def test_an_error_has_the_id_by_which_the_ledger_knows_it(
-    translating: Proxy, dialect: ProtocolSamples, model: str
+    translating: Proxy, protocol: ProtocolSamples, model: str
 ):
-    label = f"failed-{dialect.name}"
+    label = f"failed-{protocol.name}"
     headers = [("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"), ("x-session-id", label)]
     async with translating.provider(replies_json("<html>", 500)):
-        reply = await ask(translating, "POST", dialect.path, headers, dialect.body("Fail.", model=model))
-    named = reply.header("request-id" if dialect is MESSAGES else "x-request-id")
+        reply = await ask(translating, "POST", protocol.path, headers, protocol.body("Fail.", model=model))
+    named = reply.header("request-id" if protocol is MESSAGES else "x-request-id")
     assert reply.status == 500
     assert named is not None
     assert named in reply.body.decode()
@@ -135,21 +135,21 @@ async def test_what_cannot_be_translated_is_refused_plainly(translating: Proxy):
 
 WAYS = [(CHAT, "clever", MESSAGES), (RESPONSES, "clever", MESSAGES), (MESSAGES, "smart", CHAT)]
 EACH_WAY = pytest.mark.parametrize(
-    ("dialect", "model", "spoken"), WAYS, ids=lambda part: getattr(part, "name", str(part))
+    ("protocol", "model", "spoken"), WAYS, ids=lambda part: getattr(part, "name", str(part))
 )
 
 
-def asked(dialect: ProtocolSamples, model: str, label: str) -> tuple[bytes, list[tuple[str, str]]]:
-    body = dialect.body("Stream.", stream=True, model=model)
+def asked(protocol: ProtocolSamples, model: str, label: str) -> tuple[bytes, list[tuple[str, str]]]:
+    body = protocol.body("Stream.", stream=True, model=model)
     return body, [("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"), ("x-session-id", label)]
 
 
 @EACH_WAY
 async def test_a_provider_that_goes_away_ends_the_stream_in_an_error_and_not_as_it_should(
-    translating: Proxy, dialect: ProtocolSamples, model: str, spoken: ProtocolSamples
+    translating: Proxy, protocol: ProtocolSamples, model: str, spoken: ProtocolSamples
 ):
-    label = f"cut-{dialect.name}"
-    body, headers = asked(dialect, model, label)
+    label = f"cut-{protocol.name}"
+    body, headers = asked(protocol, model, label)
 
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
@@ -157,9 +157,9 @@ async def test_a_provider_that_goes_away_ends_the_stream_in_an_error_and_not_as_
         await answer.last_chunk()
 
     async with translating.provider(script) as provider:
-        reply = await ask(translating, "POST", dialect.path, headers, body)
+        reply = await ask(translating, "POST", protocol.path, headers, body)
     last = reply.body.removesuffix(b"\n\n").rpartition(b"data: ")[2]
-    assert "Connection lost" in dialect.error_of(last)["message"]
+    assert "Connection lost" in protocol.error_of(last)["message"]
     assert (reply.status, reply.ended, len(provider.requests)) == (200, False, 1)
     assert b"one" in reply.body
     (exchange,) = await wait_until(lambda: get_exchanges(translating, label))
@@ -168,9 +168,9 @@ async def test_a_provider_that_goes_away_ends_the_stream_in_an_error_and_not_as_
 
 @EACH_WAY
 async def test_a_client_that_goes_away_stops_the_providers_call(
-    translating: Proxy, dialect: ProtocolSamples, model: str, spoken: ProtocolSamples
+    translating: Proxy, protocol: ProtocolSamples, model: str, spoken: ProtocolSamples
 ):
-    body, headers = asked(dialect, model, f"gone-{dialect.name}")
+    body, headers = asked(protocol, model, f"gone-{protocol.name}")
 
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
@@ -179,7 +179,7 @@ async def test_a_client_that_goes_away_stops_the_providers_call(
 
     async with translating.provider(script) as provider:
         async with connected(translating) as client:
-            await client.ask("POST", dialect.path, headers, body)
+            await client.ask("POST", protocol.path, headers, body)
             await anext(client.pieces(await client.head()))
             client.leave()
         await asyncio.wait_for(provider.all_gone(), 30)

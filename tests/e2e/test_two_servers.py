@@ -35,8 +35,8 @@ def store_in(folder: Path) -> str:
 
 
 @asynccontextmanager
-async def clients_of(proxies: list[Proxy], dialect: str) -> AsyncIterator[list[Client]]:
-    async with connected(proxies[0].url, dialect) as one, connected(proxies[1].url, dialect) as other:
+async def clients_of(proxies: list[Proxy], protocol_name: str) -> AsyncIterator[list[Client]]:
+    async with connected(proxies[0].url, protocol_name) as one, connected(proxies[1].url, protocol_name) as other:
         yield [one, other]
 
 
@@ -82,16 +82,16 @@ async def test_conversations_with_one_opening_are_told_apart_by_a_server_that_wa
 
 @EACH
 async def test_an_agent_that_alternates_between_two_servers_is_compacted_as_by_one(
-    start: Start, tmp_path: Path, dialect: str
+    start: Start, tmp_path: Path, protocol_name: str
 ):
-    settings = PATIENT + config(dialect)
+    settings = PATIENT + config(protocol_name)
     first = start(settings, ACCORDION_STORE=store_in(tmp_path))
     proxies = [first, start_another(start, first, settings)]
-    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat")
     async with (
         first.provider(provider),
-        clients_of(proxies, dialect) as clients,
-        agent(first, dialect) as run,
+        clients_of(proxies, protocol_name) as clients,
+        agent(first, protocol_name) as run,
     ):
         while len(compacted_requests(run)) < 3:
             run.client = clients[len(run.answers) % 2]

@@ -22,7 +22,7 @@ def tokens(reply: Reply) -> int:
 
 async def turn(
     proxy: Proxy,
-    dialect: ProtocolSamples,
+    protocol: ProtocolSamples,
     *texts: str,
     label: str,
     reported: int = 0,
@@ -30,10 +30,10 @@ async def turn(
     **more: Any,
 ) -> Reply:
     """One request of a conversation; the provider reports `reported` tokens of input, or nothing."""
-    script = dialect.answers(given=reported, made=7) if reported else replies_json(SILENT)
+    script = protocol.answers(given=reported, made=7) if reported else replies_json(SILENT)
     async with proxy.provider(script):
-        body = dialect.body(*texts, stream=stream, **more)
-        reply = await post(proxy, dialect.target(stream=stream), body, ("x-accordion-session", label))
+        body = protocol.body(*texts, stream=stream, **more)
+        reply = await post(proxy, protocol.target(stream=stream), body, ("x-accordion-session", label))
     assert reply.status == 200
     return reply
 
@@ -42,11 +42,11 @@ async def turn(
 @pytest.mark.parametrize("status", [200, 400, 500])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_answer_has_the_utilization_headers(
-    proxy: Proxy, dialect: ProtocolSamples, status: int, stream: bool
+    proxy: Proxy, protocol: ProtocolSamples, status: int, stream: bool
 ):
-    script = dialect.answers() if status == 200 else replies_json({"error": {"message": "No."}}, status)
+    script = protocol.answers() if status == 200 else replies_json({"error": {"message": "No."}}, status)
     async with proxy.provider(script):
-        reply = await post(proxy, dialect.target(stream=stream), dialect.body("How full?", stream=stream))
+        reply = await post(proxy, protocol.target(stream=stream), protocol.body("How full?", stream=stream))
     assert reply.status == status
     values = {name: reply.header(f"x-accordion-{name}") or "" for name in OURS}
     assert values["session"].startswith("s-")
@@ -56,8 +56,8 @@ async def test_every_answer_has_the_utilization_headers(
 
 
 @EACH
-async def test_our_own_errors_have_the_utilization_headers_too(proxy: Proxy, dialect: ProtocolSamples):
-    reply = await post(proxy, dialect.path, dialect.body("How full?"))
+async def test_our_own_errors_have_the_utilization_headers_too(proxy: Proxy, protocol: ProtocolSamples):
+    reply = await post(proxy, protocol.path, protocol.body("How full?"))
     assert reply.status == 502
     assert all(reply.header(f"x-accordion-{name}") for name in OURS)
 
@@ -105,13 +105,13 @@ async def test_the_room_for_the_answer_counts_towards_utilization_and_not_as_tok
 
 @EACH
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_reported_usage_is_carried_to_the_next_turn(proxy: Proxy, dialect: ProtocolSamples, stream: bool):
+async def test_reported_usage_is_carried_to_the_next_turn(proxy: Proxy, protocol: ProtocolSamples, stream: bool):
     """The second turn is what was reported for the first, plus our own count of what is new."""
-    talk, told = ("First question.", "First answer.", "Second question?"), f"carried-{dialect.name}-{stream}"
-    plain = [tokens(await turn(proxy, dialect, *talk[:n], label=f"{told}-plain")) for n in (1, 3)]
-    first = await turn(proxy, dialect, *talk[:1], label=told, reported=1000, stream=stream)
-    second = await turn(proxy, dialect, *talk, label=told, reported=1030, stream=stream)
-    third = await turn(proxy, dialect, *talk, "Second answer.", "Third?", label=told)
+    talk, told = ("First question.", "First answer.", "Second question?"), f"carried-{protocol.name}-{stream}"
+    plain = [tokens(await turn(proxy, protocol, *talk[:n], label=f"{told}-plain")) for n in (1, 3)]
+    first = await turn(proxy, protocol, *talk[:1], label=told, reported=1000, stream=stream)
+    second = await turn(proxy, protocol, *talk, label=told, reported=1030, stream=stream)
+    third = await turn(proxy, protocol, *talk, "Second answer.", "Third?", label=told)
     assert tokens(first) == plain[0]
     assert tokens(second) == 1000 + plain[1] - plain[0]
     assert 1030 < tokens(third) < 1060

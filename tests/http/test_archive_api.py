@@ -261,7 +261,7 @@ async def test_a_list_that_cannot_be_had_is_refused(query: str, told: tuple[int,
 # -- histories ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_whole_history_is_a_request_of_its_dialect() -> None:
+async def test_the_whole_history_is_a_request_of_its_protocol() -> None:
     world = small_window_setup()
     session, _ = await folded(world)
     reader, said = archive_reader(world), chat("first", "second", "third", temperature=0)

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
-from tests.histories import DIALECTS, DialectName
+from tests.histories import PROTOCOL_NAMES, ProtocolName
 from tests.http.api_client import client
 from tests.pipeline_setup import PipelineSetup, header
 from tests.writers import LISTS
 
 
 async def recorded(
-    world: PipelineSetup, dialect: DialectName, turns: int, **headers: str
+    world: PipelineSetup, protocol_name: ProtocolName, turns: int, **headers: str
 ) -> tuple[GrowingConversation, str]:
     """A conversation of so many turns, and the path of its session."""
-    talk = GrowingConversation(world, dialect)
+    talk = GrowingConversation(world, protocol_name)
     out = await talk.until(turns, **headers)
     await world.archive.transcripts.flush()
     return talk, f"/accordion/sessions/{header(out, 'x-accordion-session')}"
@@ -26,21 +26,21 @@ def everywhere(config: str = "") -> PipelineSetup:
     return small_window_setup(config=f"archive: {{record: all}}\n{config}")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("turns", [2, COMPACTED_AT, COMPACTED_AT + 2, COMPACTED_AT + 8])
-async def test_the_sent_request_is_the_one_that_the_provider_got(dialect: DialectName, turns: int) -> None:
+async def test_the_sent_request_is_the_one_that_the_provider_got(protocol_name: ProtocolName, turns: int) -> None:
     world = everywhere()
-    talk, path = await recorded(world, dialect, turns)
+    talk, path = await recorded(world, protocol_name, turns)
     world.builder.forget_store()
     answer = client(world).get(f"{path}/sent")
     assert answer.status_code == 200, answer.text
-    assert answer.headers["x-accordion-dialect"] == dialect
+    assert answer.headers["x-accordion-dialect"] == protocol_name
     assert ("x-accordion-compaction-id" in answer.headers) == (turns >= COMPACTED_AT)
     sent, got = json.loads(answer.content), json.loads(talk.forwarded)
     # Gemini's clients send the model's name in the path.
     assert sent == {"model": "gpt-5"} | got
-    entries = json.dumps(got[LISTS[dialect]][-1], separators=(",", ":"), ensure_ascii=False)
-    assert json.dumps(sent[LISTS[dialect]][-1], separators=(",", ":"), ensure_ascii=False) == entries
+    entries = json.dumps(got[LISTS[protocol_name]][-1], separators=(",", ":"), ensure_ascii=False)
+    assert json.dumps(sent[LISTS[protocol_name]][-1], separators=(",", ":"), ensure_ascii=False) == entries
 
 
 async def test_the_sent_request_of_a_labelled_session_is_found_in_its_own_scope() -> None:

@@ -180,7 +180,7 @@ def test_reasoning_before_a_mixed_reply_leaves_with_all_earlier_reasoning() -> N
 
 
 def test_what_thinking_was_bound_to_takes_it_along_where_nothing_was_folded_too() -> None:
-    dialect, thought = READERS["messages"], {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    protocol, thought = READERS["messages"], {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     said = [thought, {"type": "text", "text": "ok"}]
     talk = [
         {"role": "user", "content": "one"},
@@ -188,16 +188,16 @@ def test_what_thinking_was_bound_to_takes_it_along_where_nothing_was_folded_too(
         {"role": "user", "content": "x"},
     ]
     raw = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": talk}).encode()
-    shown = without_compaction(BodyReader().read(dialect, raw, TENANT))
+    shown = without_compaction(BodyReader().read(protocol, raw, TENANT))
     before = replace_with_insertion(
         replace(shown, spans=((0, 0, False), (1, 1, False), (2, 2, False))), 1, 0, user_message("recalled")
     )
 
     def written(wire: bytes) -> Message:
-        made = dialect.read_message(wire)
+        made = protocol.read_message(wire)
         return Message(b"", made.role, made.parts, wire)
 
-    bare = drop_bound_thinking(dialect, shown, before, written)
+    bare = drop_bound_thinking(protocol, shown, before, written)
     assert [json.loads(each.wire) for each in bare.conversation.messages] == [
         talk[0],
         {"role": "assistant", "content": said[1:]},

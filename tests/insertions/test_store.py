@@ -35,37 +35,38 @@ from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
-from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, SCOPE, TENANT, WINDOW, long_history, read
+from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
-from tests.histories import DialectName, body
+from tests.histories import ProtocolName, body
 
 Json = dict[str, Any]
-WEAVERS: dict[DialectName, ArtifactToolProtocol] = {
+WEAVERS: dict[ProtocolName, ArtifactToolProtocol] = {
     "chat": ChatArtifactTool(),
     "responses": ResponsesArtifactTool(),
     "messages": MessagesArtifactTool(),
 }
-NAMES: tuple[DialectName, ...] = tuple(WEAVERS)
+NAMES: tuple[ProtocolName, ...] = tuple(WEAVERS)
 TOOL = ToolDefinition("read_artifact", "Reads what was archived.", b'{"type":"object","properties":{}}')
 
 
 # -- what a provider says, and what a client keeps of it ---------------------------------------------------------------
 
 
-def reply(dialect: DialectName, text: str, calls: dict[str, str]) -> list[Json]:
+def reply(protocol_name: ProtocolName, text: str, calls: dict[str, str]) -> list[Json]:
     """A reply's entries in the request's form; `calls` are names by id."""
-    if dialect == "chat":
+    if protocol_name == "chat":
         function = [
             {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}
             for call, name in calls.items()
         ]  # fmt: skip
         return [{"role": "assistant", "content": text or None, **({"tool_calls": function} if calls else {})}]
-    if dialect == "responses":
+    if protocol_name == "responses":
         said = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}]
         made = [
             {"type": "function_call", "call_id": call, "name": name, "arguments": "{}"} for call, name in calls.items()
@@ -76,10 +77,10 @@ def reply(dialect: DialectName, text: str, calls: dict[str, str]) -> list[Json]:
     return [{"role": "assistant", "content": [*blocks, *used]}]
 
 
-def results(dialect: DialectName, calls: list[str]) -> list[Json]:
-    if dialect == "chat":
+def results(protocol_name: ProtocolName, calls: list[str]) -> list[Json]:
+    if protocol_name == "chat":
         return [{"role": "tool", "tool_call_id": call, "content": f"result of {call}"} for call in calls]
-    if dialect == "responses":
+    if protocol_name == "responses":
         return [{"type": "function_call_output", "call_id": call, "output": f"result of {call}"} for call in calls]
     blocks = [{"type": "tool_result", "tool_use_id": call, "content": f"result of {call}"} for call in calls]
     return [{"role": "user", "content": blocks}] if blocks else []
@@ -93,16 +94,16 @@ def wires(entries: list[Json]) -> tuple[bytes, ...]:
 class ComposedConversation:
     """A client whose first messages are folded, and a provider that reads back."""
 
-    dialect: DialectName
+    protocol_name: ProtocolName
     entries: list[Json] = field(default_factory=list)
     insertions: list[Insertion] = field(default_factory=list)
     tools: bool = True
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.spoken, self.tool_protocol = DIALECTS[self.dialect], WEAVERS[self.dialect]
+        self.spoken, self.tool_protocol = PROTOCOLS[self.protocol_name], WEAVERS[self.protocol_name]
         self.listing = self.spoken.messages_field
-        self.request = body(long_history(3, words=4), self.dialect)
+        self.request = body(long_history(3, words=4), self.protocol_name)
         if not self.tools:
             del self.request["tools"]
         self.entries = self.request[self.listing]
@@ -115,7 +116,7 @@ class ComposedConversation:
 
     @property
     def client(self) -> Conversation:
-        return read({**self.request, self.listing: self.entries}, self.dialect)
+        return read({**self.request, self.listing: self.entries}, self.protocol_name)
 
     def folded(self, covered: int = 0) -> CompactedConversation:
         client, covered = self.client, covered or self.covered
@@ -161,7 +162,7 @@ class ComposedConversation:
 
     def says(self, text: str) -> None:
         said = {"role": "user", "content": text}
-        self.entries.append({"type": "message", **said} if self.dialect == "responses" else said)
+        self.entries.append({"type": "message", **said} if self.protocol_name == "responses" else said)
 
     def reply(self, ours: int, theirs: int, *, mixed: bool = False, text: str = "") -> list[bytes]:
         """A reply in which our tool is called `ours` times, a round each, and then the client's `theirs` times; with
@@ -182,24 +183,24 @@ class ComposedConversation:
             self.insertions.append(
                 ToolRoundInsertion(self.client.chain[-1], tuple(rounds), tuple(calls), visible, float(self.number))
             )
-        if self.dialect == "responses":
+        if self.protocol_name == "responses":
             # Items are kept one by one.
-            self.entries += [entry for text in [*shown, end] for entry in reply(self.dialect, text, {})]
-            self.entries += reply(self.dialect, "", calls)
+            self.entries += [entry for text in [*shown, end] for entry in reply(self.protocol_name, text, {})]
+            self.entries += reply(self.protocol_name, "", calls)
         else:
-            self.entries += reply(self.dialect, visible, calls)
-        self.entries += results(self.dialect, list(calls))
+            self.entries += reply(self.protocol_name, visible, calls)
+        self.entries += results(self.protocol_name, list(calls))
         return [wire for each in rounds for wire in (*each.response, *each.results)]
 
     def _build_round(self, said: str, calls: dict[str, str]) -> ToolRound:
         ours = [ArtifactToolResult(call, f"page of {call}") for call, name in calls.items() if name == TOOL.name]
         return ToolRound(
-            wires(reply(self.dialect, said, calls)), self.tool_protocol.render_results(ours, "read_artifact")
+            wires(reply(self.protocol_name, said, calls)), self.tool_protocol.render_results(ours, "read_artifact")
         )
 
 
 def problems(of: CompactedConversation) -> list[str]:
-    return DIALECTS[of.conversation.dialect].find_problems(of.conversation.messages)
+    return PROTOCOLS[of.conversation.protocol_name].find_problems(of.conversation.messages)
 
 
 def same(one: list[bytes], other: list[bytes]) -> bool:
@@ -210,9 +211,9 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
 # -- a list with overlays ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_without_a_fold_nothing_but_our_tool_is_added(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, TENANT)
     assert compose_once(talk.spoken, talk.tool_protocol, plain, (), None, read_one) is plain
     shown = compose_once(talk.spoken, talk.tool_protocol, plain, (), TOOL, read_one)
@@ -220,10 +221,10 @@ def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
     assert shown.conversation.tools == (*plain.conversation.tools, *shown.conversation.tools[-1:])
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectName):
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_without_a_fold_what_was_read_stands_where_it_was_read(protocol_name: ProtocolName):
     """A sub-agent reads what others' texts name before anything of its own was folded."""
-    talk, cache = ComposedConversation(dialect), CompositionCache()
+    talk, cache = ComposedConversation(protocol_name), CompositionCache()
 
     def sent() -> list[bytes]:
         read_one = talk.reader.reader_for(talk.spoken, TENANT)
@@ -248,9 +249,9 @@ def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectN
         before = now
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_without_insertions_only_our_tool_is_added_behind_the_clients(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_without_insertions_only_our_tool_is_added_behind_the_clients(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     folded, shown = talk.folded(), talk.compose()
     assert shown.conversation.messages == folded.conversation.messages
     assert shown.origins == folded.origins
@@ -260,9 +261,9 @@ def test_without_insertions_only_our_tool_is_added_behind_the_clients(dialect: D
     assert {**now, "tools": 0} == {**before, "tools": 0}
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(dialect: DialectName):
-    talk, meter = ComposedConversation(dialect), TokenMeter(WordCounter())
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(protocol_name: ProtocolName):
+    talk, meter = ComposedConversation(protocol_name), TokenMeter(WordCounter())
     folded = talk.folded().conversation
     before = meter.measure(folded, WINDOW)
     now = meter.measure(talk.compose().conversation, WINDOW)
@@ -273,17 +274,17 @@ def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(d
     assert talk.compose(other).conversation.overhead_key != talk.compose().conversation.overhead_key
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_request_that_cannot_have_our_tool_keeps_its_own(dialect: DialectName):
-    talk = ComposedConversation(dialect, tools=False)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_a_request_that_cannot_have_our_tool_keeps_its_own(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name, tools=False)
     ruled_out = {"chat": {"n": 2}, "responses": {"max_tool_calls": 3}, "messages": {"output_format": {"type": "x"}}}
-    talk.request |= ruled_out[dialect]
+    talk.request |= ruled_out[protocol_name]
     assert talk.compose() == talk.folded()
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_tool_rounds_stand_where_the_provider_saw_them(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_tool_rounds_stand_where_the_provider_saw_them(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     before = talk.sent()
     told = talk.reply(2, 0)
     talk.says("And now?")
@@ -293,9 +294,9 @@ def test_tool_rounds_stand_where_the_provider_saw_them(dialect: DialectName):
     assert not problems(talk.compose())
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_call_of_ours_beside_the_clients_is_answered_with_them(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_a_call_of_ours_beside_the_clients_is_answered_with_them(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     before = talk.sent()
     told = talk.reply(2, 2, mixed=True)
     now = talk.sent()
@@ -304,12 +305,12 @@ def test_a_call_of_ours_beside_the_clients_is_answered_with_them(dialect: Dialec
     answer = b"".join(now[len(before) + len(told) - 1 :])
     places = [answer.index(each) for each in (b"page of our_1_m", b"result of call_1_0", b"result of call_1_1")]
     # The items of Responses may stand in any order behind their calls.
-    assert places == sorted(places) or dialect == "responses"
+    assert places == sorted(places) or protocol_name == "responses"
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_tool_rounds_that_end_at_the_next_anchor_do_not_hide_its_insertion(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_tool_rounds_that_end_at_the_next_anchor_do_not_hide_its_insertion(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     for _ in range(3):
         talk.reply(1, 1, mixed=True)
     talk.build_recall()
@@ -319,26 +320,26 @@ def test_tool_rounds_that_end_at_the_next_anchor_do_not_hide_its_insertion(diale
     assert not problems(talk.compose())
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_recall_is_the_last_that_is_said_and_speakers_alternate(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_a_recall_is_the_last_that_is_said_and_speakers_alternate(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     talk.build_recall()
     sent = [json.loads(wire) for wire in talk.sent()]
     assert "Recalled" in json.dumps(sent[-1])
-    assert ("What is next?" in json.dumps(sent[-1])) is (dialect != "responses")
+    assert ("What is next?" in json.dumps(sent[-1])) is (protocol_name != "responses")
     talk.reply(0, 1)
     talk.build_recall("Recalled: 43.")
     sent = [json.loads(wire) for wire in talk.sent()]
     assert "Recalled: 43." in json.dumps(sent[-1])
-    if dialect == "messages":
+    if protocol_name == "messages":
         roles = [entry["role"] for entry in sent]
         assert all(one != other for one, other in pairwise(roles))
         assert [block["type"] for block in sent[-1]["content"]] == ["tool_result", "text"]
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_recall_and_tool_rounds_at_one_anchor_keep_their_order(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_a_recall_and_tool_rounds_at_one_anchor_keep_their_order(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     talk.build_recall()
     before = talk.sent()
     told = talk.reply(1, 0)
@@ -346,18 +347,18 @@ def test_a_recall_and_tool_rounds_at_one_anchor_keep_their_order(dialect: Dialec
     assert talk.sent()[: len(before) + len(told)] == [*before, *told]
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_another_reply_than_the_recorded_one_is_left_as_the_client_has_it(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_another_reply_than_the_recorded_one_is_left_as_the_client_has_it(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     talk.reply(1, 0, text="The answer.")
-    talk.entries[-1:] = reply(dialect, "Another answer.", {})
+    talk.entries[-1:] = reply(protocol_name, "Another answer.", {})
     talk.says("Go on.")
     assert talk.compose().conversation.messages == talk.folded().conversation.messages
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_of_several_responses_to_a_request_the_continued_one_is_inserted(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_of_several_responses_to_a_request_the_continued_one_is_inserted(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     start = len(talk.entries)
     talk.reply(1, 0, text="One answer.")
     first = talk.entries[start:]
@@ -372,9 +373,9 @@ def test_of_several_responses_to_a_request_the_continued_one_is_inserted(dialect
         assert other not in sent
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_fold_drops_what_stood_behind_what_it_covers(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_a_fold_drops_what_stood_behind_what_it_covers(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     talk.build_recall()
     talk.reply(1, 0)
     talk.says("The second.")
@@ -383,7 +384,7 @@ def test_a_fold_drops_what_stood_behind_what_it_covers(dialect: DialectName):
     talk.says("The third.")
     # In Responses the reply is two items.
     end = len(talk.client.messages)
-    anchor = end - (3 if dialect == "responses" else 2)
+    anchor = end - (3 if protocol_name == "responses" else 2)
     said = b"".join(talk.sent(covered=anchor))
     assert b"our_2_0" not in said
     assert b"Recalled: 42." not in said
@@ -395,9 +396,9 @@ def test_a_fold_drops_what_stood_behind_what_it_covers(dialect: DialectName):
     assert covered == talk.rendering.render_entries(talk.spoken, talk.folded(end - 1))
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_an_insertion_that_makes_the_list_illegal_is_left_out_alone(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_an_insertion_that_makes_the_list_illegal_is_left_out_alone(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     talk.reply(1, 0)
     talk.says("The second.")
     talk.reply(1, 0)
@@ -427,9 +428,9 @@ def test_an_insertion_between_a_call_and_its_result_is_left_out():
     assert talk.sent() == talk.rendering.render_entries(talk.spoken, talk.folded())
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_a_request_without_tools_gets_no_calls_inserted(dialect: DialectName):
-    talk = ComposedConversation(dialect, tools=False)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_a_request_without_tools_gets_no_calls_inserted(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name, tools=False)
     talk.build_recall()
     talk.reply(1, 0)
     talk.says("Go on.")
@@ -437,13 +438,13 @@ def test_a_request_without_tools_gets_no_calls_inserted(dialect: DialectName):
     said = b"".join(talk.sent(offer=None))
     assert b"our_2_0" not in said
     assert b"Recalled" in said
-    talk.request["tools"] = body(long_history(1), dialect)["tools"]
+    talk.request["tools"] = body(long_history(1), protocol_name)["tools"]
     assert b"our_2_0" in b"".join(talk.sent(offer=None))
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(dialect: DialectName):
-    talk, meter = ComposedConversation(dialect), TokenMeter(WordCounter())
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(protocol_name: ProtocolName):
+    talk, meter = ComposedConversation(protocol_name), TokenMeter(WordCounter())
     talk.build_recall()
     talk.reply(2, 1)
     talk.build_recall("Recalled: 43 and more.")
@@ -462,16 +463,16 @@ def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(dialect:
     assert len(set(whole.conversation.chain)) == len(whole.conversation.chain)
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_origins_tell_the_clients_own_from_what_was_put_in(dialect: DialectName):
-    talk = ComposedConversation(dialect)
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_origins_tell_the_clients_own_from_what_was_put_in(protocol_name: ProtocolName):
+    talk = ComposedConversation(protocol_name)
     talk.reply(1, 0)
     talk.says("Go on.")
     shown, client = talk.compose(), talk.client
     for message, origin in zip(shown.conversation.messages, shown.origins, strict=True):
         if origin >= 0:
             assert client.messages[origin] == message
-    assert shown.origins.count(INSERTED) == (4 if dialect == "responses" else 3)
+    assert shown.origins.count(INSERTED) == (4 if protocol_name == "responses" else 3)
     assert shown.origins[-1] == len(client.messages) - 1
 
 
@@ -491,13 +492,13 @@ def test_a_fold_keeps_its_cache_breakpoint_where_it_was_when_something_is_put_in
 moves = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans()), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("protocol_name", NAMES)
 @given(moves=moves, early=st.integers(0, 2))
 @settings(max_examples=60, deadline=None)
 def test_each_list_begins_with_the_one_that_was_sent_before_it(
-    dialect: DialectName, moves: list[tuple[int, int, bool, bool]], early: int
+    protocol_name: ProtocolName, moves: list[tuple[int, int, bool, bool]], early: int
 ):
-    talk = ComposedConversation(dialect)
+    talk = ComposedConversation(protocol_name)
     before: list[bytes] = []
     for ours, theirs, mixed, recalls in moves:
         if recalls:
@@ -570,9 +571,9 @@ def test_later_insertions_extend_the_cached_list():
     assert tool_protocol.asked == before
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(dialect: DialectName):
-    talk, cache = ComposedConversation(dialect), CompositionCache()
+@pytest.mark.parametrize("protocol_name", NAMES)
+def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(protocol_name: ProtocolName):
+    talk, cache = ComposedConversation(protocol_name), CompositionCache()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
@@ -589,7 +590,7 @@ def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(dialect:
         assert any(b"our_7_0" in message.wire for message in shown.conversation.messages) == comes
 
 
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("protocol_name", NAMES)
 @given(
     moves=st.lists(
         st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 9)), max_size=14
@@ -597,9 +598,9 @@ def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(dialect:
 )
 @settings(max_examples=60, deadline=None)
 def test_incremental_composition_equals_a_fresh_one_after_growth_rewind_or_change(
-    dialect: DialectName, moves: list[tuple[int, int, bool, bool, int]]
+    protocol_name: ProtocolName, moves: list[tuple[int, int, bool, bool, int]]
 ):
-    talk, cache = ComposedConversation(dialect), CompositionCache()
+    talk, cache = ComposedConversation(protocol_name), CompositionCache()
     for ours, theirs, mixed, recalls, other in moves:
         if recalls:
             talk.build_recall()

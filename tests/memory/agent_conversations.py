@@ -9,7 +9,7 @@ from typing import Any
 
 from accordion.model.conversation import Conversation
 from tests.compaction.compactor_setup import conversation, read
-from tests.histories import Call, DialectName, History, HistoryRound, Turn
+from tests.histories import Call, History, HistoryRound, ProtocolName, Turn
 from tests.recordings import RECORDINGS
 
 CLAUDE_CODE = ("coding_claude_code.jsonl.gz", "coding_claude_code_joined.jsonl.gz")
@@ -19,17 +19,21 @@ ToolStep = tuple[str, dict[str, Any], str]
 
 
 def conversation_of_calls(
-    *did: ToolStep, said: str = "Please do it.", system: str = "", answer: str = "", dialect: DialectName = "chat"
+    *did: ToolStep,
+    said: str = "Please do it.",
+    system: str = "",
+    answer: str = "",
+    protocol_name: ProtocolName = "chat",
 ):
     """A user asks for something, an agent makes calls one after the other."""
     rounds = tuple(HistoryRound((Call(f"call_{at}", *each),)) for at, each in enumerate(did))
-    return conversation(History((Turn((said,), rounds, answer),), system), dialect)
+    return conversation(History((Turn((said,), rounds, answer),), system), protocol_name)
 
 
-def conversation_of_texts(*said: str, dialect: DialectName = "chat") -> Conversation:
+def conversation_of_texts(*said: str, protocol_name: ProtocolName = "chat") -> Conversation:
     """A user and an agent in turn."""
     turns = [Turn((one,), (), other) for one, other in zip(said[::2], [*said[1::2], ""], strict=False)]
-    return conversation(History(tuple(turns)), dialect)
+    return conversation(History(tuple(turns)), protocol_name)
 
 
 def recorded_runs(*files: str) -> Iterator[tuple[str, list[dict[str, Any]], Conversation]]:

@@ -9,8 +9,9 @@ from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.model.conversation import Conversation
 from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS
 from tests.archive.archive_setup import TENANT, ArchiveSetup
-from tests.compaction.compactor_setup import DIALECTS, read
+from tests.compaction.compactor_setup import read
 from tests.fakes import FakeTasks
 from tests.memory.fake_memories import FakeMemories
 
@@ -71,7 +72,7 @@ class CompactionSetup:
     def __init__(self, narrator: Narrator | None = None) -> None:
         self.archive, self.memories = ArchiveSetup(), FakeMemories()
         self.clock = self.archive.clock
-        conversations = RecordedConversations(self.archive.transcripts, DIALECTS, FakeTasks())
+        conversations = RecordedConversations(self.archive.transcripts, PROTOCOLS, FakeTasks())
         self.compactions = ConversationCompactor(
             self.memories, conversations, FakeTasks(), self.clock, self.archive.erasures, narrator
         )

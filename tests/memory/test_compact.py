@@ -15,9 +15,9 @@ from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.self_contained import find_claims
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Memory
+from accordion.protocols.registry import PROTOCOLS
 from accordion.server.event_loop import LoopTasks
 from tests.archive.archive_setup import OTHER, TENANT
-from tests.compaction.compactor_setup import DIALECTS
 from tests.fakes import FakeTasks
 from tests.memory.compaction_setup import ID, SYSTEM, build_setup, entry, talk, tool_call
 
@@ -216,7 +216,7 @@ async def test_messages_that_are_not_kept_any_more_are_named():
             wires = await setup.archive.transcripts.read(tenant, session, first, last)
             return [None if at in {3, 7} else wire for at, wire in enumerate(wires)]
 
-    setup.compactions = replace(setup.compactions, conversations=RecordedConversations(Lossy(), DIALECTS, FakeTasks()))
+    setup.compactions = replace(setup.compactions, conversations=RecordedConversations(Lossy(), PROTOCOLS, FakeTasks()))
     with pytest.raises(NotFound, match="no longer stored: 3, 7") as error:
         await setup.compact(2, 9, search=False)
     assert error.value.code == "range_not_recorded"

@@ -20,9 +20,9 @@ from accordion.memory.session_text import find_latest_plan
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.archive.archive_setup import OTHER, TENANT, ArchiveSetup
-from tests.compaction.compactor_setup import DIALECTS
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.agent_conversations import conversation_of_calls
 from tests.memory.fake_memories import FakeMemories
@@ -70,7 +70,7 @@ class SessionSetup:
         search = MemorySearch(memories, NoVectors(), self.clock)
         recordings = recordings or self.archive.transcripts
         return SessionMemories(
-            memories, RecordedConversations(recordings, DIALECTS, FakeTasks()), search, FakeTasks(), self.clock
+            memories, RecordedConversations(recordings, PROTOCOLS, FakeTasks()), search, FakeTasks(), self.clock
         )
 
     async def record(self, session: str = "s-1", tenant: TenantScope = TENANT) -> None:

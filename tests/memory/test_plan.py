@@ -8,7 +8,7 @@ from accordion.memory.plan import UNAPPLIED, SessionPlan
 from accordion.memory.sections import PLAN, extract_plan, parse_sections
 from accordion.memory.session_text import find_latest_plan, write_session_text
 from accordion.memory.todos import status_mark
-from tests.histories import DIALECTS
+from tests.histories import PROTOCOL_NAMES
 from tests.memory.agent_conversations import (
     CLAUDE_CODE,
     ToolStep,
@@ -126,9 +126,9 @@ def test_a_users_plan_is_kept_to_its_last_character() -> None:
 # -- plan files -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_plan_file_comes_before_a_todo_list_and_is_verbatim(dialect) -> None:
-    found = plan(write_call(), todos(("other", "pending")), dialect=dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_plan_file_comes_before_a_todo_list_and_is_verbatim(protocol_name) -> None:
+    found = plan(write_call(), todos(("other", "pending")), protocol_name=protocol_name)
     assert (found.source, found.label, found.text) == ("workflow", "workflow (/srv/app/IMPL_PLAN.md)", TEXT)
 
 
@@ -280,12 +280,12 @@ def test_a_plan_approved_without_a_file_is_kept_and_one_that_was_rejected_is_not
 # -- to-do lists ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("name", ["TodoWrite", "todo_write", "todowrite", "write_todos", "mcp__x__todo_write"])
-def test_a_todo_list_is_given_with_its_marks(name, dialect) -> None:
+def test_a_todo_list_is_given_with_its_marks(name, protocol_name) -> None:
     old = todos(("one", "in_progress"), ("two", "pending"), name=name)
     new = todos(("one", "completed"), ("two: `x`", "in_progress"), ("three", "pending"), ("4", "cancelled"), name=name)
-    found = plan(old, new, dialect=dialect)
+    found = plan(old, new, protocol_name=protocol_name)
     assert found.source == "todo"
     assert found.text == "- [x] one\n- [>] two: `x`\n- [ ] three\n- [-] 4"
     assert found.open == ("two: `x` (in progress)", "three")
@@ -293,7 +293,7 @@ def test_a_todo_list_is_given_with_its_marks(name, dialect) -> None:
 
 def test_codex_update_plan_is_a_todo_list() -> None:
     steps = [{"step": "Read", "status": "completed"}, {"step": "Write", "status": "in_progress"}]
-    found = plan(("update_plan", {"explanation": "why", "plan": steps}, "Plan updated"), dialect="responses")
+    found = plan(("update_plan", {"explanation": "why", "plan": steps}, "Plan updated"), protocol_name="responses")
     assert (found.label, found.text, found.explanation) == ("todo (update_plan)", "- [x] Read\n- [>] Write", "why")
 
 
@@ -346,10 +346,10 @@ def test_a_todo_call_that_failed_is_left_out_and_an_emptied_list_is_none() -> No
 # -- what was said ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(dialect) -> None:
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(protocol_name) -> None:
     said = "Hello.\n\nHere's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it\n\nThanks!"
-    found = find_latest_plan(conversation_of_texts(said, "I see.", "Go on.", dialect=dialect))
+    found = find_latest_plan(conversation_of_texts(said, "I see.", "Go on.", protocol_name=protocol_name))
     assert found is not None
     assert (found.source, found.text) == (
         "user-stated", "Here's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it"

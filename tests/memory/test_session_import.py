@@ -17,7 +17,7 @@ from accordion.memory.session_import import (
 from accordion.model.memories import Memory
 from tests.archive.archive_setup import OTHER, TENANT
 from tests.compaction.compactor_setup import conversation
-from tests.histories import DIALECTS, Call, History, HistoryRound, Turn
+from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, Turn
 from tests.memory.agent_conversations import conversation_of_calls, conversation_of_texts
 from tests.memory.fake_memories import FakeMemories
 
@@ -55,17 +55,20 @@ def test_several_memories_are_asked_for_at_once_each_once() -> None:
     assert requested_ids(f"Please import memories {ID} and {OTHER_ID}, that is {ID.lower()}") == (ID, OTHER_ID)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_only_the_newest_words_of_the_user_count(dialect) -> None:
-    assert find_requested_ids(conversation_of_texts("Hi", "Hello", ASK, dialect=dialect)) == (ID,)
-    assert find_requested_ids(conversation_of_texts(ASK, "Done", "Thanks", dialect=dialect)) == ()
-    assert find_requested_ids(conversation_of_texts("Hi", ASK, dialect=dialect)) == ()
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_only_the_newest_words_of_the_user_count(protocol_name) -> None:
+    assert find_requested_ids(conversation_of_texts("Hi", "Hello", ASK, protocol_name=protocol_name)) == (ID,)
+    assert find_requested_ids(conversation_of_texts(ASK, "Done", "Thanks", protocol_name=protocol_name)) == ()
+    assert find_requested_ids(conversation_of_texts("Hi", ASK, protocol_name=protocol_name)) == ()
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_tools_result_asks_for_nothing_and_neither_does_an_agent_at_work(dialect) -> None:
-    assert find_requested_ids(conversation_of_calls(("read", {"path": "x"}, ASK), dialect=dialect)) == ()
-    assert find_requested_ids(conversation_of_calls(("read", {"path": "x"}, "y"), said=ASK, dialect=dialect)) == ()
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_tools_result_asks_for_nothing_and_neither_does_an_agent_at_work(protocol_name) -> None:
+    assert find_requested_ids(conversation_of_calls(("read", {"path": "x"}, ASK), protocol_name=protocol_name)) == ()
+    assert (
+        find_requested_ids(conversation_of_calls(("read", {"path": "x"}, "y"), said=ASK, protocol_name=protocol_name))
+        == ()
+    )
 
 
 def test_words_that_a_user_adds_to_results_count() -> None:

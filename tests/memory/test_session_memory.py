@@ -13,7 +13,7 @@ from accordion.model.conversation import Conversation, Text, ToolCall, ToolResul
 from accordion.model.errors import BadRequest
 from tests.compaction.compactor_setup import conversation
 from tests.compaction.compactor_setup import read as read_request
-from tests.histories import DIALECTS, Call, DialectName, History, HistoryRound, Turn, histories
+from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, ProtocolName, Turn, histories
 from tests.memory.agent_conversations import (
     CLAUDE_CODE,
     ToolStep,
@@ -96,18 +96,20 @@ def works(draw: st.DrawFn) -> History:
     return History(tuple(turns), draw(st.sampled_from(("", "Working directory: /srv/app", "<cwd>D:\\app</cwd>"))))
 
 
-@given(works(), st.sampled_from(DIALECTS))
-def test_a_session_memory_has_its_fourteen_sections_in_order_whatever_was_said(made, dialect: DialectName) -> None:
-    text = write_session_text(conversation(made, dialect))
+@given(works(), st.sampled_from(PROTOCOL_NAMES))
+def test_a_session_memory_has_its_fourteen_sections_in_order_whatever_was_said(
+    made, protocol_name: ProtocolName
+) -> None:
+    text = write_session_text(conversation(made, protocol_name))
     found = parse_sections(text)
     assert tuple(found) == TITLES
     assert render_sections(found) == text
     assert all(content.strip() for content in found.values())
 
 
-@given(works(), st.sampled_from(DIALECTS))
-def test_every_path_and_every_statement_is_in_the_conversation(made, dialect: DialectName) -> None:
-    held = conversation(made, dialect)
+@given(works(), st.sampled_from(PROTOCOL_NAMES))
+def test_every_path_and_every_statement_is_in_the_conversation(made, protocol_name: ProtocolName) -> None:
+    held = conversation(made, protocol_name)
     found, source = parse_sections(write_session_text(held)), all_text(held)
     root = found["Project Root"]
     assert root == NONE or root in source
@@ -125,9 +127,9 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, dialect: Di
 
 
 @settings(max_examples=40)
-@given(histories(), st.sampled_from(DIALECTS))
-def test_any_history_at_all_has_a_session_memory(made, dialect: DialectName) -> None:
-    assert tuple(parse_sections(write_session_text(conversation(made, dialect)))) == TITLES
+@given(histories(), st.sampled_from(PROTOCOL_NAMES))
+def test_any_history_at_all_has_a_session_memory(made, protocol_name: ProtocolName) -> None:
+    assert tuple(parse_sections(write_session_text(conversation(made, protocol_name)))) == TITLES
 
 
 @pytest.mark.skipif(not (RECORDINGS / CLAUDE_CODE[0]).exists(), reason="the recorded runs are not here")
@@ -149,10 +151,10 @@ def test_recorded_runs_have_session_memories_with_nothing_invented(file: str) ->
 # -- single sections -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_the_root_is_where_the_client_says_that_it_works(dialect) -> None:
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_the_root_is_where_the_client_says_that_it_works(protocol_name) -> None:
     for system in ("<env>\nWorking directory: /srv/app\nIs directory a git repo: Yes\n</env>", "<cwd>/srv/app</cwd>"):
-        found = sections(edit("src/gate.py"), system=system, dialect=dialect)
+        found = sections(edit("src/gate.py"), system=system, protocol_name=protocol_name)
         assert found["Project Root"] == "/srv/app"
         assert found["Working Files (Modified)"] == "- /srv/app/src/gate.py (role: main implementation, 1 edit)"
 

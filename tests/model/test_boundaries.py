@@ -17,7 +17,7 @@ from tests.compaction.view_samples import (
     result_message,
     user_message,
 )
-from tests.histories import DIALECTS, DialectName, History, histories
+from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 
 ids = st.sampled_from(["a", "b", "c"])
 parts = st.one_of(
@@ -53,10 +53,10 @@ def test_no_group_parts_a_call_from_its_result(messages: list[Message]) -> None:
         assert group_of[result] == group_of[call]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories())
-def test_no_group_parts_a_batch_or_reasoning_from_what_it_led_to(dialect: DialectName, history: History) -> None:
-    messages = read(history, dialect).messages
+def test_no_group_parts_a_batch_or_reasoning_from_what_it_led_to(protocol_name: ProtocolName, history: History) -> None:
+    messages = read(history, protocol_name).messages
     group_of = {i: number for number, (a, b) in enumerate(find_indivisible_groups(messages)) for i in range(a, b + 1)}
     by_id = {
         part.call_id: index for index, each in enumerate(messages) for part in each.parts if isinstance(part, ToolCall)
@@ -69,10 +69,10 @@ def test_no_group_parts_a_batch_or_reasoning_from_what_it_led_to(dialect: Dialec
             assert group_of[index] == group_of[index + 1]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories())
-def test_rounds_that_follow_each_other_may_be_parted(dialect: DialectName, history: History) -> None:
-    found = find_indivisible_groups(read(history, dialect).messages)
+def test_rounds_that_follow_each_other_may_be_parted(protocol_name: ProtocolName, history: History) -> None:
+    found = find_indivisible_groups(read(history, protocol_name).messages)
     said = sum(1 + len(turn.rounds) + bool(turn.answer) for turn in history.turns)
     assert len(found) >= said
 

@@ -332,8 +332,8 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
         found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
         messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
     tenant = world.forward.tenants.identify({}).tenant
-    dialects = PROTOCOLS
-    texts = {name: await world.builder.artifact_text(name, tenant, dialects) for name in found}
+    protocols = PROTOCOLS
+    texts = {name: await world.builder.artifact_text(name, tenant, protocols) for name in found}
     assert len(texts) > 2
     assert None not in texts.values()
 

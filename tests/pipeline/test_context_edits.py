@@ -38,7 +38,7 @@ class Translator:
     def __init__(self, *answers: FakeReply) -> None:
         self.answers, self.bodies = list(answers), list[Json]()
 
-    async def send(self, dialect: str, body: bytes, *_more: Any) -> FakeReply:
+    async def send(self, protocol_name: str, body: bytes, *_more: Any) -> FakeReply:
         self.bodies.append(json.loads(body))
         return self.answers.pop(0)
 
@@ -265,7 +265,7 @@ async def test_cleared_content_can_be_read_by_its_reference() -> None:
     world, _ = translated()
 
     class ReadingTranslator(Translator):
-        async def send(self, dialect: str, body: bytes, *_more: Any) -> FakeReply:
+        async def send(self, protocol_name: str, body: bytes, *_more: Any) -> FakeReply:
             self.bodies.append(json.loads(body))
             if len(self.bodies) == 2:
                 return message()
@@ -461,7 +461,7 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
     output = json.loads((await world.ask(COMPACT, codex(12)))[1])["output"]
 
     class ReadingTranslator(Translator):
-        async def send(self, dialect: str, body: bytes, *_more: Any) -> FakeReply:
+        async def send(self, protocol_name: str, body: bytes, *_more: Any) -> FakeReply:
             self.bodies.append(json.loads(body))
             if len(self.bodies) == 2:
                 return response()

@@ -212,7 +212,7 @@ class Translator:
     def __init__(self) -> None:
         self.bodies: list[Any] = []
 
-    async def send(self, dialect: str, body: Any, *_: Any) -> FakeReply:
+    async def send(self, protocol_name: str, body: Any, *_: Any) -> FakeReply:
         self.bodies.append(body)
         return FakeReply(pieces=(json.dumps(reply(len(self.bodies) - 1)).encode(),))
 

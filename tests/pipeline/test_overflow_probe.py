@@ -29,14 +29,14 @@ from accordion.providers.http.transport import AiohttpTransport
 from tests.accounting.test_overflow import OPENAI_RESPONSES, ORDINARY, OVERFLOWS, anthropic
 from tests.fakes import FakeClock, FakeReply
 from tests.loopback import Answer, Loopback, Recorded
-from tests.sample_responses import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, chunk, sse
+from tests.sample_responses import CHAT, GEMINI, MESSAGES, RESPONSES, SSE_PROTOCOLS, chunk, sse
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 EVENTS: Headers = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 TOO_LONG = "prompt is too long: 208310 tokens > 200000 maximum"
 NAMED = WindowOverflow(200_000, 208_310)
 FULL = "model_context_window_exceeded"
-NAMES = [dialect.name for dialect in DIALECTS]
+NAMES = [protocol.name for protocol in SSE_PROTOCOLS]
 
 CREATED, IN_PROGRESS, QUEUED = (
     {"type": f"response.{kind}", "response": {"id": "resp_1", "model": "m", "status": kind, "error": None}}
@@ -111,9 +111,9 @@ async def given_on(reply: UpstreamResponse) -> list[bytes]:
     return [piece async for piece in reply.chunks()]
 
 
-async def passes(reply: FakeReply, dialect: WireProtocol, *, near: bool = True) -> ProbedResponse:
+async def passes(reply: FakeReply, protocol: WireProtocol, *, near: bool = True) -> ProbedResponse:
     """Opens a reply that must go on as it came."""
-    found = await probe_overflow(reply, dialect, is_near_window=near)
+    found = await probe_overflow(reply, protocol, is_near_window=near)
     assert (found.response.status, found.response.headers, found.response.is_delimited) == (
         reply.status,
         reply.headers,
@@ -174,17 +174,17 @@ class Endless:
 
 
 @pytest.mark.parametrize("near", [True, False])
-@pytest.mark.parametrize("dialect", DIALECTS, ids=NAMES)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS, ids=NAMES)
 @pytest.mark.parametrize(
     ("status", "body", "limit", "asked"),
     [each[1:] for each in OVERFLOWS if each[1] >= 400],
     ids=[each[0] for each in OVERFLOWS if each[1] >= 400],
 )
 async def test_an_overflow_is_found_in_every_shape_and_still_given_on(
-    dialect: WireProtocol, near: bool, status: int, body: object, limit: int | None, asked: int | None
+    protocol: WireProtocol, near: bool, status: int, body: object, limit: int | None, asked: int | None
 ) -> None:
     reply = reply_of(json.dumps(body).encode(), JSON, status, (7, 40))
-    assert (await passes(reply, dialect, near=near)).overflow == WindowOverflow(limit, asked)
+    assert (await passes(reply, protocol, near=near)).overflow == WindowOverflow(limit, asked)
 
 
 @pytest.mark.parametrize(("status", "body"), ORDINARY)
@@ -256,20 +256,20 @@ async def test_an_error_while_reading_is_raised_at_its_position(status: int, err
 
 
 @pytest.mark.parametrize(
-    ("dialect", "body", "overflow"), [each[1:] for each in STREAMS], ids=[each[0] for each in STREAMS]
+    ("protocol", "body", "overflow"), [each[1:] for each in STREAMS], ids=[each[0] for each in STREAMS]
 )
 async def test_an_overflow_is_found_at_the_beginning_of_a_stream(
-    dialect: WireProtocol, body: bytes, overflow: WindowOverflow
+    protocol: WireProtocol, body: bytes, overflow: WindowOverflow
 ) -> None:
-    assert (await passes(reply_of(body), dialect)).overflow == overflow
+    assert (await passes(reply_of(body), protocol)).overflow == overflow
     encoded = reply_of(gzip.compress(body), (*EVENTS, (b"content-encoding", b"gzip")), cuts=(10, 30))
-    assert (await passes(encoded, dialect)).overflow == overflow
+    assert (await passes(encoded, protocol)).overflow == overflow
 
 
-@pytest.mark.parametrize(("dialect", "body"), [each[1:] for each in BEGUN], ids=[each[0] for each in BEGUN])
-async def test_a_stream_that_tells_of_no_overflow_goes_on_as_it_came(dialect: WireProtocol, body: bytes) -> None:
-    assert (await passes(reply_of(body), dialect)).overflow is None
-    assert (await passes(reply_of(body, cuts=tuple(range(0, len(body), 5))), dialect)).overflow is None
+@pytest.mark.parametrize(("protocol", "body"), [each[1:] for each in BEGUN], ids=[each[0] for each in BEGUN])
+async def test_a_stream_that_tells_of_no_overflow_goes_on_as_it_came(protocol: WireProtocol, body: bytes) -> None:
+    assert (await passes(reply_of(body), protocol)).overflow is None
+    assert (await passes(reply_of(body, cuts=tuple(range(0, len(body), 5))), protocol)).overflow is None
 
 
 @given(st.sampled_from(STREAMS), st.lists(st.integers(0, 2000), max_size=12).map(tuple))
@@ -287,13 +287,13 @@ def test_however_a_stream_is_cut_an_answer_goes_on_byte_by_byte(
     assert asyncio.run(passes(reply_of(stream[2], cuts=cuts), stream[1])).overflow is None
 
 
-@given(st.lists(st.binary(max_size=40), max_size=8), st.sampled_from(DIALECTS), st.sampled_from([200, 400, 413]))
-def test_no_bytes_however_odd_are_lost(pieces: list[bytes], dialect: WireProtocol, status: int) -> None:
-    asyncio.run(passes(FakeReply(status, EVENTS, tuple(pieces)), dialect))
+@given(st.lists(st.binary(max_size=40), max_size=8), st.sampled_from(SSE_PROTOCOLS), st.sampled_from([200, 400, 413]))
+def test_no_bytes_however_odd_are_lost(pieces: list[bytes], protocol: WireProtocol, status: int) -> None:
+    asyncio.run(passes(FakeReply(status, EVENTS, tuple(pieces)), protocol))
 
 
 @pytest.mark.parametrize(
-    ("dialect", "held", "decisive"),
+    ("protocol", "held", "decisive"),
     [
         (OpenAIChat(), [COMMENT], sse(chunk({"role": "assistant", "content": ""}))),
         (OpenAIResponses(), [sse(CREATED), sse(IN_PROGRESS)], sse(*RESPONSES[1:2])),
@@ -303,17 +303,17 @@ def test_no_bytes_however_odd_are_lost(pieces: list[bytes], dialect: WireProtoco
     ids=NAMES,
 )
 async def test_only_the_beginning_of_a_stream_is_held(
-    dialect: WireProtocol, held: list[bytes], decisive: bytes
+    protocol: WireProtocol, held: list[bytes], decisive: bytes
 ) -> None:
     waiting = Stalled(list(held))
-    task = asyncio.create_task(probe_overflow(waiting, dialect, is_near_window=True))
+    task = asyncio.create_task(probe_overflow(waiting, protocol, is_near_window=True))
     await waiting.stalled.wait()
     assert not task.done()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     begun = Stalled([*held, decisive, b"data: more\n\n"])
-    found = await probe_overflow(begun, dialect, is_near_window=True)
+    found = await probe_overflow(begun, protocol, is_near_window=True)
     assert found.overflow is None
     assert begun.read == len(held) + 1
     pieces = found.response.chunks()
@@ -420,12 +420,12 @@ async def test_a_parser_that_fails_holds_up_nothing() -> None:
 
 
 async def test_the_relay_gives_on_an_opened_reply_as_it_gives_the_reply() -> None:
-    for _, dialect, body in BEGUN[:3]:
-        found = await probe_overflow(reply_of(body, cuts=tuple(range(0, len(body), 7))), dialect, is_near_window=True)
+    for _, protocol, body in BEGUN[:3]:
+        found = await probe_overflow(reply_of(body, cuts=tuple(range(0, len(body), 7))), protocol, is_near_window=True)
         seen: list[ObservedResponse] = []
-        out = relay(found.response, dialect, ExchangeProgress(0.0), FakeClock(), "r1", seen.append)
+        out = relay(found.response, protocol, ExchangeProgress(0.0), FakeClock(), "r1", seen.append)
         assert b"".join([piece async for piece in out]) == body
-        plain = dialect.observer(stream=True)
+        plain = protocol.observer(stream=True)
         plain.feed(body)
         assert seen == [plain.observation()]
 
@@ -472,7 +472,7 @@ def document(value: object, encoding: bytes = b"") -> FakeReply:
 
 @pytest.mark.parametrize("encoding", [b"", b"gzip"])
 @pytest.mark.parametrize(
-    ("dialect", "value", "overflow"),
+    ("protocol", "value", "overflow"),
     [
         (AnthropicMessages(), MESSAGE, WindowOverflow()),
         (OpenAIChat(), COMPLETION, WindowOverflow()),
@@ -482,9 +482,9 @@ def document(value: object, encoding: bytes = b"") -> FakeReply:
     ids=["messages", "chat", "responses", "an error with a 200"],
 )
 async def test_a_small_document_with_nothing_in_it_is_an_overflow(
-    dialect: WireProtocol, value: object, overflow: WindowOverflow, encoding: bytes
+    protocol: WireProtocol, value: object, overflow: WindowOverflow, encoding: bytes
 ) -> None:
-    assert (await passes(document(value, encoding), dialect)).overflow == overflow
+    assert (await passes(document(value, encoding), protocol)).overflow == overflow
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from accordion.compaction.reporting import describe_outcome
 from accordion.model.records import CompactionOutcome
 from accordion.pipeline.respond import add_proxy_headers, encode_compaction_header
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, compaction_record, small_window_setup
-from tests.histories import DIALECTS, DialectName
+from tests.histories import PROTOCOL_NAMES, ProtocolName
 from tests.pipeline_setup import CHAT, header
 
 SEEN = CompactionOutcome(
@@ -92,9 +92,11 @@ def test_of_very_many_steps_the_first_and_the_last_stay() -> None:
     assert len(names) > 10
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_conversation_that_grows_over_the_trigger_folds_once_and_is_replayed(dialect: DialectName) -> None:
-    talk = GrowingConversation(small_window_setup(), dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_conversation_that_grows_over_the_trigger_folds_once_and_is_replayed(
+    protocol_name: ProtocolName,
+) -> None:
+    talk = GrowingConversation(small_window_setup(), protocol_name)
     made, number = {}, 0
     while not made:
         number += 1
@@ -171,11 +173,11 @@ async def test_nonsense_in_a_header_of_ours_is_refused_by_name(header_name: str)
     assert len(talk.world.upstream.requests) == 1
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_pin_by_header_survives_a_fold_verbatim_with_its_call(dialect: DialectName) -> None:
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_pin_by_header_survives_a_fold_verbatim_with_its_call(protocol_name: ProtocolName) -> None:
     plain, pinned = (
-        GrowingConversation(small_window_setup(), dialect),
-        GrowingConversation(small_window_setup(), dialect),
+        GrowingConversation(small_window_setup(), protocol_name),
+        GrowingConversation(small_window_setup(), protocol_name),
     )
     assert compaction_record(await plain.until(COMPACTED_AT + 1))["state"]
     assert compaction_record(await pinned.until(COMPACTED_AT + 1, x_accordion_pin=call_id(1)))["state"]

@@ -19,7 +19,7 @@ from accordion.model.tenant import TenantScope
 from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import message_key
-from tests.histories import DIALECTS, DialectName
+from tests.histories import PROTOCOL_NAMES, ProtocolName
 from tests.pipeline_setup import PATHS
 from tests.protocols.edit_samples import SPOKEN
 from tests.recordings import read_recording, transcripts, write_entry
@@ -36,10 +36,10 @@ pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcri
 
 @pytest.mark.timeout(600)  # the longest transcripts take many seconds, and as many minutes on a busy machine
 @pytest.mark.parametrize("window", [8_000, 32_000, 128_000])
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
 async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
-    path: Path, name: DialectName, window: int
+    path: Path, name: ProtocolName, window: int
 ) -> None:
     setup = OfflinePipeline(build(b"upstreams: {bedrock: {base_url: 'https://bedrock.test'}}", {}, {}), window)
     try:
@@ -74,7 +74,7 @@ def _asks(entry: dict[str, Any]) -> bool:
     return entry["role"] == "user"
 
 
-def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str, list[Any]]:
+def _request(said: list[dict[str, Any]], name: ProtocolName) -> tuple[bytes, str, list[Any]]:
     """The body, the system prompt in it, and the list without that."""
     system = "\n".join(entry["content"] for entry in said if entry["role"] == "system")
     listed = [one for entry in said for one in write_entry(entry, name)]
@@ -88,22 +88,22 @@ def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str,
     return json.dumps(fields).encode(), system, listed
 
 
-def _read(dialect: WireProtocol, entries: list[Any]) -> list[Message]:
+def _read(protocol: WireProtocol, entries: list[Any]) -> list[Message]:
     found = []
     for entry in entries:
         wire = json.dumps(entry).encode()
-        said = dialect.read_message(wire)
-        found.append(Message(message_key(said.canonical, TENANT, dialect.name), said.role, said.parts, wire))
+        said = protocol.read_message(wire)
+        found.append(Message(message_key(said.canonical, TENANT, protocol.name), said.role, said.parts, wire))
     return found
 
 
-def _legal(dialect: WireProtocol, sent: list[Any], listed: list[Any]) -> None:
+def _legal(protocol: WireProtocol, sent: list[Any], listed: list[Any]) -> None:
     left = [entry for entry in sent if entry.get("role") != "system"]
-    own = set(dialect.find_problems(_read(dialect, listed)))
-    assert [problem for problem in dialect.find_problems(_read(dialect, left)) if problem not in own] == []
+    own = set(protocol.find_problems(_read(protocol, listed)))
+    assert [problem for problem in protocol.find_problems(_read(protocol, left)) if problem not in own] == []
 
 
-def _check_protected(sent: dict[str, Any], system: str, listed: list[Any], name: DialectName) -> None:
+def _check_protected(sent: dict[str, Any], system: str, listed: list[Any], name: ProtocolName) -> None:
     """System prompt, opening request and newest message are there, verbatim."""
     assert not system or json.dumps(system)[1:-1] in json.dumps(sent)
     whole = json.dumps(sent[LISTS[name]])

@@ -18,10 +18,10 @@ from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.message_keys import count_breakpoints, message_key
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from tests.histories import DialectName
+from tests.histories import ProtocolName
 
 TENANT = TenantScope("tenant", b"s" * 32)
-SPOKEN: dict[DialectName, WireProtocol] = {
+SPOKEN: dict[ProtocolName, WireProtocol] = {
     "chat": OpenAIChat(),
     "responses": OpenAIResponses(),
     "messages": AnthropicMessages(),
@@ -30,12 +30,12 @@ SPOKEN: dict[DialectName, WireProtocol] = {
 }
 
 WITH_CONTENT = tuple(name for name in SPOKEN if name not in ("gemini", "converse"))
-"""The dialects whose messages have a `content`, a string or a list of typed blocks."""
+"""The protocols whose messages have a `content`, a string or a list of typed blocks."""
 
 Changes = Mapping[int, str | None]
 
 
-def write_message(name: DialectName, role: str, *texts: str) -> dict[str, Any]:
+def write_message(name: ProtocolName, role: str, *texts: str) -> dict[str, Any]:
     """A message of these texts."""
     if name == "gemini":
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text} for text in texts]}
@@ -45,16 +45,16 @@ def write_message(name: DialectName, role: str, *texts: str) -> dict[str, Any]:
     return {"role": role, "content": [{"type": kind, "text": text} for text in texts]}
 
 
-def message(dialect: WireProtocol, entry: Any) -> Message:
+def message(protocol: WireProtocol, entry: Any) -> Message:
     """An entry (JSON-like, or bytes as they came) as the reader makes a Message of it."""
     wire = entry if isinstance(entry, bytes) else json.dumps(entry).encode()
-    seen = dialect.read_message(wire)
+    seen = protocol.read_message(wire)
     return Message(message_key(seen.canonical, TENANT, "chat"), seen.role, seen.parts, wire, count_breakpoints(wire))
 
 
-def reread_parts(dialect: WireProtocol, wire: bytes | None) -> tuple[Part, ...]:
+def reread_parts(protocol: WireProtocol, wire: bytes | None) -> tuple[Part, ...]:
     """The parts of what was written; none where nothing was."""
-    return () if wire is None else dialect.read_message(wire).parts
+    return () if wire is None else protocol.read_message(wire).parts
 
 
 def expected_parts(parts: tuple[Part, ...], changes: Changes) -> tuple[Part, ...]:
@@ -77,7 +77,7 @@ def expected_parts(parts: tuple[Part, ...], changes: Changes) -> tuple[Part, ...
 
 @st.composite
 def changes_of(draw: st.DrawFn, parts: tuple[Part, ...]) -> dict[int, str | None]:
-    """Changes that a dialect carries out: reasoning leaves only, a call gets an object."""
+    """Changes that a protocol carries out: reasoning leaves only, a call gets an object."""
     found: dict[int, str | None] = {}
     for index, part in enumerate(parts):
         if not draw(st.booleans()):

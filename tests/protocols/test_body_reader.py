@@ -39,10 +39,10 @@ def same(left: Conversation, right: Conversation) -> bool:
     return left == right
 
 
-def counting(dialect: WireProtocol, reads: list[bytes]) -> WireProtocol:
-    """The same dialect; notes every message that it is asked to read."""
+def counting(protocol: WireProtocol, reads: list[bytes]) -> WireProtocol:
+    """The same protocol; notes every message that it is asked to read."""
 
-    class Counting(type(dialect)):  # type: ignore[misc]
+    class Counting(type(protocol)):  # type: ignore[misc]
         def read_message(self, raw: bytes) -> Any:
             reads.append(raw)
             return super().read_message(raw)
@@ -71,31 +71,31 @@ def test_messages_keep_the_clients_own_bytes() -> None:
 
 def test_only_what_is_new_is_read_when_a_conversation_grows() -> None:
     reads: list[bytes] = []
-    dialect, reader = counting(OpenAIChat(), reads), BodyReader()
+    protocol, reader = counting(OpenAIChat(), reads), BodyReader()
     history = turns(9)
-    reader.read(dialect, body(history), TENANT)
+    reader.read(protocol, body(history), TENANT)
     reads.clear()
     history += [{"role": "assistant", "content": "new"}, {"role": "user", "content": "newer"}]
-    grown = reader.read(dialect, body(history), TENANT)
+    grown = reader.read(protocol, body(history), TENANT)
     assert len(reads) == 2
     assert grown == BodyReader().read(OpenAIChat(), body(history), TENANT)
 
 
 def test_however_long_a_shared_beginning_is_only_what_follows_is_read() -> None:
     reads: list[bytes] = []
-    dialect, history = counting(OpenAIChat(), reads), turns(50)
+    protocol, history = counting(OpenAIChat(), reads), turns(50)
     other = {"role": "user", "content": "another"}
     for shared in range(8, len(history) + 1):
         reader, forked = BodyReader(), body([*history[:shared], other])
-        reader.read(dialect, body(history), TENANT)
+        reader.read(protocol, body(history), TENANT)
         reads.clear()
-        assert same(reader.read(dialect, forked, TENANT), BodyReader().read(OpenAIChat(), forked, TENANT))
+        assert same(reader.read(protocol, forked, TENANT), BodyReader().read(OpenAIChat(), forked, TENANT))
         assert reads == [json.dumps(other).encode()]
 
 
 def test_only_the_restless_end_is_read_again_when_a_client_moves_its_breakpoint() -> None:
     reads: list[bytes] = []
-    dialect, reader = counting(AnthropicMessages(), reads), BodyReader()
+    protocol, reader = counting(AnthropicMessages(), reads), BodyReader()
 
     def marked(history: list[dict[str, Any]]) -> bytes:
         text = {"type": "text", "text": history[-1]["content"], "cache_control": {"type": "ephemeral"}}
@@ -103,10 +103,10 @@ def test_only_the_restless_end_is_read_again_when_a_client_moves_its_breakpoint(
 
     history = turns(30)[1:]
     for _ in range(5):
-        reader.read(dialect, marked(history), TENANT)
+        reader.read(protocol, marked(history), TENANT)
         reads.clear()
         history += [{"role": "assistant", "content": "a"}, {"role": "user", "content": LONG}]
-        grown = reader.read(dialect, marked(history), TENANT)
+        grown = reader.read(protocol, marked(history), TENANT)
         assert len(reads) == 3
         assert grown.chain == BodyReader().read(AnthropicMessages(), marked(history), TENANT).chain
 

@@ -18,9 +18,9 @@ LONG = "word " * 100
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-def read(dialect: Any, listed: list[Any], reader: BodyReader | None = None, **fields: Any) -> Any:
-    request = {"model": "m", dialect.messages_field: listed, **fields}
-    return (reader or BodyReader()).read(dialect, json.dumps(request).encode(), TENANT)
+def read(protocol: Any, listed: list[Any], reader: BodyReader | None = None, **fields: Any) -> Any:
+    request = {"model": "m", protocol.messages_field: listed, **fields}
+    return (reader or BodyReader()).read(protocol, json.dumps(request).encode(), TENANT)
 
 
 def test_cache_breakpoints_are_counted_for_each_message() -> None:
@@ -44,11 +44,11 @@ def test_a_breakpoint_that_is_only_talked_about_is_none() -> None:
     assert [m.cache_breakpoints for m in read(AnthropicMessages(), [{"role": "user", "content": said}]).messages] == [0]
 
 
-@pytest.mark.parametrize("dialect", [OpenAIChat(), OpenAIResponses()], ids=lambda dialect: dialect.name)
-def test_the_entries_of_the_preamble_are_kept_beside_the_messages(dialect: Any) -> None:
+@pytest.mark.parametrize("protocol", [OpenAIChat(), OpenAIResponses()], ids=lambda protocol: protocol.name)
+def test_the_entries_of_the_preamble_are_kept_beside_the_messages(protocol: Any) -> None:
     system = [{"role": "system", "content": "s"}, {"role": "developer", "content": "d"}]
     rest = [{"role": "user", "content": "a"}, {"role": "developer", "content": "later"}]
-    conversation = read(dialect, system + rest)
+    conversation = read(protocol, system + rest)
     assert [json.loads(message.wire) for message in conversation.lead] == system
     assert [json.loads(message.wire) for message in conversation.messages] == rest
     assert len(conversation.preamble) == 2

@@ -956,10 +956,10 @@ def test_answers_are_tool_messages() -> None:
 
 
 def read(*entries: Json) -> list[Message]:
-    dialect, out = OpenAIChat(), []
+    protocol, out = OpenAIChat(), []
     for each in entries:
         raw = json.dumps(each).encode()
-        seen = dialect.read_message(raw)
+        seen = protocol.read_message(raw)
         out.append(Message(b"", seen.role, seen.parts, raw))
     return out
 
@@ -1006,8 +1006,8 @@ def test_a_mixed_reply_is_inserted_with_our_result_before_the_clients(copy: Json
     assert [each["role"] for each in loads(wires)] == ["assistant", "tool"]
     assert [each["id"] for each in loads(wires)[0]["tool_calls"]] == ["call_a", "call_o"]
     assert loads(wires)[0]["tool_calls"][0]["function"]["arguments"] == '{"x":  1.0}'
-    dialect = OpenAIChat()
-    assert not dialect.find_problems(read(USER, *loads(wires), TOOL_MESSAGE, USER))
+    protocol = OpenAIChat()
+    assert not protocol.find_problems(read(USER, *loads(wires), TOOL_MESSAGE, USER))
 
 
 @pytest.mark.parametrize(

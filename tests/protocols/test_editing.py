@@ -1,4 +1,4 @@
-"""Editing a message, in every dialect: what was asked for changes, everything else stays."""
+"""Editing a message, in every protocol: what was asked for changes, everything else stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from accordion.model.conversation import Opaque
 from tests.equivalent_entries import respell
-from tests.histories import DIALECTS, DialectName, entries, histories
+from tests.histories import PROTOCOL_NAMES, ProtocolName, entries, histories
 from tests.protocols.edit_samples import (
     SPOKEN,
     WITH_CONTENT,
@@ -23,49 +23,49 @@ from tests.protocols.edit_samples import (
     write_message,
 )
 
-dialects = pytest.mark.parametrize("name", DIALECTS)
+protocol_names = pytest.mark.parametrize("name", PROTOCOL_NAMES)
 
 
-@dialects
+@protocol_names
 @given(data=st.data())
-def test_editing_nothing_gives_the_clients_own_bytes(name: DialectName, data: st.DataObject) -> None:
+def test_editing_nothing_gives_the_clients_own_bytes(name: ProtocolName, data: st.DataObject) -> None:
     for entry in entries(data.draw(histories(max_turns=2)), name):
         wire = respell(entry, name, Random(data.draw(st.integers(0, 99)))).encode()
         assert SPOKEN[name].edit_message(message(SPOKEN[name], wire), {}) == wire
 
 
-@dialects
+@protocol_names
 @given(data=st.data())
-def test_an_edited_message_reads_as_what_was_asked_for(name: DialectName, data: st.DataObject) -> None:
-    dialect = SPOKEN[name]
+def test_an_edited_message_reads_as_what_was_asked_for(name: ProtocolName, data: st.DataObject) -> None:
+    protocol = SPOKEN[name]
     for entry in entries(data.draw(histories(max_turns=2)), name):
-        was = message(dialect, respell(entry, name, Random(data.draw(st.integers(0, 99)))).encode())
+        was = message(protocol, respell(entry, name, Random(data.draw(st.integers(0, 99)))).encode())
         changes = data.draw(changes_of(was.parts))
-        written = dialect.edit_message(was, changes)
-        assert reread_parts(dialect, written) == expected_parts(was.parts, changes)
-        assert written is None or dialect.read_message(written).role == was.role
-        assert dialect.edit_message(was, changes) == written
+        written = protocol.edit_message(was, changes)
+        assert reread_parts(protocol, written) == expected_parts(was.parts, changes)
+        assert written is None or protocol.read_message(written).role == was.role
+        assert protocol.edit_message(was, changes) == written
 
 
-@dialects
+@protocol_names
 @given(data=st.data())
-def test_nothing_is_left_where_all_parts_are_taken_out(name: DialectName, data: st.DataObject) -> None:
+def test_nothing_is_left_where_all_parts_are_taken_out(name: ProtocolName, data: st.DataObject) -> None:
     for entry in entries(data.draw(histories(max_turns=2)), name):
         was = message(SPOKEN[name], entry)
         if was.parts:
             assert SPOKEN[name].edit_message(was, dict.fromkeys(range(len(was.parts)))) is None
 
 
-@dialects
+@protocol_names
 @given(data=st.data())
-def test_a_text_of_our_own_is_a_users_message_that_reads_as_it(name: DialectName, data: st.DataObject) -> None:
+def test_a_text_of_our_own_is_a_users_message_that_reads_as_it(name: ProtocolName, data: st.DataObject) -> None:
     text = data.draw(st.text(min_size=1))
     written = message(SPOKEN[name], SPOKEN[name].text_message(text))
     assert (written.role, [part.text for part in written.parts]) == ("user", [text])  # type: ignore[union-attr]
     assert written.has_user_text
 
 
-UNKNOWN: dict[DialectName, Any] = {
+UNKNOWN: dict[ProtocolName, Any] = {
     "chat": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
     "responses": {"type": "hologram", "id": "h"},
     "messages": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
@@ -74,25 +74,25 @@ UNKNOWN: dict[DialectName, Any] = {
 }
 
 
-@dialects
+@protocol_names
 @pytest.mark.parametrize("text", ["b", None])
-def test_unknown_content_is_not_changed(name: DialectName, text: str | None) -> None:
+def test_unknown_content_is_not_changed(name: ProtocolName, text: str | None) -> None:
     was = message(SPOKEN[name], UNKNOWN[name])
     assert isinstance(was.parts[0], Opaque)
     with pytest.raises(ValueError, match="not understood"):
         SPOKEN[name].edit_message(was, {0: text})
 
 
-@dialects
+@protocol_names
 @pytest.mark.parametrize("index", [-1, 1, 7])
-def test_a_part_that_does_not_exist_is_not_changed(name: DialectName, index: int) -> None:
+def test_a_part_that_does_not_exist_is_not_changed(name: ProtocolName, index: int) -> None:
     was = message(SPOKEN[name], write_message(name, "user", "a"))
     with pytest.raises(ValueError, match="does not exist"):
         SPOKEN[name].edit_message(was, {index: "b"})
 
 
-@dialects
-def test_parts_that_were_read_of_other_json_are_noticed(name: DialectName) -> None:
+@protocol_names
+def test_parts_that_were_read_of_other_json_are_noticed(name: ProtocolName) -> None:
     was = message(SPOKEN[name], write_message(name, "user", "a"))
     other = message(SPOKEN[name], write_message(name, "user", "b", "b"))
     stale = type(was)(was.key, was.role, other.parts, was.wire)
@@ -102,7 +102,7 @@ def test_parts_that_were_read_of_other_json_are_noticed(name: DialectName) -> No
 
 @pytest.mark.parametrize("name", WITH_CONTENT)
 @pytest.mark.parametrize("kind", ["string", "blocks"])
-def test_text_in_either_form_is_replaced_and_taken_out(name: DialectName, kind: str) -> None:
+def test_text_in_either_form_is_replaced_and_taken_out(name: ProtocolName, kind: str) -> None:
     part = {"type": "input_text" if name == "responses" else "text", "text": "a"}
     was = message(SPOKEN[name], {"role": "user", "content": "a" if kind == "string" else [part, part]})
     edited = json.loads(SPOKEN[name].edit_message(was, {0: "b"}) or b"")
@@ -110,8 +110,8 @@ def test_text_in_either_form_is_replaced_and_taken_out(name: DialectName, kind: 
     assert (SPOKEN[name].edit_message(was, {0: ""}) is None) == (kind == "string")
 
 
-@dialects
-def test_the_bytes_beside_an_edited_part_are_the_clients(name: DialectName) -> None:
+@protocol_names
+def test_the_bytes_beside_an_edited_part_are_the_clients(name: ProtocolName) -> None:
     kind = {"responses": b', "type":"input_text"', "gemini": b"", "converse": b""}.get(name, b', "type":"text"')
     odd = b'{ "text" : "\\u00e9\\/"' + kind + b" }"
     listing = b"parts" if name == "gemini" else b"content"

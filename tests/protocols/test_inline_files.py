@@ -1,4 +1,4 @@
-"""Files sent inline, in each dialect: what they are and how long, read from the files themselves."""
+"""Files sent inline, in each protocol: what they are and how long, read from the files themselves."""
 
 import base64
 import json
@@ -42,9 +42,9 @@ EACH = pytest.mark.parametrize("put", [chat, responses, messages, gemini])
 
 
 def read(put: Put, data: bytes | str, kind: str = PDF) -> Media:
-    dialect, part = put(data if isinstance(data, str) else base64.b64encode(data).decode(), kind)
-    content = "parts" if dialect.name == "gemini" else "content"
-    (found,) = dialect.read_message(json.dumps({"role": "user", content: [part]}).encode()).parts
+    protocol, part = put(data if isinstance(data, str) else base64.b64encode(data).decode(), kind)
+    content = "parts" if protocol.name == "gemini" else "content"
+    (found,) = protocol.read_message(json.dumps({"role": "user", content: [part]}).encode()).parts
     assert isinstance(found, Media)
     return found
 
@@ -104,10 +104,10 @@ BLOB = base64.b64encode(random.Random(1).randbytes(9_000)).decode()
 
 
 @pytest.mark.parametrize("held", [BLOB, f"data:video/mp4;base64,{BLOB}", BLOB.replace("A", "A\n")])
-@pytest.mark.parametrize("dialect", [OpenAIChat(), OpenAIResponses(), AnthropicMessages()])
-def test_base64_in_a_part_that_is_not_understood_is_told_from_the_rest_of_it(dialect: WireProtocol, held: str) -> None:
+@pytest.mark.parametrize("protocol", [OpenAIChat(), OpenAIResponses(), AnthropicMessages()])
+def test_base64_in_a_part_that_is_not_understood_is_told_from_the_rest_of_it(protocol: WireProtocol, held: str) -> None:
     part = {"type": "hologram", "of": {"sides": [held, "front, in short words. " * 100]}, "also": held, "id": "A" * 99}
-    (found,) = dialect.read_message(json.dumps({"role": "user", "content": [part]}).encode()).parts
+    (found,) = protocol.read_message(json.dumps({"role": "user", "content": [part]}).encode()).parts
     assert found == Opaque("hologram", len(msgspec.json.encode(part)), (len(held), len(held)))
 
 

@@ -12,31 +12,31 @@ from hypothesis import strategies as st
 from accordion.model.conversation import Message, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
-from tests.histories import DIALECTS, DialectName, body, entries, histories
+from tests.histories import PROTOCOL_NAMES, ProtocolName, body, entries, histories
 from tests.protocols.edit_samples import SPOKEN, message, write_message
 
 TENANT = TenantScope("t", b"t" * 32)
 
-dialects = pytest.mark.parametrize("name", DIALECTS)
+protocol_names = pytest.mark.parametrize("name", PROTOCOL_NAMES)
 
 
-def problems(name: DialectName, *listed: Any) -> list[str]:
+def problems(name: ProtocolName, *listed: Any) -> list[str]:
     return SPOKEN[name].find_problems([message(SPOKEN[name], entry) for entry in listed])
 
 
-def read(name: DialectName, request: Any) -> tuple[Message, ...]:
+def read(name: ProtocolName, request: Any) -> tuple[Message, ...]:
     return BodyReader().read(SPOKEN[name], json.dumps(request).encode(), TENANT).messages
 
 
-@dialects
+@protocol_names
 @given(histories())
-def test_a_legal_history_has_no_problems(name: DialectName, history: Any) -> None:
+def test_a_legal_history_has_no_problems(name: ProtocolName, history: Any) -> None:
     assert SPOKEN[name].find_problems(read(name, body(history, name))) == []
 
 
-@dialects
+@protocol_names
 @given(histories(), st.data())
-def test_a_result_or_a_call_that_was_taken_out_is_named(name: DialectName, history: Any, data: st.DataObject) -> None:
+def test_a_result_or_a_call_that_was_taken_out_is_named(name: ProtocolName, history: Any, data: st.DataObject) -> None:
     messages = list(read(name, body(history, name)))
     pairs = [
         (at, index, part)
@@ -66,8 +66,8 @@ def _ends_in(messages: list[Message], call_id: str) -> bool:
     return False
 
 
-@dialects
-def test_an_empty_list_has_no_problems(name: DialectName) -> None:
+@protocol_names
+def test_an_empty_list_has_no_problems(name: ProtocolName) -> None:
     assert problems(name) == []
 
 
@@ -75,16 +75,16 @@ USER = {"role": "user", "content": "a"}
 SAID = {"role": "assistant", "content": "b"}
 
 
-@dialects
-def test_a_list_that_the_assistant_begins_is_named(name: DialectName) -> None:
+@protocol_names
+def test_a_list_that_the_assistant_begins_is_named(name: ProtocolName) -> None:
     user, model = write_message(name, "user", "a"), write_message(name, "assistant", "b")
     assert problems(name, model, user) == ["The list does not begin with the user."]
     if name != "gemini":
         assert problems(name, write_message(name, "system", "s"), user, model) == []
 
 
-@dialects
-def test_problems_are_the_same_wherever_in_the_list_they_stand(name: DialectName) -> None:
+@protocol_names
+def test_problems_are_the_same_wherever_in_the_list_they_stand(name: ProtocolName) -> None:
     faults = {"chat": chat_result("c"), "messages": result("c"), "responses": output("c"), "gemini": responds("c")}
     faults["converse"] = {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": []}}]}
     stray = "The result of the call c answers no call before it."

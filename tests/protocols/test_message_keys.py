@@ -30,13 +30,13 @@ from accordion.protocols.message_keys import (
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.equivalent_entries import reform, respell
-from tests.histories import DIALECTS, DialectName, arguments, entries, histories
+from tests.histories import PROTOCOL_NAMES, ProtocolName, arguments, entries, histories
 from tests.protocols.edit_samples import WITH_CONTENT
 
 ONE = TenantScope("one", b"one")
 
 TENANT = TenantScope("tenant", b"s" * 32)
-READERS: dict[DialectName, WireProtocol] = {
+READERS: dict[ProtocolName, WireProtocol] = {
     "chat": OpenAIChat(),
     "responses": OpenAIResponses(),
     "messages": AnthropicMessages(),
@@ -44,23 +44,23 @@ READERS: dict[DialectName, WireProtocol] = {
     "converse": BedrockConverse(),
 }
 
-dialects = st.sampled_from(DIALECTS)
+protocol_names = st.sampled_from(PROTOCOL_NAMES)
 randoms = st.randoms(use_true_random=False)
 
 
-def key(dialect: DialectName, entry: Any) -> bytes:
+def key(protocol_name: ProtocolName, entry: Any) -> bytes:
     raw = entry if isinstance(entry, str) else json.dumps(entry)
-    return message_key(READERS[dialect].read_message(raw.encode()).canonical, TENANT, "chat")
+    return message_key(READERS[protocol_name].read_message(raw.encode()).canonical, TENANT, "chat")
 
 
 def of(entry: Any) -> bytes:
     return message_key(canonical_object(decode_json(json.dumps(entry))), TENANT, "chat")
 
 
-@given(histories(max_turns=2), dialects, randoms)
-def test_a_history_respelled_has_the_same_keys(history: Any, dialect: DialectName, random: Random) -> None:
-    for entry in entries(history, dialect):
-        assert key(dialect, respell(entry, dialect, random)) == key(dialect, entry)
+@given(histories(max_turns=2), protocol_names, randoms)
+def test_a_history_respelled_has_the_same_keys(history: Any, protocol_name: ProtocolName, random: Random) -> None:
+    for entry in entries(history, protocol_name):
+        assert key(protocol_name, respell(entry, protocol_name, random)) == key(protocol_name, entry)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -79,27 +79,29 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return out
 
 
-@given(st.data(), histories(max_turns=2), dialects)
-def test_any_change_of_what_is_said_changes_the_key(data: st.DataObject, history: Any, dialect: DialectName) -> None:
-    entry = data.draw(st.sampled_from(entries(history, dialect)))
+@given(st.data(), histories(max_turns=2), protocol_names)
+def test_any_change_of_what_is_said_changes_the_key(
+    data: st.DataObject, history: Any, protocol_name: ProtocolName
+) -> None:
+    entry = data.draw(st.sampled_from(entries(history, protocol_name)))
     path = data.draw(st.sampled_from(leaves(entry)))
     new = data.draw(st.sampled_from(["other words", 7, 0.5, True, ["x"], {"x": None}]))
     other = changed(entry, path, new)
     assume(json.dumps(other) != json.dumps(entry))
-    assert key(dialect, other) != key(dialect, entry)
+    assert key(protocol_name, other) != key(protocol_name, entry)
 
 
-@given(st.data(), histories(max_turns=2), dialects)
-def test_an_added_or_lost_part_changes_the_key(data: st.DataObject, history: Any, dialect: DialectName) -> None:
-    entry = data.draw(st.sampled_from(entries(history, dialect)))
+@given(st.data(), histories(max_turns=2), protocol_names)
+def test_an_added_or_lost_part_changes_the_key(data: st.DataObject, history: Any, protocol_name: ProtocolName) -> None:
+    entry = data.draw(st.sampled_from(entries(history, protocol_name)))
     lists = [name for name, held in entry.items() if isinstance(held, list) and held]
     assume(lists)
     name = data.draw(st.sampled_from(lists))
     held = entry[name]
-    assert key(dialect, entry | {name: [*held, held[0]]}) != key(dialect, entry)
-    assert key(dialect, entry | {name: held[:-1]}) != key(dialect, entry)
+    assert key(protocol_name, entry | {name: [*held, held[0]]}) != key(protocol_name, entry)
+    assert key(protocol_name, entry | {name: held[:-1]}) != key(protocol_name, entry)
     if held != held[::-1]:
-        assert key(dialect, entry | {name: held[::-1]}) != key(dialect, entry)
+        assert key(protocol_name, entry | {name: held[::-1]}) != key(protocol_name, entry)
 
 
 small = st.sampled_from(["", "a", "b", "ab", "{}", "null", '{"a":1}', '["a"]'])
@@ -149,13 +151,15 @@ contents = st.none() | small | st.lists(
 
 
 @given(contents, contents, st.sampled_from(WITH_CONTENT))
-def test_two_contents_share_a_key_only_if_they_have_the_same_parts(one: Any, two: Any, dialect: DialectName) -> None:
+def test_two_contents_share_a_key_only_if_they_have_the_same_parts(
+    one: Any, two: Any, protocol_name: ProtocolName
+) -> None:
     def parts(content: Any) -> list[Any]:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         return [] if content in (None, [{"type": "text", "text": ""}]) else content
 
-    keys = [key(dialect, {"role": "user", "content": content}) for content in (one, two)]
+    keys = [key(protocol_name, {"role": "user", "content": content}) for content in (one, two)]
     assert (keys[0] == keys[1]) == (parts(one) == parts(two))
 
 
@@ -261,7 +265,7 @@ def test_deep_nesting_is_keyed_or_a_value_error_and_never_more(depth: int) -> No
     assert keyed('{"a":' * 100 + "1" + "}" * 100) == "keyed"
 
 
-def test_keys_differ_from_tenant_to_tenant_and_from_dialect_to_dialect() -> None:
+def test_keys_differ_from_tenant_to_tenant_and_from_protocol_to_protocol() -> None:
     canonical = canonical_object({"role": "user", "content": "a"})
     assert message_key(canonical, ONE, "chat") != message_key(canonical, TWO, "chat")
     assert message_key(canonical, ONE, "chat") != message_key(canonical, ONE, "messages"), "their JSON differs"
@@ -334,19 +338,19 @@ def test_a_message_with_a_long_text_has_the_key_of_its_whole_content(unit: str) 
 TWO = TenantScope("two", b"two")
 
 
-def meaning(dialect: DialectName, entry: Any) -> bytes:
-    canonical = READERS[dialect].read_message(json.dumps(entry).encode()).canonical
+def meaning(protocol_name: ProtocolName, entry: Any) -> bytes:
+    canonical = READERS[protocol_name].read_message(json.dumps(entry).encode()).canonical
     return meaning_key(canonical, TENANT, "chat") or message_key(canonical, TENANT, "chat")
 
 
-def meanings(dialect: DialectName, listed: list[Any]) -> list[bytes]:
-    return [each for entry in listed if (each := meaning(dialect, entry)) != NO_MEANING]
+def meanings(protocol_name: ProtocolName, listed: list[Any]) -> list[bytes]:
+    return [each for entry in listed if (each := meaning(protocol_name, entry)) != NO_MEANING]
 
 
-@given(histories(max_turns=2), dialects, randoms)
-def test_a_history_in_another_form_means_the_same(history: Any, dialect: DialectName, random: Random) -> None:
-    listed = entries(history, dialect)
-    assert meanings(dialect, reform(listed, dialect, random)) == meanings(dialect, listed)
+@given(histories(max_turns=2), protocol_names, randoms)
+def test_a_history_in_another_form_means_the_same(history: Any, protocol_name: ProtocolName, random: Random) -> None:
+    listed = entries(history, protocol_name)
+    assert meanings(protocol_name, reform(listed, protocol_name, random)) == meanings(protocol_name, listed)
 
 
 def is_form(entry: Any, path: tuple[Any, ...]) -> bool:
@@ -357,16 +361,16 @@ def is_form(entry: Any, path: tuple[Any, ...]) -> bool:
     return entry.get("type") == "reasoning" or path[0] == "reasoning_content" or is_thought
 
 
-@given(st.data(), histories(max_turns=2), dialects)
+@given(st.data(), histories(max_turns=2), protocol_names)
 def test_any_change_of_what_is_said_changes_the_meaning(
-    data: st.DataObject, history: Any, dialect: DialectName
+    data: st.DataObject, history: Any, protocol_name: ProtocolName
 ) -> None:
-    entry = data.draw(st.sampled_from(entries(history, dialect)))
+    entry = data.draw(st.sampled_from(entries(history, protocol_name)))
     path = data.draw(st.sampled_from(leaves(entry)))
     assume(not is_form(entry, path))
     other = changed(entry, path, data.draw(st.sampled_from(["other words", 7, 0.5, True, ["x"], {"x": None}])))
     assume(json.dumps(other) != json.dumps(entry))
-    assert meaning(dialect, other) != meaning(dialect, entry)
+    assert meaning(protocol_name, other) != meaning(protocol_name, entry)
 
 
 SAID = {"role": "assistant", "content": "It is done."}
@@ -376,7 +380,7 @@ RESPONSES_CALL = {"type": "function_call", "call_id": "call_1", "name": "read", 
 
 
 @pytest.mark.parametrize(
-    ("dialect", "one", "other"),
+    ("protocol_name", "one", "other"),
     [
         # The AI SDK and LangChain add the name of a tool, DeepSeek's clients drop the reasoning of earlier turns.
         ("chat", {"role": "tool", "tool_call_id": "c", "content": "42"}, {"role": "tool", "tool_call_id": "c",
@@ -404,13 +408,13 @@ RESPONSES_CALL = {"type": "function_call", "call_id": "call_1", "name": "read", 
         ("responses", {"type": "message"} | SAID, {"type": "message", "phase": "final_answer", "id": "msg_1"} | SAID),
     ],
 )  # fmt: skip
-def test_forms_of_one_message_have_one_meaning_and_two_keys(dialect: DialectName, one: Any, other: Any) -> None:
-    assert meaning(dialect, one) == meaning(dialect, other)
-    assert dialect == "responses" or key(dialect, one) != key(dialect, other)
+def test_forms_of_one_message_have_one_meaning_and_two_keys(protocol_name: ProtocolName, one: Any, other: Any) -> None:
+    assert meaning(protocol_name, one) == meaning(protocol_name, other)
+    assert protocol_name == "responses" or key(protocol_name, one) != key(protocol_name, other)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "one", "other"),
+    ("protocol_name", "one", "other"),
     [
         ("chat", FUNCTION, FUNCTION | {"name": "write"}),
         ("chat", {"role": "tool", "name": "read", "content": "42"}, {"role": "tool", "name": "write", "content": "42"}),
@@ -420,12 +424,12 @@ def test_forms_of_one_message_have_one_meaning_and_two_keys(dialect: DialectName
         ("responses", {"type": "web_search_call", "id": "ws_1"}, {"type": "web_search_call", "id": "ws_2"}),
     ],
 )
-def test_names_and_ids_that_a_result_needs_are_meaning(dialect: DialectName, one: Any, other: Any) -> None:
-    assert meaning(dialect, one) != meaning(dialect, other)
+def test_names_and_ids_that_a_result_needs_are_meaning(protocol_name: ProtocolName, one: Any, other: Any) -> None:
+    assert meaning(protocol_name, one) != meaning(protocol_name, other)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "entry"),
+    ("protocol_name", "entry"),
     [
         ("responses", {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}),
         ("messages", {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "s"}]}),
@@ -433,5 +437,5 @@ def test_names_and_ids_that_a_result_needs_are_meaning(dialect: DialectName, one
         ("chat", {"role": "assistant", "content": None}),
     ],
 )
-def test_a_message_with_reasoning_only_says_nothing(dialect: DialectName, entry: Any) -> None:
-    assert meaning(dialect, entry) == NO_MEANING
+def test_a_message_with_reasoning_only_says_nothing(protocol_name: ProtocolName, entry: Any) -> None:
+    assert meaning(protocol_name, entry) == NO_MEANING

@@ -1,4 +1,4 @@
-"""The model that a body names which no dialect reads: a form's or a JSON document's, also where only its beginning is
+"""The model that a body names which no protocol reads: a form's or a JSON document's, also where only its beginning is
 there."""
 
 import pytest

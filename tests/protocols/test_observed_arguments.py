@@ -14,7 +14,7 @@ from accordion.model.records import ARGUMENTS, ObservedCall
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import PROTOCOLS
 from tests.reply_parts import ReplyCall, ReplyText, ReplyThought, ScriptedReply, reply_document, reply_events
-from tests.sample_responses import DIALECTS, calls, chunk, observe, sse
+from tests.sample_responses import SSE_PROTOCOLS, calls, chunk, observe, sse
 
 CHAT, RESPONSES, MESSAGES, GEMINI = (PROTOCOLS[name] for name in ("chat", "responses", "messages", "gemini"))
 BODY: dict[str, Any] = {}
@@ -45,9 +45,9 @@ def expected(said: ScriptedReply) -> tuple[ObservedCall, ...]:
     return tuple(ObservedCall(call.id, call.name, call.arguments) for call in said.calls)
 
 
-def decoded(dialect: WireProtocol, made: tuple[ObservedCall, ...]) -> list[Any]:
+def decoded(protocol: WireProtocol, made: tuple[ObservedCall, ...]) -> list[Any]:
     """Calls as they are compared. Gemini's arguments are objects in the response itself, never a text."""
-    if dialect is not GEMINI:
+    if protocol is not GEMINI:
         return list(made)
     given_ = [ReplyCall(call.call_id, call.name, call.arguments).parsed_arguments for call in made]
     objects = [
@@ -57,21 +57,21 @@ def decoded(dialect: WireProtocol, made: tuple[ObservedCall, ...]) -> list[Any]:
     return [(call.call_id, call.name, value) for call, value in zip(made, objects, strict=True)]
 
 
-@given(replies(), st.sampled_from(DIALECTS), st.integers(1, 400))
+@given(replies(), st.sampled_from(SSE_PROTOCOLS), st.integers(1, 400))
 def test_arguments_are_noted_as_they_were_written_wherever_the_stream_is_cut(
-    said: ScriptedReply, dialect: WireProtocol, size: int
+    said: ScriptedReply, protocol: WireProtocol, size: int
 ) -> None:
-    stream = b"".join(reply_events(dialect.name, said, BODY))
+    stream = b"".join(reply_events(protocol.name, said, BODY))
     pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-    assert decoded(dialect, observe(dialect, *pieces).calls) == decoded(dialect, expected(said))
+    assert decoded(protocol, observe(protocol, *pieces).calls) == decoded(protocol, expected(said))
 
 
-@given(replies(), st.sampled_from(DIALECTS))
-def test_the_arguments_of_a_whole_reply_are_those_of_its_stream(said: ScriptedReply, dialect: WireProtocol) -> None:
-    body = json.dumps(reply_document(dialect.name, said, BODY)).encode()
-    seen = observe(dialect, body, stream=False).calls
+@given(replies(), st.sampled_from(SSE_PROTOCOLS))
+def test_the_arguments_of_a_whole_reply_are_those_of_its_stream(said: ScriptedReply, protocol: WireProtocol) -> None:
+    body = json.dumps(reply_document(protocol.name, said, BODY)).encode()
+    seen = observe(protocol, body, stream=False).calls
     wanted = expected(said)
-    if dialect is MESSAGES:
+    if protocol is MESSAGES:
         # A document of Messages has the input as an object.
         for one, other, call in zip(seen, wanted, said.calls, strict=True):
             if isinstance(call.parsed_arguments, dict):
@@ -81,7 +81,7 @@ def test_the_arguments_of_a_whole_reply_are_those_of_its_stream(said: ScriptedRe
                     call.parsed_arguments,
                 )
     else:
-        assert decoded(dialect, seen) == decoded(dialect, wanted)
+        assert decoded(protocol, seen) == decoded(protocol, wanted)
 
 
 def test_parallel_calls_of_chat_may_be_written_in_turns() -> None:
@@ -119,11 +119,11 @@ def test_parallel_calls_of_messages_may_be_written_in_turns() -> None:
 
 @given(replies(), st.sampled_from([CHAT, MESSAGES]), st.data())
 def test_of_a_reply_that_was_cut_the_arguments_are_there_as_far_as_they_came(
-    said: ScriptedReply, dialect: WireProtocol, data: st.DataObject
+    said: ScriptedReply, protocol: WireProtocol, data: st.DataObject
 ) -> None:
-    events = reply_events(dialect.name, said, BODY)
+    events = reply_events(protocol.name, said, BODY)
     cut = data.draw(st.integers(0, len(events)))
-    for seen, call in zip(observe(dialect, *events[:cut]).calls, said.calls, strict=False):
+    for seen, call in zip(observe(protocol, *events[:cut]).calls, said.calls, strict=False):
         assert call.arguments.startswith(seen.arguments)
 
 
@@ -178,18 +178,21 @@ def test_calls_of_two_choices_are_two() -> None:
     assert [call.arguments for call in observe(CHAT, sse(*begun, *more)).calls] == ["[0]", "[1]"]
 
 
-def filled(dialect: WireProtocol, length: int) -> ScriptedReply:
+def filled(protocol: WireProtocol, length: int) -> ScriptedReply:
     arguments = json.dumps({"a": "x" * (length - 8)}, separators=(",", ":"))
     assert len(arguments) == length
     return ScriptedReply(1, (ReplyCall("a", "write", arguments), ReplyCall("b", "read", "{}")), 1, 1)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_arguments_are_noted_up_to_a_bound_and_beyond_it_not_at_all(dialect: WireProtocol) -> None:
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
+def test_arguments_are_noted_up_to_a_bound_and_beyond_it_not_at_all(protocol: WireProtocol) -> None:
     for length, noted in ((ARGUMENTS, ARGUMENTS), (ARGUMENTS + 1, 0), (5 * ARGUMENTS, 0)):
-        said = filled(dialect, length)
-        body = json.dumps(reply_document(dialect.name, said, BODY)).encode()
-        for seen in (observe(dialect, *reply_events(dialect.name, said, BODY)), observe(dialect, body, stream=False)):
+        said = filled(protocol, length)
+        body = json.dumps(reply_document(protocol.name, said, BODY)).encode()
+        for seen in (
+            observe(protocol, *reply_events(protocol.name, said, BODY)),
+            observe(protocol, body, stream=False),
+        ):
             assert [len(call.arguments) for call in seen.calls] == [noted, 2]
 
 

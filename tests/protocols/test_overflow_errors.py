@@ -51,10 +51,10 @@ def test_responses_says_it_as_openai_does() -> None:
     assert {"200000", "208310", "req_1"} <= set(re.findall(r"\w+", body["message"]))
 
 
-@pytest.mark.parametrize("dialect", [OpenAIChat(), OpenAIResponses()], ids=["chat", "responses"])
-def test_an_overflow_without_a_compaction_says_why(dialect: WireProtocol) -> None:
+@pytest.mark.parametrize("protocol", [OpenAIChat(), OpenAIResponses()], ids=["chat", "responses"])
+def test_an_overflow_without_a_compaction_says_why(protocol: WireProtocol) -> None:
     error = ContextOverflow(208_310, 200_000, failure="the store cannot be reached.")
-    said = dialect.render_error(error, "req_1").decode()
+    said = protocol.render_error(error, "req_1").decode()
     assert "Compaction failed: the store cannot be reached." in said
     assert "was folded" not in said + str(error)
 
@@ -71,9 +71,9 @@ def test_messages_has_exactly_anthropics_overflow_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "dialect", [OpenAIChat(), OpenAIResponses(), AnthropicMessages()], ids=lambda dialect: dialect.name
+    "protocol", [OpenAIChat(), OpenAIResponses(), AnthropicMessages()], ids=lambda protocol: protocol.name
 )
-def test_a_stream_that_has_begun_says_it_in_the_same_words(dialect: Any) -> None:
-    whole = json.loads(dialect.render_error(OVERFLOW, "req_1"))
-    event = dialect.render_stream_error(OVERFLOW, "req_1").decode().partition("data: ")[2]
+def test_a_stream_that_has_begun_says_it_in_the_same_words(protocol: Any) -> None:
+    whole = json.loads(protocol.render_error(OVERFLOW, "req_1"))
+    event = protocol.render_stream_error(OVERFLOW, "req_1").decode().partition("data: ")[2]
     assert json.loads(event)["error"] == whole["error"]

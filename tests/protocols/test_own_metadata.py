@@ -16,9 +16,9 @@ from accordion.sessions.client_metadata import AGENT, DELEGATION, PARENT
 MINE = '"x-accordion-delegation": "refunds", "x-accordion-agent" :"R"'
 
 
-def sent(dialect: str, body: str) -> str:
+def sent(protocol_name: str, body: str) -> str:
     raw = body.encode()
-    return remove_own_keys(dialect, raw, fields_of(raw)).decode()
+    return remove_own_keys(protocol_name, raw, fields_of(raw)).decode()
 
 
 def test_anthropic_gets_its_user_id_and_none_of_ours() -> None:

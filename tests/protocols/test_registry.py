@@ -12,12 +12,12 @@ from tests.e2e import protocol_samples
 
 TABLES: dict[str, Collection[str]] = {
     "product, tools": ARTIFACT_TOOLS,
-    "tests/histories.py": histories.DIALECTS,
+    "tests/histories.py": histories.PROTOCOL_NAMES,
     "tests/agent_replies.py": agent_replies.WHOLE,
     "tests/agent_replies.py, events": agent_replies.EVENTS,
     "tests/writers.py": writers.WRITERS,
     # Converse's streams are frames, not lines: tests/e2e/test_bedrock.py has its end-to-end tests.
-    "tests/e2e/protocol_samples.py": {*protocol_samples.DIALECT, "converse"},
+    "tests/e2e/protocol_samples.py": {*protocol_samples.PROTOCOL_BY_NAME, "converse"},
 }
 
 

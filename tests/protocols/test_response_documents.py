@@ -20,11 +20,11 @@ from accordion.protocols.response_parser import BOUND, ResponseEvent, ResponsePa
 from tests.sample_responses import (
     CHAT,
     CHAT_SEEN,
-    DIALECTS,
     MESSAGES_SEEN,
     OVERFLOW,
     RESPONSE,
     RESPONSES_SEEN,
+    SSE_PROTOCOLS,
     START,
     observe,
 )
@@ -137,8 +137,8 @@ def test_a_completion_that_is_not_as_published_is_read_in_detail(odd: dict[str, 
 @pytest.mark.parametrize(("which", "body", "seen"), BODIES)
 def test_a_whole_reply_is_understood_however_it_is_cut(which: int, body: Any, seen: ObservedResponse) -> None:
     raw = json.dumps(body).encode()
-    assert observe(DIALECTS[which], raw, stream=False) == seen
-    assert observe(DIALECTS[which], *(raw[at : at + 1] for at in range(len(raw))), stream=False) == seen
+    assert observe(SSE_PROTOCOLS[which], raw, stream=False) == seen
+    assert observe(SSE_PROTOCOLS[which], *(raw[at : at + 1] for at in range(len(raw))), stream=False) == seen
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,15 @@ def test_a_whole_reply_is_understood_however_it_is_cut(which: int, body: Any, se
         '{"error":"%s"}',
     ],
 )
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_error_body_is_told_in_every_shape(dialect: WireProtocol, body: str) -> None:
-    assert observe(dialect, (body % OVERFLOW).encode(), stream=False) == ObservedResponse(error=OVERFLOW)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
+def test_an_error_body_is_told_in_every_shape(protocol: WireProtocol, body: str) -> None:
+    assert observe(protocol, (body % OVERFLOW).encode(), stream=False) == ObservedResponse(error=OVERFLOW)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_reply_that_is_not_whole_says_nothing_yet(dialect: WireProtocol) -> None:
-    observer = dialect.observer(stream=False)
-    identity, model = (b"responseId", b"modelVersion") if dialect.name == "gemini" else (b"id", b"model")
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
+def test_a_reply_that_is_not_whole_says_nothing_yet(protocol: WireProtocol) -> None:
+    observer = protocol.observer(stream=False)
+    identity, model = (b"responseId", b"modelVersion") if protocol.name == "gemini" else (b"id", b"model")
     observer.feed(b'{"%s": "x", ' % identity)
     assert observer.observation() == ObservedResponse()
     observer.feed(b'"%s": "m"}' % model)
@@ -167,7 +167,7 @@ def test_a_reply_that_is_not_whole_says_nothing_yet(dialect: WireProtocol) -> No
 
 
 def test_a_reply_beyond_the_bound_is_let_go() -> None:
-    observer = DIALECTS[0].observer(stream=False)
+    observer = SSE_PROTOCOLS[0].observer(stream=False)
     observer.feed(b'{"id": "x", "pad": "')
     for _ in range(BOUND // 2**20 + 1):
         observer.feed(b"x" * 2**20)

@@ -28,7 +28,7 @@ from accordion.protocols.response_parser import (
 from tests.protocols.test_observed_arguments import replies
 from tests.protocols.test_response_observer import wild
 from tests.reply_parts import ReplyText, ReplyThought, ScriptedReply, reply_document, reply_events
-from tests.sample_responses import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, chunk, sse
+from tests.sample_responses import CHAT, GEMINI, MESSAGES, RESPONSES, SSE_PROTOCOLS, chunk, sse
 
 CHAT_API, RESPONSES_API, MESSAGES_API = (PROTOCOLS[name] for name in ("chat", "responses", "messages"))
 ENDS = (b"\n", b"\r\n", b"\r")
@@ -49,7 +49,7 @@ def written(protocol: WireProtocol, said: ScriptedReply, stream: bool) -> list[b
     )
 
 
-@given(replies(), st.sampled_from(DIALECTS), st.integers(1, 400), st.sampled_from(ENDS), st.integers(0, 30))
+@given(replies(), st.sampled_from(SSE_PROTOCOLS), st.integers(1, 400), st.sampled_from(ENDS), st.integers(0, 30))
 def test_the_events_of_a_stream_have_all_of_its_bytes(
     said: ScriptedReply, protocol: WireProtocol, size: int, end: bytes, missing: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_the_events_of_a_stream_have_all_of_its_bytes(
     assert b"".join([event.raw for event in events]) == stream
 
 
-@given(replies(), st.sampled_from(DIALECTS), st.booleans())
+@given(replies(), st.sampled_from(SSE_PROTOCOLS), st.booleans())
 def test_the_text_of_a_response_is_what_the_model_said(
     said: ScriptedReply, protocol: WireProtocol, stream: bool
 ) -> None:
@@ -72,7 +72,7 @@ def test_the_text_of_a_response_is_what_the_model_said(
     assert "".join(map(output_text, parse(protocol, *pieces, stream=stream))) == expected
 
 
-@given(replies(), st.sampled_from(DIALECTS), st.booleans())
+@given(replies(), st.sampled_from(SSE_PROTOCOLS), st.booleans())
 def test_a_parser_that_reads_the_content_tells_an_observer_the_same(
     said: ScriptedReply, protocol: WireProtocol, stream: bool
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_parser_that_reads_the_content_tells_an_observer_the_same(
     assert reader.has_ended == observer.has_ended
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
 def test_thoughts_are_content_but_not_text(protocol: WireProtocol) -> None:
     said = ScriptedReply(1, (ReplyThought("a thought", "sealed"),), 10, 5)
     events = parse(protocol, *reply_events(protocol.name, said, {}))
@@ -126,13 +126,13 @@ KEEPALIVES = [
 ]
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
 @pytest.mark.parametrize("raw", KEEPALIVES)
 def test_comments_and_pings_are_keepalives(protocol: WireProtocol, raw: bytes) -> None:
     assert [(event.raw, event.parts) for event in parse(protocol, raw)] == [(raw, (KEEPALIVE,))]
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
@@ -147,7 +147,7 @@ def test_an_error_of_any_form_is_reported(protocol: WireProtocol, raw: bytes, te
     assert [event.parts for event in parse(protocol, raw)] == [(ErrorReport(text),)]
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
 @pytest.mark.parametrize("stream", [True, False])
 def test_data_that_cannot_be_decoded_is_unreadable(protocol: WireProtocol, stream: bool) -> None:
     (event,) = parse(protocol, b'data: {"a": \n\n' if stream else b'{"a": ', stream=stream)
@@ -170,13 +170,15 @@ def test_output_that_is_no_text_is_content_too(delta: dict[str, Any]) -> None:
     assert any(type(part) is Content for part in event.parts)
 
 
-@given(wild, st.sampled_from(DIALECTS), st.booleans(), st.sampled_from(["", "content", "output", "choices", "delta"]))
+@given(
+    wild, st.sampled_from(SSE_PROTOCOLS), st.booleans(), st.sampled_from(["", "content", "output", "choices", "delta"])
+)
 def test_no_json_of_any_shape_makes_a_parser_raise(value: Any, protocol: WireProtocol, stream: bool, name: str) -> None:
     data = {name: [value], "type": "content_block_delta"} if name else value
     parse(protocol, sse(json.dumps(data)) if stream else json.dumps(data).encode(), stream=stream)
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("protocol", SSE_PROTOCOLS)
 @pytest.mark.parametrize("odd", [[], {}, 1, None])
 def test_content_of_a_type_that_is_no_word_is_other_content(protocol: WireProtocol, odd: Any) -> None:
     part = {"type": odd, "text": "x"}

@@ -241,7 +241,7 @@ def test_calls_that_the_provider_answers_itself_do_not_tell_a_copy() -> None:
         )
         == 2
     )
-    # A server of another dialect may hand such a call to the client.
+    # A server of another protocol may hand such a call to the client.
     assert count_client_copy([message("assistant", call("srvtoolu_1"))], build_insertion("srvtoolu_1")) == 1
     assert count_client_copy([message("assistant", call("a"))], build_insertion("a", "srvtoolu_1")) == 0
 

@@ -23,14 +23,14 @@ def blocks(events: Any, sizes: list[int], *, named: bool, end: str) -> list[byte
     return [block for block in (*out, *each[at:]) if block]
 
 
-@pytest.mark.parametrize("dialect", sample_responses.DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("protocol", sample_responses.SSE_PROTOCOLS, ids=lambda protocol: protocol.name)
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), end=st.sampled_from(["\n", "\r\n"]))
 def test_an_observer_of_the_tool_loops_output_understands_the_whole_response(
-    dialect: Any, sizes: list[int], end: str
+    protocol: Any, sizes: list[int], end: str
 ) -> None:
-    events, named, _ = STREAMS[dialect.name]
-    tool_loop = ARTIFACT_TOOLS[dialect.name].open_response("read_artifact", True)
-    whole, told = dialect.observer(True), dialect.observer(True)
+    events, named, _ = STREAMS[protocol.name]
+    tool_loop = ARTIFACT_TOOLS[protocol.name].open_response("read_artifact", True)
+    whole, told = protocol.observer(True), protocol.observer(True)
     for block in blocks(events, sizes, named=named, end=end):
         shown = tool_loop.feed(block)
         assert not tool_loop.pending_placeholders
@@ -46,9 +46,11 @@ def test_an_observer_of_the_tool_loops_output_understands_the_whole_response(
 
 # Each event of Gemini's has the usage so far: all of them are told.
 @pytest.mark.parametrize(
-    "dialect", [each for each in sample_responses.DIALECTS if each.name != "gemini"], ids=lambda dialect: dialect.name
+    "protocol",
+    [each for each in sample_responses.SSE_PROTOCOLS if each.name != "gemini"],
+    ids=lambda protocol: protocol.name,
 )
-def test_of_a_text_that_goes_on_nothing_is_told(dialect: Any) -> None:
+def test_of_a_text_that_goes_on_nothing_is_told(protocol: Any) -> None:
     words = {
         "chat": [sample_responses.chunk({"content": f"word {at}"}) for at in range(9)],
         "responses": [
@@ -63,9 +65,9 @@ def test_of_a_text_that_goes_on_nothing_is_told(dialect: Any) -> None:
             ),
         ],
     }
-    tool_loop = ARTIFACT_TOOLS[dialect.name].open_response("read_artifact", True)
-    first, several, alone = blocks(words[dialect.name], [3, 6], named=STREAMS[dialect.name][1], end="\n") + [b""] * (
-        dialect.name != "messages"
+    tool_loop = ARTIFACT_TOOLS[protocol.name].open_response("read_artifact", True)
+    first, several, alone = blocks(words[protocol.name], [3, 6], named=STREAMS[protocol.name][1], end="\n") + [b""] * (
+        protocol.name != "messages"
     )
     assert tool_loop.feed(first) == first
     assert tool_loop.feed(several) == several

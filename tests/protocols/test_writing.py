@@ -13,7 +13,7 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.json_writing import write_body
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from tests.histories import DIALECTS, DialectName, bodies
+from tests.histories import PROTOCOL_NAMES, ProtocolName, bodies
 from tests.protocols.edit_samples import SPOKEN
 
 TENANT = TenantScope("tenant", b"tenant" * 5)
@@ -27,15 +27,15 @@ def read(raw: bytes = RAW) -> Any:
     return BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", PROTOCOL_NAMES)
 @given(data=st.data())
-def test_a_request_that_is_written_with_its_own_list_says_the_same(name: DialectName, data: st.DataObject) -> None:
-    dialect = SPOKEN[name]
+def test_a_request_that_is_written_with_its_own_list_says_the_same(name: ProtocolName, data: st.DataObject) -> None:
+    protocol = SPOKEN[name]
     request = data.draw(bodies(name))
-    conversation = BodyReader().read(dialect, json.dumps(request).encode(), TENANT)
-    written = write_body(conversation, dialect.messages_field, [message.wire for message in conversation.messages])
+    conversation = BodyReader().read(protocol, json.dumps(request).encode(), TENANT)
+    written = write_body(conversation, protocol.messages_field, [message.wire for message in conversation.messages])
     assert json.loads(written) == request
-    again = BodyReader().read(dialect, written, TENANT)
+    again = BodyReader().read(protocol, written, TENANT)
     assert (again.messages, again.lead, again.chain) == (conversation.messages, conversation.lead, conversation.chain)
     assert again.overhead_key == conversation.overhead_key
 
@@ -63,8 +63,8 @@ def test_a_list_that_grows_begins_with_the_same_bytes() -> None:
 
 
 def test_a_plain_string_as_input_is_written_as_a_list() -> None:
-    dialect = SPOKEN["responses"]
-    conversation = BodyReader().read(dialect, b'{"model":"m","input":"hi"}', TENANT)
-    wires = dialect.join_messages([message.wire for message in conversation.messages], [])
-    again = BodyReader().read(dialect, write_body(conversation, "input", wires), TENANT)
+    protocol = SPOKEN["responses"]
+    conversation = BodyReader().read(protocol, b'{"model":"m","input":"hi"}', TENANT)
+    wires = protocol.join_messages([message.wire for message in conversation.messages], [])
+    again = BodyReader().read(protocol, write_body(conversation, "input", wires), TENANT)
     assert again.chain == conversation.chain

@@ -20,22 +20,22 @@ from accordion.sessions.sessions import SessionMatch
 from accordion.stores.worker_sync import SharedBoard, shared_slots
 from tests.equivalent_entries import reform
 from tests.fakes import FickleStore
-from tests.histories import DIALECTS, Call, DialectName, History, HistoryRound, Json, Turn, entries
+from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, Json, ProtocolName, Turn, entries
 from tests.protocols.edit_samples import write_message
 from tests.protocols.test_message_keys import READERS
 from tests.sessions.test_sessions import ALICE, World
 
 
-def read(listed: Sequence[Json], dialect: DialectName) -> Conversation:
-    field = READERS[dialect].messages_field
+def read(listed: Sequence[Json], protocol_name: ProtocolName) -> Conversation:
+    field = READERS[protocol_name].messages_field
     raw = json.dumps({"model": "m", field: listed}).encode()
-    return BodyReader(0).read(READERS[dialect], raw, ALICE.tenant)
+    return BodyReader(0).read(READERS[protocol_name], raw, ALICE.tenant)
 
 
-async def ask(world: World, listed: Sequence[Json], dialect: DialectName) -> SessionMatch:
+async def ask(world: World, listed: Sequence[Json], protocol_name: ProtocolName) -> SessionMatch:
     world.requests += 1
     return await world.sessions.resolve(
-        ALICE, ClientMetadata(), read(listed, dialect), f"{world.sessions.worker}-r{world.requests}"
+        ALICE, ClientMetadata(), read(listed, protocol_name), f"{world.sessions.worker}-r{world.requests}"
     )
 
 
@@ -88,14 +88,16 @@ def without_reasoning(listed: Sequence[Json]) -> list[Json]:
     return bare
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_client_that_drops_the_reasoning_of_earlier_turns_stays_in_its_session(dialect: DialectName) -> None:
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_client_that_drops_the_reasoning_of_earlier_turns_stays_in_its_session(
+    protocol_name: ProtocolName,
+) -> None:
     world, sessions = World(), set()
-    listed = entries(work(4), dialect)
+    listed = entries(work(4), protocol_name)
     turns = [at for at, entry in enumerate(listed) if entry.get("role") == "user" and "Do thing" in json.dumps(entry)]
     for sent in requests(listed):
         start = max(at for at in turns if at < len(sent))
-        sessions.add((await ask(world, [*without_reasoning(sent[:start]), *sent[start:]], dialect)).session.id)
+        sessions.add((await ask(world, [*without_reasoning(sent[:start]), *sent[start:]], protocol_name)).session.id)
     assert len(sessions) == 1
 
 
@@ -108,41 +110,45 @@ async def test_a_client_that_names_messages_once_they_are_earlier_stays_in_its_s
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(DIALECTS), st.randoms(use_true_random=False), st.booleans())
+@given(st.sampled_from(PROTOCOL_NAMES), st.randoms(use_true_random=False), st.booleans())
 def test_a_history_in_another_form_at_each_request_is_one_session(
-    dialect: DialectName, random: Random, has_two_workers: bool
+    protocol_name: ProtocolName, random: Random, has_two_workers: bool
 ) -> None:
     async def run() -> None:
         store, slots, sessions = FickleStore(), shared_slots(), set()
         workers = [World(store, f"w{number}", SharedBoard(slots, number)) for number in (1, 2)]
-        for sent in requests(entries(work(3), dialect)):
+        for sent in requests(entries(work(3), protocol_name)):
             world = random.choice(workers) if has_two_workers else workers[0]
-            sessions.add((await ask(world, reform(sent, dialect, random), dialect)).session.id)
+            sessions.add((await ask(world, reform(sent, protocol_name, random), protocol_name)).session.id)
             await world.outbox.flush()
         assert len(sessions) == 1
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_two_conversations_whose_messages_differ_part_in_whatever_form_they_come(dialect: DialectName) -> None:
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_two_conversations_whose_messages_differ_part_in_whatever_form_they_come(
+    protocol_name: ProtocolName,
+) -> None:
     world, random = World(), Random(7)
-    one, other = (requests(entries(work(3, answer=answer), dialect)) for answer in ("{} is done.", "{} has failed."))
+    one, other = (
+        requests(entries(work(3, answer=answer), protocol_name)) for answer in ("{} is done.", "{} has failed.")
+    )
     found: list[set[str]] = [set(), set()]
     for at in range(2, len(one)):
         for number, sent in enumerate((one[at], other[at])):
-            found[number].add((await ask(world, reform(sent, dialect, random), dialect)).session.id)
+            found[number].add((await ask(world, reform(sent, protocol_name, random), protocol_name)).session.id)
     assert [len(each) for each in found] == [1, 1]
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_calls_with_other_ids_are_another_conversation(dialect: DialectName) -> None:
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_calls_with_other_ids_are_another_conversation(protocol_name: ProtocolName) -> None:
     world = World()
-    one, other = (requests(entries(work(2, ids=ids), dialect)) for ids in ("call", "tooluse"))
-    first = await ask(world, one[0], dialect)
-    assert (await ask(world, one[1], dialect)).session.id == first.session.id
-    assert (await ask(world, other[1], dialect)).session.id != first.session.id
+    one, other = (requests(entries(work(2, ids=ids), protocol_name)) for ids in ("call", "tooluse"))
+    first = await ask(world, one[0], protocol_name)
+    assert (await ask(world, one[1], protocol_name)).session.id == first.session.id
+    assert (await ask(world, other[1], protocol_name)).session.id != first.session.id
 
 
 async def test_lists_of_reasoning_only_are_no_one_session() -> None:
@@ -154,21 +160,23 @@ async def test_lists_of_reasoning_only_are_no_one_session() -> None:
 # -- what the match says of the form -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_report_about_another_form_of_the_list_is_left_out(dialect: DialectName) -> None:
-    world, sent = World(), requests(entries(work(2), dialect))
-    first = await ask(world, sent[1], dialect)
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_report_about_another_form_of_the_list_is_left_out(protocol_name: ProtocolName) -> None:
+    world, sent = World(), requests(entries(work(2), protocol_name))
+    first = await ask(world, sent[1], protocol_name)
     world.sessions.record_response(first, first.session, 700, 600)
-    same = await ask(world, sent[2], dialect)
+    same = await ask(world, sent[2], protocol_name)
     assert same.base_node is not None
     assert (same.is_exact, same.is_reworded, same.base_node.reported) == (True, False, 700)
     world.sessions.record_response(same, same.session, 900, 800)
-    other = await ask(world, without_reasoning(sent[3]), dialect)
+    other = await ask(world, without_reasoning(sent[3]), protocol_name)
     assert other.base_node is not None
     assert (other.is_exact, other.is_reworded, other.base_node.reported) == (False, True, 0)
     world.sessions.record_response(other, other.session, 950, 850)
     # It goes on in that form.
-    after = await ask(world, [*without_reasoning(sent[3]), write_message(dialect, "user", "Go on.")], dialect)
+    after = await ask(
+        world, [*without_reasoning(sent[3]), write_message(protocol_name, "user", "Go on.")], protocol_name
+    )
     assert after.base_node is not None
     assert (after.is_exact, after.is_reworded, after.base_node.reported) == (True, True, 950)
     assert after.base_index == len(without_reasoning(sent[3])) - 1
@@ -196,31 +204,31 @@ async def test_a_retry_in_another_form_is_the_same_session_and_takes_the_report_
 class EarlierVersion(World):
     """A worker of a version that knows chain keys only."""
 
-    async def earlier(self, listed: Sequence[Json], dialect: DialectName) -> SessionMatch:
+    async def earlier(self, listed: Sequence[Json], protocol_name: ProtocolName) -> SessionMatch:
         self.requests += 1
-        exact = replace(read(listed, dialect), identity=())
+        exact = replace(read(listed, protocol_name), identity=())
         return await self.sessions.resolve(ALICE, ClientMetadata(), exact, f"old-r{self.requests}")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_session_in_the_store_of_an_earlier_version_goes_on(dialect: DialectName) -> None:
-    old, sent = EarlierVersion(), requests(entries(work(4), dialect))
-    matches = [await old.earlier(each, dialect) for each in sent[:4]]
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_session_in_the_store_of_an_earlier_version_goes_on(protocol_name: ProtocolName) -> None:
+    old, sent = EarlierVersion(), requests(entries(work(4), protocol_name))
+    matches = [await old.earlier(each, protocol_name) for each in sent[:4]]
     await old.outbox.flush()
     new = World(old.store, "w2")
     ids: Any = {match.session.id for match in matches}
-    ids |= {(await ask(new, each, dialect)).session.id for each in sent[4:6]}
-    ids.add((await ask(new, without_reasoning(sent[6]), dialect)).session.id)
+    ids |= {(await ask(new, each, protocol_name)).session.id for each in sent[4:6]}
+    ids.add((await ask(new, without_reasoning(sent[6]), protocol_name)).session.id)
     assert len(ids) == 1
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_fork_of_a_session_of_an_earlier_version_is_a_fork(dialect: DialectName) -> None:
-    old, sent = EarlierVersion(), requests(entries(work(3), dialect))
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+async def test_a_fork_of_a_session_of_an_earlier_version_is_a_fork(protocol_name: ProtocolName) -> None:
+    old, sent = EarlierVersion(), requests(entries(work(3), protocol_name))
     for each in sent:
-        whole = await old.earlier(each, dialect)
+        whole = await old.earlier(each, protocol_name)
     await old.outbox.flush()
-    new, other = World(old.store, "w2"), requests(entries(work(3, answer="{} has failed."), dialect))
-    fork = await ask(new, other[4], dialect)
+    new, other = World(old.store, "w2"), requests(entries(work(3, answer="{} has failed."), protocol_name))
+    fork = await ask(new, other[4], protocol_name)
     assert fork.session.id != whole.session.id
     assert fork.session.forked_from == whole.session.id

@@ -202,13 +202,13 @@ _GEMINI_3 = MediaRules("gemini-3", "google", LevelRule(), page=1_120, audio=32, 
 _OTHER = MediaRules("other", "other", PatchRule(28, 4096, 4096), page=1_800, audio=25, video=263)
 
 
-def media_rules(model: str, dialect: str = "") -> MediaRules:
+def media_rules(model: str, protocol_name: str = "") -> MediaRules:
     """Returns the rules of a model.
 
     If its name matches no known pattern, the protocol `messages` implies Claude.
     """
     name = model.lower().rsplit("/", 1)[-1]
-    if "claude" in name or (dialect == "messages" and not _is_other(name)):
+    if "claude" in name or (protocol_name == "messages" and not _is_other(name)):
         version = _CLAUDE_VERSION.search(name)
         is_sharp = version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 7)
         return _CLAUDE_SHARP if is_sharp else _CLAUDE

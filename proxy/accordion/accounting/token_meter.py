@@ -197,16 +197,16 @@ class TokenMeter:
         return pending
 
     def _scheme(self, conversation: Conversation, model: str) -> _CountingScheme:
-        key = (model or conversation.model, conversation.dialect)
+        key = (model or conversation.model, conversation.protocol_name)
         return self._schemes.get(key) or self._new_scheme(*key)
 
-    def _new_scheme(self, model: str, dialect: str) -> _CountingScheme:
-        encoding, media = self._counter.encoding(model), media_rules(model, dialect)
+    def _new_scheme(self, model: str, protocol_name: str) -> _CountingScheme:
+        encoding, media = self._counter.encoding(model), media_rules(model, protocol_name)
         scheme = _CountingScheme(f"{encoding}/{media.name}", encoding, media)
         if len(model) <= LONGEST_NAME:
             if len(self._schemes) >= SCHEMES_AT_MOST:
                 self._schemes.clear()
-            self._schemes[model, dialect] = scheme
+            self._schemes[model, protocol_name] = scheme
         return scheme
 
     def _find_deepest_known(

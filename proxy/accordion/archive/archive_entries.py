@@ -116,7 +116,7 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
     sizes: list[int]
     at: float
-    dialect: str = ""
+    protocol_name: str = ""
     model: str = ""
     head: bytes = b""
     head_size: int = 0

@@ -64,14 +64,14 @@ class ArchiveReader:
         archive: Archive,
         transcripts: TranscriptStore,
         export_and_erasure: ExportAndErasure,
-        dialects: Mapping[str, MessageParser],
+        parsers: Mapping[str, MessageParser],
         tasks: Tasks,
         clock: Clock,
     ) -> None:
         self.transcripts = transcripts
         self.export_and_erasure = export_and_erasure
         self._archive = archive
-        self._dialects = dialects
+        self._parsers = parsers
         self._tasks = tasks
         self._clock = clock
 
@@ -140,7 +140,7 @@ class ArchiveReader:
         self, artifact: Artifact, rows: Mapping[bytes, bytes], request: ReadRequest
     ) -> ArtifactPart | None:
         """Reads the part from the rows; None if one is missing. Slow for large artifacts and for searches."""
-        loaded = load_artifact(artifact, rows, self._dialects)
+        loaded = load_artifact(artifact, rows, self._parsers)
         if loaded is None:
             return None
         text, path = resolve_path(loaded, request.path)

@@ -48,7 +48,7 @@ class Artifact(StructWithHiddenFields, frozen=True):
 
     id: str
     kind: ArtifactKind
-    dialect: str
+    protocol_name: str = msgspec.field(name="dialect")
     keys: tuple[bytes, ...]
     first: int
     last: int

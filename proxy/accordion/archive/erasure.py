@@ -163,7 +163,7 @@ class ExportAndErasure:
     def _artifact_text(self, tenant: TenantScope, artifact: Artifact, rows: Mapping[bytes, bytes]) -> str | None:
         if any(key not in rows for key in artifact.keys):
             return None
-        parse = self._make_parser(artifact.dialect, tenant)
+        parse = self._make_parser(artifact.protocol_name, tenant)
         return artifact_text(artifact, [parse(rows[key]) for key in artifact.keys])
 
     # -- erasure ------------------------------------------------------------------
@@ -242,7 +242,7 @@ def _transcript_record(transcript: Transcript) -> dict[str, Any]:
     """Returns a transcript as a record: the keys of its rows in order, and the request's other fields."""
     return {
         "type": "transcript",
-        "dialect": transcript.dialect,
+        "dialect": transcript.protocol_name,
         "model": transcript.model,
         "request": {name: _json(value) for name, value in transcript.fields.items()},
         "system": [key.hex() for key in transcript.rows[: len(transcript.lead)]],

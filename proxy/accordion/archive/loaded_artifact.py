@@ -54,18 +54,18 @@ class LoadedArtifact(msgspec.Struct, frozen=True):
 
 
 def load_artifact(
-    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
+    artifact: Artifact, rows: Mapping[bytes, bytes], parsers: Mapping[str, MessageParser]
 ) -> LoadedArtifact | None:
     """Loads an artifact from its rows; None if a row is missing or cannot be parsed.
 
     Of a result, the row of the call may be missing: the record has the call's name and arguments.
     """
-    dialect = dialects.get(artifact.dialect)
+    parser = parsers.get(artifact.protocol_name)
     required = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
-    if dialect is None or not required or any(key not in rows for key in required):
+    if parser is None or not required or any(key not in rows for key in required):
         return None
     try:
-        parsed = [(key, dialect.read_message(rows[key])) for key in artifact.keys if key in rows]
+        parsed = [(key, parser.read_message(rows[key])) for key in artifact.keys if key in rows]
     except ValueError:
         return None
     messages = [Message(key, each.role, each.parts, rows[key]) for key, each in parsed]
@@ -73,7 +73,7 @@ def load_artifact(
 
 
 def find_calls(
-    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
+    artifact: Artifact, rows: Mapping[bytes, bytes], parsers: Mapping[str, MessageParser]
 ) -> list[CallInHistory]:
     """Returns the calls whose results the artifact has."""
     call_id = artifact.call_id if artifact.kind == "result" else ""
@@ -81,7 +81,7 @@ def find_calls(
         CallInHistory(key, number, part)
         for key in artifact.keys
         if key in rows
-        for number, part in enumerate(dialects[artifact.dialect].read_message(rows[key]).parts)
+        for number, part in enumerate(parsers[artifact.protocol_name].read_message(rows[key]).parts)
         if isinstance(part, ToolCall) and call_id in ("", part.call_id)
     ]
 

@@ -95,7 +95,7 @@ class NamedItems:
         wires = dict(self.waiting.get((tenant, session), {}))
         with suppress(StoreUnavailable):
             wires |= await self._archive.load_items(tenant, [name for name in keys_by_name if name not in wires])
-        parse = self._make_parser(conversation.dialect, tenant)
+        parse = self._make_parser(conversation.protocol_name, tenant)
         for name in keys_by_name.keys() & wires.keys():
             with suppress(ValueError):
                 resolved[keys_by_name[name]] = message = parse(wires[name])

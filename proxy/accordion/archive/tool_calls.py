@@ -211,9 +211,9 @@ class _CallRefused(Exception):
 class ArtifactTool:
     """Answers calls of the artifact tool. Has no state; never raises."""
 
-    def __init__(self, archive: Archive, dialects: Mapping[str, MessageParser], tasks: Tasks) -> None:
+    def __init__(self, archive: Archive, parsers: Mapping[str, MessageParser], tasks: Tasks) -> None:
         self._archive = archive
-        self._dialects = dialects
+        self._parsers = parsers
         self._tasks = tasks
 
     async def answer_calls(self, context: ReadContext, calls: Sequence[ArtifactToolCall]) -> list[ArtifactToolResult]:
@@ -284,7 +284,7 @@ class ArtifactTool:
             for artifact in records:
                 rows = await self._archive.load_rows(context.tenant, artifact.keys)
                 is_small = sum(map(len, rows.values())) <= _MAX_INLINE
-                load_arguments = artifact, rows, self._dialects, shared_access is not None
+                load_arguments = artifact, rows, self._parsers, shared_access is not None
                 loaded, calls = (
                     _load_from_rows(*load_arguments)
                     if is_small
@@ -303,14 +303,14 @@ class ArtifactTool:
 
 
 def _load_from_rows(
-    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser], is_shared: bool
+    artifact: Artifact, rows: Mapping[bytes, bytes], parsers: Mapping[str, MessageParser], is_shared: bool
 ) -> tuple[LoadedArtifact | None, list[CallInHistory]]:
     """Loads an artifact from its rows.
 
     If it belongs to another agent (`is_shared`), its calls are returned too: they decide whether the reader may see it.
     """
-    loaded = load_artifact(artifact, rows, dialects)
-    return loaded, find_calls(artifact, rows, dialects) if is_shared and loaded is not None else []
+    loaded = load_artifact(artifact, rows, parsers)
+    return loaded, find_calls(artifact, rows, parsers) if is_shared and loaded is not None else []
 
 
 def _unknown_artifact(name: str) -> _CallRefused:

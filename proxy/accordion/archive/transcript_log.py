@@ -34,7 +34,7 @@ class Transcript(msgspec.Struct, frozen=True):
     fields, as JSON.
     """
 
-    dialect: str
+    protocol_name: str
     model: str
     lead: tuple[bytes, ...]
     messages: tuple[bytes, ...]
@@ -44,7 +44,7 @@ class Transcript(msgspec.Struct, frozen=True):
     @property
     def system(self) -> bytes | None:
         """The system prompt outside the list, as JSON."""
-        names = PROTOCOLS[self.dialect].system_fields if self.dialect in PROTOCOLS else ()
+        names = PROTOCOLS[self.protocol_name].system_fields if self.protocol_name in PROTOCOLS else ()
         return next((self.fields[name] for name in names if self.fields.get(name, b"null") != b"null"), None)
 
     @property
@@ -66,7 +66,7 @@ class OriginalHistory(msgspec.Struct, frozen=True):
     artifacts and summaries count as 0: the first after the system prompt.
     """
 
-    dialect: str
+    protocol_name: str
     body: bytes
     missing: int = 0
     first: int = 0
@@ -80,7 +80,7 @@ class LogState(msgspec.Struct, frozen=True):
     options. The first `listed` keys were in a client's list; the others follow responses that the provider keeps.
     """
 
-    dialect: str = ""
+    protocol_name: str = ""
     model: str = ""
     keys: tuple[bytes, ...] = ()
     lead: tuple[bytes, ...] = ()
@@ -181,7 +181,7 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
         replay.add(entry)
         is_whole_list = entry.start == 0
         state = LogState(
-            entry.dialect,
+            entry.protocol_name,
             entry.model,
             (),
             tuple(entry.lead) if entry.head else state.lead,
@@ -210,12 +210,12 @@ async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -
         key = archive_entries.fields_key(digest)
         fields |= decode_fields(unpack(archive.open_value(tenant, key, await archive.store.get(key))))
     rows = (*state.lead_rows, *state.rows)
-    return Transcript(state.dialect, state.model, state.lead, state.keys, fields, rows)
+    return Transcript(state.protocol_name, state.model, state.lead, state.keys, fields, rows)
 
 
 def options_digest(tenant: TenantScope, conversation: Conversation) -> bytes:
     """Returns the digest of a request's options, which is specific to the tenant."""
-    names = PROTOCOLS[conversation.dialect].option_fields
+    names = PROTOCOLS[conversation.protocol_name].option_fields
     return hashlib.sha256(tenant.archive_namespace.encode() + fields_json(conversation.envelope, names)).digest()
 
 
@@ -246,12 +246,12 @@ def decode_fields(text: bytes | None) -> dict[str, bytes]:
 
 def system_json(transcript: Transcript) -> bytes:
     """Returns the system prompt outside the list as an entry of the list."""
-    return PROTOCOLS[transcript.dialect].system_message(transcript.system or b'""')
+    return PROTOCOLS[transcript.protocol_name].system_message(transcript.system or b'""')
 
 
 def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> OriginalHistory:
     """Builds a request's body from the stored entries of the list."""
-    listing = PROTOCOLS[transcript.dialect].messages_field.encode()
+    listing = PROTOCOLS[transcript.protocol_name].messages_field.encode()
     present = [wire for wire in wires if wire is not None]
     if not all(map(archive_entries.is_exact, transcript.rows)):
         present = _with_unique_ids(present)
@@ -259,7 +259,7 @@ def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> Origina
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
     fields.append(b'"%s":[%s]' % (listing, b",".join(present)))
     first = sum(wire is not None for wire in wires[: len(transcript.lead)])
-    return OriginalHistory(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(present), first)
+    return OriginalHistory(transcript.protocol_name, b"{%s}" % b",".join(fields), len(wires) - len(present), first)
 
 
 def _with_unique_ids(wires: Sequence[bytes]) -> list[bytes]:

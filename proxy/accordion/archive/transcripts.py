@@ -290,14 +290,14 @@ class TranscriptStore:
         sizes: dict[SessionKey, int] = {}
         for plan in plans:
             request, conversation = plan.request, plan.request.conversation
-            key, protocol = request.session_key, PROTOCOLS[conversation.dialect]
+            key, protocol = request.session_key, PROTOCOLS[conversation.protocol_name]
             previous_key = conversation.chain[plan.start - 1] if plan.start > 0 else b""
             entry = TranscriptEntry(
                 plan.start,
                 [message.key for message in plan.messages],
                 [pack.add_message(plan, message) for message in plan.messages],
                 request.at,
-                conversation.dialect,
+                conversation.protocol_name,
                 conversation.model,
                 plan.head,
                 pack.add_fields(plan, plan.head, protocol.overhead_fields) if plan.head else 0,

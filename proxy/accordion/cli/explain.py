@@ -54,7 +54,7 @@ class LargeMessage:
 class ContentReport(msgspec.Struct, frozen=True):
     """The content of the body. `roles` counts messages and parts by role; `fields` are all fields but the messages."""
 
-    dialect: str
+    protocol_name: str = msgspec.field(name="dialect")
     model: str
     stream: bool
     messages: int
@@ -198,7 +198,7 @@ def _describe_content(request: MeasuredRequest) -> ContentReport:
         counts["messages"] += 1
         counts.update(count_kinds(message))
     return ContentReport(
-        dialect=conversation.dialect,
+        protocol_name=conversation.protocol_name,
         model=conversation.model,
         stream=conversation.stream,
         messages=len(conversation.messages),

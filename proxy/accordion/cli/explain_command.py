@@ -157,7 +157,7 @@ def _caller_rows(explanation: Explanation) -> Iterable[tuple[str, str]]:
 
 
 def _content_rows(content: ContentReport) -> Iterable[tuple[str, str]]:
-    yield "protocol", PROTOCOLS[content.dialect].title
+    yield "protocol", PROTOCOLS[content.protocol_name].title
     yield "model", (content.model or "none named") + (", streamed" if content.stream else ", not streamed")
     yield "system prompt", count_with_noun(content.preamble_parts, "part") if content.preamble_parts else "none"
     yield "tools", f"{len(content.tools)}: {', '.join(content.tools)}" if content.tools else "none"

@@ -94,7 +94,7 @@ def is_compaction_request(conversation: Conversation) -> bool:
     By the provider: a trigger as the last item of Responses, or a top-level `compaction` of Messages. For the client:
     the last message contains a known prompt.
     """
-    if conversation.dialect == "messages" and conversation.envelope.get("compaction", b"null") != b"null":
+    if conversation.protocol_name == "messages" and conversation.envelope.get("compaction", b"null") != b"null":
         return True
     if not conversation.messages:
         return False
@@ -113,7 +113,7 @@ def is_compaction_request(conversation: Conversation) -> bool:
 def thinking_mode(conversation: Conversation, beta: str, model: str = "") -> ThinkingMode:
     """Returns how the request's thinking blocks may be treated (wire notes, "Preserved thinking"). `model` is the
     actual model, if the conversation's is only an alias."""
-    if conversation.dialect not in ("messages", "converse"):
+    if conversation.protocol_name not in ("messages", "converse"):
         return "free"
     if not any(isinstance(part, Reasoning) for message in conversation.messages for part in message.parts):
         return "none"

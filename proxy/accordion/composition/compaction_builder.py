@@ -149,8 +149,8 @@ class CompactionBuilder:
             self._transcripts,
         )
 
-    def _message_reader(self, dialect: str, tenant: TenantScope) -> Callable[[bytes], Message]:
-        return self._reader.reader_for(self.protocols[dialect], tenant)
+    def _message_reader(self, protocol_name: str, tenant: TenantScope) -> Callable[[bytes], Message]:
+        return self._reader.reader_for(self.protocols[protocol_name], tenant)
 
     def _on_erasure(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Clears the caches after an erasure by this or another worker."""
@@ -282,7 +282,7 @@ class CompactionBuilder:
         return Compactor(assembler, services, wait_seconds=settings.summaries.wait_seconds)
 
     async def artifact_text(
-        self, artifact_id: str, tenant: TenantScope, dialects: Mapping[str, WireProtocol]
+        self, artifact_id: str, tenant: TenantScope, protocols: Mapping[str, WireProtocol]
     ) -> str | None:
         """Returns the whole text of an artifact of a tenant; None if any of it is missing.
 
@@ -294,7 +294,7 @@ class CompactionBuilder:
         rows = await self._archive.load_rows(tenant, artifact.keys)
         if any(key not in rows for key in artifact.keys):
             return None
-        read = self._reader.reader_for(dialects[artifact.dialect], tenant)
+        read = self._reader.reader_for(protocols[artifact.protocol_name], tenant)
         return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
     async def close(self) -> None:

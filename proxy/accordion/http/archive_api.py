@@ -128,7 +128,7 @@ class ArchiveApi:
                 "This session has no transcript: the setting `archive.record` chooses the sessions that are recorded.",
                 code="original_not_found",
             )
-        headers = {"x-accordion-dialect": transcript.dialect, "x-accordion-first": str(transcript.first)}
+        headers = {"x-accordion-dialect": transcript.protocol_name, "x-accordion-first": str(transcript.first)}
         if transcript.missing:
             headers["x-accordion-missing"] = str(transcript.missing)
         return Response(transcript.body, headers=SAFE | headers, media_type="application/json")

@@ -212,9 +212,10 @@ def agent_json(view: AgentView) -> dict[str, Any]:
 
 def artifact_json(artifact: Artifact) -> dict[str, Any]:
     """Returns an artifact's record. Messages are counted from 0, without the system prompt."""
-    names = ("id", "kind", "tool", "arguments", "call_id", "characters", "tokens", "description", "findings", "dialect")
+    names = ("id", "kind", "tool", "arguments", "call_id", "characters", "tokens", "description", "findings")
     return {
         **{name: getattr(artifact, name) for name in names},
+        "dialect": artifact.protocol_name,
         "messages": [artifact.first, artifact.last],
         "session": artifact.session,
         "child": artifact.child or None,

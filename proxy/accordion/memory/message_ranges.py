@@ -47,10 +47,10 @@ class MessageRange(msgspec.Struct, frozen=True):
 
 
 class RecordedConversations(msgspec.Struct, frozen=True):
-    """Loads recorded conversations; `dialects` are the parsers by protocol name."""
+    """Loads recorded conversations; `parsers` has one for each protocol, by its name."""
 
     recordings: RecordedTranscripts
-    dialects: Mapping[str, MessageParser]
+    parsers: Mapping[str, MessageParser]
     tasks: Tasks
 
     async def find_transcript(self, tenant: TenantScope, session: str) -> Transcript:
@@ -80,7 +80,7 @@ class RecordedConversations(msgspec.Struct, frozen=True):
                 "range without them.",
                 code="range_not_recorded",
             )
-        parser = self.dialects[transcript.dialect]
+        parser = self.parsers[transcript.protocol_name]
         return await self.tasks.offload(_build_range, transcript, parser, session, first, last, raw_messages)
 
 
@@ -127,7 +127,7 @@ def _build_range(
         else:
             parts = parsed.parts if parsed is not None else ()
             messages.append(Message(key, parsed.role if parsed is not None else "other", parts, raw or b""))
-    conversation = Conversation(transcript.dialect, transcript.model, tuple(messages), (), tuple(preamble))
+    conversation = Conversation(transcript.protocol_name, transcript.model, tuple(messages), (), tuple(preamble))
     short = tuple(key[:_DIGITS] for key in keys[first : last + 1])
     return MessageRange(session, first, last, shift, conversation, short, last == len(transcript) - 1)
 

@@ -146,7 +146,7 @@ class Conversation(msgspec.Struct, frozen=True):
     field as the client's own JSON.
     """
 
-    dialect: str
+    protocol_name: str
     model: str
     messages: tuple[Message, ...]
     chain: tuple[bytes, ...]

@@ -239,7 +239,7 @@ class Router(Protocol):
     def route(self, family: Family, model: str | None) -> Route:
         """Returns the route of a model, or of the default upstream of a family if no configured model is named."""
 
-    def for_dialect(self, route: Route, dialect: str) -> Route:
+    def for_protocol(self, route: Route, protocol_name: str) -> Route:
         """Returns the route, with translation if its provider does not support the protocol."""
 
     def url(self, route: Route, path_and_query: str) -> str:
@@ -250,9 +250,9 @@ class Translator(Protocol):
     """Sends requests to providers whose protocol is not the client's."""
 
     async def send(
-        self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = ""
+        self, protocol_name: str, body: bytes, route: Route, credential: str, request_id: str = ""
     ) -> UpstreamResponse:
-        """Sends `body` (of the protocol `dialect`) to `route.model`.
+        """Sends `body`, a request in the protocol of that name, to `route.model`.
 
         The response is in the same protocol, streamed if the body asks for that. `request_id` is the id of an error for
         which the provider gives none.
@@ -399,14 +399,14 @@ class Observer(Protocol):
 class SummaryCaller(StructWithHiddenFields, frozen=True):
     """The caller on whose behalf a summary is requested: route, headers and credential of the compacted request.
 
-    `dialect` is that request's protocol, `model` its model; `has_proxy_key`: it presented a proxy key.
+    `protocol_name` is that of the request, `model` its model; `has_proxy_key`: it presented a proxy key.
     """
 
     hidden_fields = frozenset({"headers", "credential"})
 
     tenant: str
     route: Route
-    dialect: str
+    protocol_name: str
     model: str
     headers: Headers
     credential: str = ""

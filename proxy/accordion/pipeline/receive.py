@@ -133,7 +133,7 @@ class Receiver(msgspec.Struct, frozen=True):
 
     def _find_route(self, inbound: Inbound, protocol: WireProtocol, model: str | None) -> Route:
         route = self.router.route(family_for(inbound.path, inbound.fields), model)
-        return self.router.for_dialect(route, protocol.name)
+        return self.router.for_protocol(route, protocol.name)
 
     async def _read_context_edits(
         self, protocol: WireProtocol, inbound: Inbound, body: bytes, caller: Caller

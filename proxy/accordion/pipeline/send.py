@@ -244,7 +244,7 @@ class Sender(msgspec.Struct, frozen=True):
         return SummaryCaller(
             tenant=request.caller.tenant.name,
             route=request.route,
-            dialect=request.protocol.name,
+            protocol_name=request.protocol.name,
             model=request.conversation.model,
             headers=headers,
             credential=self._provider_key(request) or request.caller.credential,

@@ -134,7 +134,7 @@ class SentHistory:
         original = await self._transcripts.original(caller.tenant, session)
         if original is None:
             return None
-        protocol = self._protocols[original.dialect]
+        protocol = self._protocols[original.protocol_name]
         try:
             conversation = await self._tasks.offload(self._body_reader.read, protocol, original.body, caller.tenant)
         except (Unreadable, TooManyMessages):

@@ -111,7 +111,7 @@ class SharedArtifacts:
 
     def archive_hidden_results(
         self,
-        dialect: str,
+        protocol_name: str,
         caller: Caller,
         position: AgentPosition,
         client_conversation: Conversation,
@@ -131,7 +131,7 @@ class SharedArtifacts:
                 stored[name] = True
                 results_by_owner.setdefault(name[2], {})[name] = each
         if results_by_owner:
-            work = self._archive_results(dialect, caller, position, messages, results_by_owner)
+            work = self._archive_results(protocol_name, caller, position, messages, results_by_owner)
             self.tasks.spawn(work, "archive hidden results")
 
     def forget(self) -> None:
@@ -149,7 +149,7 @@ class SharedArtifacts:
         return False
 
     async def _archive_results(
-        self, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
+        self, protocol_name: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
         results_by_owner: Mapping[str, Mapping[tuple[bytes, int, str], FilteredResult]],
     ) -> None:  # fmt: skip
         tenant, tree = caller.tenant, self.branch_access.delegation_tree
@@ -157,7 +157,9 @@ class SharedArtifacts:
             try:
                 await tree.load(tenant, (owner,))
                 if (node := tree.get(tenant, owner)) is not None and node.session:
-                    await self._archive_for_owner(node, dialect, caller, position, messages, tuple(results.values()))
+                    await self._archive_for_owner(
+                        node, protocol_name, caller, position, messages, tuple(results.values())
+                    )
                     continue
             except StoreUnavailable:
                 pass
@@ -169,8 +171,8 @@ class SharedArtifacts:
                 self._stored_results.pop(name)
 
     async def _archive_for_owner(
-        self, owner: DelegationNode, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
-        hidden_results: Sequence[FilteredResult],
+        self, owner: DelegationNode, protocol_name: str, caller: Caller, position: AgentPosition,
+        messages: Sequence[Message], hidden_results: Sequence[FilteredResult],
     ) -> None:  # fmt: skip
         """Archives results for the delegation that produced them, unless a compaction of its own did."""
         metadata = (
@@ -181,7 +183,7 @@ class SharedArtifacts:
         scope, at, tenant = label_prefix(caller, metadata), self.clock.now(), caller.tenant
         artifacts = []
         for each in hidden_results:
-            artifact = self._build_artifact(tenant, dialect, messages, each)
+            artifact = self._build_artifact(tenant, protocol_name, messages, each)
             if artifact is not None and owner.session not in await self._find_owning_sessions(tenant, artifact.id):
                 artifacts.append(replace(artifact, scope=scope, session=owner.session, at=at))
         if artifacts:
@@ -204,7 +206,7 @@ class SharedArtifacts:
         return {each.session for each in await self.archive.load_records(tenant, name, limit=_MAX_RECORDS)}
 
     def _build_artifact(
-        self, tenant: TenantScope, dialect: str, messages: Sequence[Message], hidden_result: FilteredResult
+        self, tenant: TenantScope, protocol_name: str, messages: Sequence[Message], hidden_result: FilteredResult
     ) -> Artifact | None:
         """Builds the artifact of a hidden result, with the id that any compaction would give it.
 
@@ -220,7 +222,7 @@ class SharedArtifacts:
         return Artifact(
             artifact_id(tenant, message.key, part),
             "result",
-            dialect,
+            protocol_name,
             (message.key,) if first == index else (messages[first].key, message.key),
             first,
             index,

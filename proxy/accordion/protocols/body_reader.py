@@ -329,7 +329,7 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
     fields = prefix.fields
     model = fields.get("model")
     return Conversation(
-        dialect=protocol.name,
+        protocol_name=protocol.name,
         model=_MODEL.decode(model) if model and model[:1] == b'"' else "",
         messages=prefix.entries[prefix.lead :],
         lead=prefix.entries[: prefix.lead],

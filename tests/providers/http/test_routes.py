@@ -16,7 +16,7 @@ from accordion.providers.http.routes import (
     ModelEntry,
     RouteTable,
     Upstreams,
-    for_dialect,
+    for_protocol,
     routes_from,
     url,
 )
@@ -129,21 +129,21 @@ def test_a_google_base_stands_before_the_version(base, target):
 )
 def test_a_model_of_google_needs_no_translation_for_its_own_protocol(given_values, expected):
     routes = routes_from([ModelEntry("alias", "gemini/gemini-pro", **given_values)], upstreams())
-    route = routes.for_dialect(routes.route("gemini", "alias"), "gemini")
+    route = routes.for_protocol(routes.route("gemini", "alias"), "gemini")
     assert (route.family, route.model, (route.base_url, route.api_key)) == ("gemini", "gemini-pro", expected)
-    assert routes.for_dialect(routes.route("openai", "alias"), "chat").family == "litellm"
+    assert routes.for_protocol(routes.route("openai", "alias"), "chat").family == "litellm"
 
 
 def test_a_model_of_a_cloud_is_translated_for_the_clouds_own_protocol_too():
     """Its credentials may be those of the machine, which only a translation uses."""
     routes = routes_from([ModelEntry("alias", "bedrock/amazon.nova-pro-v1:0")], upstreams())
-    route = routes.for_dialect(routes.route("openai", "alias"), "converse")
+    route = routes.for_protocol(routes.route("openai", "alias"), "converse")
     assert (route.family, route.model) == ("litellm", "bedrock/amazon.nova-pro-v1:0")
 
 
 def test_a_model_of_google_under_its_own_name_is_not_renamed():
     routes = routes_from([ModelEntry("gemini-pro", "gemini/gemini-pro")], upstreams())
-    assert routes.for_dialect(routes.route("gemini", "gemini-pro"), "gemini").model is None
+    assert routes.for_protocol(routes.route("gemini", "gemini-pro"), "gemini").model is None
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_custom_llm_provider_names_the_provider_outright():
 
 
 @pytest.mark.parametrize(
-    ("model", "dialect", "family", "name"),
+    ("model", "protocol_name", "family", "name"),
     [
         ("anthropic/c", "messages", "anthropic", "c"),
         ("anthropic/c", "chat", "litellm", "anthropic/c"),
@@ -274,24 +274,24 @@ def test_custom_llm_provider_names_the_provider_outright():
         ("gemini/g", "chat", "litellm", "gemini/g"),
     ],
 )
-def test_a_model_of_another_protocol_is_reached_by_translation(model, dialect, family, name):
-    route = for_dialect(one(model), dialect)
+def test_a_model_of_another_protocol_is_reached_by_translation(model, protocol_name, family, name):
+    route = for_protocol(one(model), protocol_name)
     assert (route.family, route.model) == (family, name)
 
 
 def test_a_translation_keeps_base_key_and_a_name_that_was_not_written():
-    route = for_dialect(one("anthropic/claude-x", name="claude-x", api_base="http://h/v1", api_key="k"), "chat")
+    route = for_protocol(one("anthropic/claude-x", name="claude-x", api_base="http://h/v1", api_key="k"), "chat")
     assert (route.model, route.base_url, route.api_key) == ("anthropic/claude-x", "http://h", "k")
 
 
 def test_the_default_upstreams_are_never_translated_for():
     route = DEFAULTS.route("anthropic", None)
-    assert for_dialect(route, "chat") is route
+    assert for_protocol(route, "chat") is route
 
 
 def test_the_router_port_gives_what_the_functions_give():
     route = one("anthropic/c")
-    assert DEFAULTS.for_dialect(route, "chat") == for_dialect(route, "chat")
+    assert DEFAULTS.for_protocol(route, "chat") == for_protocol(route, "chat")
     assert DEFAULTS.url(route, "/v1/messages?a") == url(route, "/v1/messages?a")
 
 

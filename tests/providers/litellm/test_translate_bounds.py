@@ -16,7 +16,7 @@ from accordion.model.ports import Route
 from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.translator import LiteLLMTranslator
 from accordion.providers.litellm.worker import ResponseChannel, ResponseEnd
-from tests.providers.litellm.translator_setup import DIALECTS, KEY, TranslatorSetup, chat, request, say
+from tests.providers.litellm.translator_setup import KEY, PROTOCOLS, TranslatorSetup, chat, request, say
 
 
 async def test_fields_that_litellm_would_take_for_its_own_never_steer_it(translator: TranslatorSetup) -> None:
@@ -53,15 +53,15 @@ async def test_a_route_without_a_model_asks_for_the_client_s_and_adds_its_own_he
     assert (sent["model"], headers["x-team"]) == ("claude-haiku-4-5", "blue")
 
 
-@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+@pytest.mark.parametrize("protocol_name", ["chat", "messages", "responses"])
 async def test_a_requested_beta_is_sent_beside_those_of_the_translation(
-    translator: TranslatorSetup, dialect: str
+    translator: TranslatorSetup, protocol_name: str
 ) -> None:
     asked = (("Anthropic-Beta", "context-1m-2025-08-07,interleaved-thinking-2025-05-14"),)
     translator.route = Route(
         "r", "litellm", base_url=translator.origin, model="anthropic/claude-sonnet-4-5", extra_headers=asked
     )
-    status, _ = await translator.ask(dialect, request(dialect))
+    status, _ = await translator.ask(protocol_name, request(protocol_name))
     _, headers, _ = translator.provider.seen[0]
     assert status == 200
     assert {"context-1m-2025-08-07", "interleaved-thinking-2025-05-14"} <= {*headers["anthropic-beta"].split(",")}
@@ -138,7 +138,7 @@ async def test_without_litellm_the_client_is_told_so(translator: TranslatorSetup
     def missing() -> Any:
         raise UpstreamError("LiteLLM could not be imported.", code="translation_unavailable")
 
-    without = LiteLLMTranslator(DIALECTS, missing)
+    without = LiteLLMTranslator(PROTOCOLS, missing)
     reply = await without.send("messages", b"{}", translator.route, KEY)
     assert reply.status == 502
     assert b"LiteLLM could not be imported." in b"".join([chunk async for chunk in reply.chunks()])

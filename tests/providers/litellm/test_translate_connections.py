@@ -16,10 +16,10 @@ from tests.providers.litellm.translator_setup import TranslatorSetup, request
 PASSWORD = "PXSECRET"
 
 
-@pytest.mark.parametrize("dialect", ["chat", "messages"])  # with Mistral: LiteLLM itself blots some others out
+@pytest.mark.parametrize("protocol_name", ["chat", "messages"])  # with Mistral: LiteLLM itself blots some others out
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n", b"what?\r\n\r\n"])
 async def test_an_http_proxy_that_refuses_never_gives_its_password_away(
-    translator: TranslatorSetup, monkeypatch: pytest.MonkeyPatch, dialect: str, answer: bytes
+    translator: TranslatorSetup, monkeypatch: pytest.MonkeyPatch, protocol_name: str, answer: bytes
 ) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -30,7 +30,7 @@ async def test_an_http_proxy_that_refuses_never_gives_its_password_away(
         port = server.sockets[0].getsockname()[1]
         monkeypatch.setenv("HTTPS_PROXY", f"http://corpuser:{PASSWORD}@127.0.0.1:{port}")
         translator.route = Route("m", "litellm", base_url="https://provider.invalid", model="mistral/x")
-        status, body = await translator.ask(dialect, request(dialect))
+        status, body = await translator.ask(protocol_name, request(protocol_name))
     assert status >= 500
     assert PASSWORD not in body.decode()
     if b"407" in answer:
@@ -63,11 +63,11 @@ async def test_why_a_provider_could_not_be_reached_is_said(translator: Translato
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dialect", ["chat", "messages"])
+@pytest.mark.parametrize("protocol_name", ["chat", "messages"])
 async def test_a_redirect_is_not_followed_with_the_key_and_the_conversation(
-    translator: TranslatorSetup, dialect: str, stream: bool
+    translator: TranslatorSetup, protocol_name: str, stream: bool
 ) -> None:
-    translator.route = translator.to_anthropic() if dialect == "chat" else translator.to_openai()
-    status, body = await translator.ask(dialect, request(dialect, "cue:elsewhere", stream=stream))
+    translator.route = translator.to_anthropic() if protocol_name == "chat" else translator.to_openai()
+    status, body = await translator.ask(protocol_name, request(protocol_name, "cue:elsewhere", stream=stream))
     assert (status, len(translator.provider.seen)) == (502, 1)
     assert "redirect" in json.loads(body)["error"]["message"]

@@ -55,13 +55,13 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "body"), MISTAKES)
+@pytest.mark.parametrize(("protocol_name", "body"), MISTAKES)
 async def test_what_cannot_be_translated_is_the_clients_doing_and_never_an_overflow(
-    translator: TranslatorSetup, dialect: str, body: dict[str, Any]
+    translator: TranslatorSetup, protocol_name: str, body: dict[str, Any]
 ) -> None:
-    if dialect == "messages":
+    if protocol_name == "messages":
         translator.route = translator.to_openai()
-    status, answer = await translator.ask(dialect, body)
+    status, answer = await translator.ask(protocol_name, body)
     error = json.loads(answer)["error"]
     assert (status, error["type"], error.get("code")) == (400, "invalid_request_error", None)
     assert "cannot be translated for this model's provider" in error["message"]
@@ -80,13 +80,13 @@ async def test_tools_that_are_none_are_the_clients_doing(translator: TranslatorS
 LACKING = ["azure", "azure_ai", "cloudflare", "snowflake", "predibase", "triton", "huggingface", "no_such"]
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("protocol_name", ["chat", "responses", "messages"])
 @pytest.mark.parametrize("provider", LACKING)
 async def test_what_a_models_entry_lacks_is_not_told_as_the_clients_mistake(
-    translator: TranslatorSetup, provider: str, dialect: str
+    translator: TranslatorSetup, provider: str, protocol_name: str
 ) -> None:
     translator.route = Route("our-model", "litellm", model=f"{provider}/x")
-    status, answer = await translator.ask(dialect, request(dialect, QUOTED))
+    status, answer = await translator.ask(protocol_name, request(protocol_name, QUOTED))
     message = json.loads(answer)["error"]["message"]
     assert status == 502
     assert message.startswith("The model `our-model` could not be asked as `model_list` has it. LiteLLM says: ")
@@ -148,12 +148,12 @@ async def test_a_file_by_address_is_refused_in_words_of_ours(translator: Transla
     assert (status, "`data:` URL" in message, "MAX_IMAGE" in message) == (400, True, False)
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses"])
+@pytest.mark.parametrize("protocol_name", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_has_too_many_bytes_keeps_its_status(
-    translator: TranslatorSetup, dialect: str, stream: bool
+    translator: TranslatorSetup, protocol_name: str, stream: bool
 ) -> None:
-    status, answer = await translator.ask(dialect, request(dialect, "cue:heavy", stream=stream))
+    status, answer = await translator.ask(protocol_name, request(protocol_name, "cue:heavy", stream=stream))
     error = json.loads(answer)["error"]
     assert (status, error["code"]) == (413, "request_too_large")
     assert error["message"].startswith("Request exceeds the maximum size")
@@ -259,19 +259,21 @@ async def test_an_error_that_echoes_the_request_is_told_soon(piece: str) -> None
     assert (status, json.loads(answer)["error"]["message"].startswith(f"Invalid value: {piece}")) == (400, True)
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("protocol_name", ["chat", "responses", "messages"])
 @pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-pro", "openrouter/x/y"])
-async def test_a_long_error_keeps_its_words_and_what_it_is(model: str, dialect: str) -> None:
+async def test_a_long_error_keeps_its_words_and_what_it_is(model: str, protocol_name: str) -> None:
     long = "Too many requests. " + "So it is. " * 500
     told = {"type": "error", "error": {"type": "overloaded_error", "code": 529, "message": long}}
     async with answer_with(replies_json(told, 529)) as (translator, server):
         translator.route = Route("a", "litellm", base_url=server.url, model=model)
-        status, answer = await translator.ask(dialect, request(dialect), credential="sk-a-key-of-the-caller")
+        status, answer = await translator.ask(
+            protocol_name, request(protocol_name), credential="sk-a-key-of-the-caller"
+        )
     message = json.loads(answer)["error"]["message"]
     assert message.startswith("Too many requests. So it is. ")
     assert message.count("So it is.") == 500
     if model.startswith("anthropic"):
-        assert status == (529 if dialect == "messages" else 503)
+        assert status == (529 if protocol_name == "messages" else 503)
 
 
 def test_an_answer_that_came_another_way_is_told_as_one() -> None:

@@ -22,9 +22,9 @@ TEXT = {"type": "text", "text": "see"}
 PLAIN = {"type": "text", "media_type": "text/plain", "data": "the document"}
 
 
-async def translate(translator: TranslatorSetup, dialect: str, body: dict[str, Any]) -> dict[str, Any]:
+async def translate(translator: TranslatorSetup, protocol_name: str, body: dict[str, Any]) -> dict[str, Any]:
     """Returns the request that the provider got."""
-    status, answer = await translator.ask(dialect, body)
+    status, answer = await translator.ask(protocol_name, body)
     assert status == 200, answer
     return translator.provider.last
 

@@ -15,8 +15,8 @@ PDF = {"type": "document", "source": {"type": "base64", "media_type": "applicati
 TOOL: dict[str, Any] = {"name": "look", "input_schema": SCHEMA}
 
 
-def build_request(*parts: Any, dialect: str = "messages", **fields: Any) -> dict[str, Any]:
-    return request(dialect, **fields) | {"messages": [{"role": "user", "content": [*parts, TEXT]}]}
+def build_request(*parts: Any, protocol_name: str = "messages", **fields: Any) -> dict[str, Any]:
+    return request(protocol_name, **fields) | {"messages": [{"role": "user", "content": [*parts, TEXT]}]}
 
 
 def build_result_request(*parts: Any) -> dict[str, Any]:
@@ -44,13 +44,13 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
     ("messages", request("messages", stop_sequences=[*"ABCDE"]), "stop_sequences", "More than 4 `stop_sequences`"),
     (
         "chat",
-        build_request({"type": "input_audio", "input_audio": {"data": "TUFS", "format": "wav"}}, dialect="chat"),
+        build_request({"type": "input_audio", "input_audio": {"data": "TUFS", "format": "wav"}}, protocol_name="chat"),
         "messages",
         "`input_audio`",
     ),
     (
         "chat",
-        build_request({"type": "video_url", "video_url": {"url": "https://a.invalid"}}, dialect="chat"),
+        build_request({"type": "video_url", "video_url": {"url": "https://a.invalid"}}, protocol_name="chat"),
         "messages",
         "`video_url`",
     ),
@@ -105,29 +105,31 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "body", "field", "what"), LOST)
+@pytest.mark.parametrize(("protocol_name", "body", "field", "what"), LOST)
 async def test_content_that_a_translation_would_lose_is_refused_by_name(
-    translator: TranslatorSetup, dialect: str, body: dict[str, Any], field: str, what: str
+    translator: TranslatorSetup, protocol_name: str, body: dict[str, Any], field: str, what: str
 ) -> None:
-    if dialect == "messages":
+    if protocol_name == "messages":
         translator.route = translator.to_openai()
-    status, answer = await translator.ask(dialect, body)
+    status, answer = await translator.ask(protocol_name, body)
     error = json.loads(answer)["error"]
     assert (status, error["type"], translator.provider.seen) == (400, "invalid_request_error", [])
     assert what in error["message"]
     assert "drop_params" in error["message"]
-    if dialect != "messages":
+    if protocol_name != "messages":
         assert (error["param"], error["code"]) == (field, "unsupported_parameter")
 
 
-@pytest.mark.parametrize(("dialect", "body", "field", "what"), LOST)
+@pytest.mark.parametrize(("protocol_name", "body", "field", "what"), LOST)
 async def test_it_is_left_out_where_that_is_asked_for(
-    translator: TranslatorSetup, dialect: str, body: dict[str, Any], field: str, what: str
+    translator: TranslatorSetup, protocol_name: str, body: dict[str, Any], field: str, what: str
 ) -> None:
     translator.route = (
-        translator.to_openai(drop_params=True) if dialect == "messages" else translator.to_anthropic(drop_params=True)
+        translator.to_openai(drop_params=True)
+        if protocol_name == "messages"
+        else translator.to_anthropic(drop_params=True)
     )
-    status, _ = await translator.ask(dialect, body)
+    status, _ = await translator.ask(protocol_name, body)
     assert status == 200
     assert "JVBERi0xLjQK" not in json.dumps(translator.provider.last)
 

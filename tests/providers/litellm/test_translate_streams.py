@@ -1,4 +1,4 @@
-"""Translated streams that do not go as they should, in every dialect: none ends as if it had gone well."""
+"""Translated streams that do not go as they should, in every protocol: none ends as if it had gone well."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.loopback import full_queue
-from tests.providers.litellm.translator_setup import DIALECTS, TranslatorSetup, request
+from tests.providers.litellm.translator_setup import PROTOCOLS, TranslatorSetup, request
 
-WAYS = [(dialect, provider) for provider in ("anthropic", "openai") for dialect in ("chat", "messages", "responses")]
+WAYS = [
+    (protocol_name, provider)
+    for provider in ("anthropic", "openai")
+    for protocol_name in ("chat", "messages", "responses")
+]
 WAYS.remove(("responses", "openai"))
 """LiteLLM hands Responses for OpenAI on as they are."""
 NORMAL = {"chat": b"[DONE]", "messages": b"message_stop", "responses": b"response.completed"}
@@ -21,7 +25,7 @@ SOON = 20
 
 @pytest.fixture(params=WAYS, ids=lambda way: "-to-".join(way))
 def protocol(request: pytest.FixtureRequest, translator: TranslatorSetup) -> str:
-    """The client's dialect; the setup's route leads to a provider of one protocol."""
+    """The client's protocol; the setup's route leads to a provider of one protocol."""
     spoken, provider = request.param
     translator.route = translator.to_anthropic() if provider == "anthropic" else translator.to_openai()
     assert isinstance(spoken, str)
@@ -29,7 +33,7 @@ def protocol(request: pytest.FixtureRequest, translator: TranslatorSetup) -> str
 
 
 @pytest.mark.parametrize("cue", ["fault", "cut", "reset", "short"])
-async def test_a_stream_that_breaks_off_ends_in_one_error_of_the_dialect(
+async def test_a_stream_that_breaks_off_ends_in_one_error_of_the_protocol(
     translator: TranslatorSetup, protocol: str, cue: str
 ) -> None:
     status, body = await translator.ask(protocol, request(protocol, f"cue:{cue}", stream=True))
@@ -40,7 +44,7 @@ async def test_a_stream_that_breaks_off_ends_in_one_error_of_the_dialect(
     assert b"litellm" not in body.lower()
 
 
-async def test_a_whole_stream_ends_as_its_dialect_says_and_names_the_clients_model(
+async def test_a_whole_stream_ends_as_its_protocol_says_and_names_the_clients_model(
     translator: TranslatorSetup, protocol: str
 ) -> None:
     status, body = await translator.ask(protocol, request(protocol, stream=True))
@@ -50,7 +54,7 @@ async def test_a_whole_stream_ends_as_its_dialect_says_and_names_the_clients_mod
     assert b"error" not in body.replace(b'"error":null', b"")
 
 
-async def test_a_stream_that_falls_silent_ends_in_a_time_out_of_the_dialect(
+async def test_a_stream_that_falls_silent_ends_in_a_time_out_of_the_protocol(
     translator: TranslatorSetup, protocol: str
 ) -> None:
     translator.route = replace(translator.route, options=(("timeout", 0.3),))
@@ -125,5 +129,5 @@ async def test_a_slow_client_that_goes_away_closes_the_providers_call(
     await asyncio.wait_for(translator.provider.gone.wait(), SOON)
 
 
-def test_every_dialect_is_tried() -> None:
-    assert {spoken for spoken, _ in WAYS} == set(DIALECTS)
+def test_every_protocol_is_tried() -> None:
+    assert {spoken for spoken, _ in WAYS} == set(PROTOCOLS)

@@ -10,7 +10,7 @@ from typing import Any
 from accordion.model.ports import Route
 from accordion.providers.litellm.translator import LiteLLMTranslator
 from tests.loopback import Answer, Loopback, Recorded, Script, events, replies_events, replies_json
-from tests.providers.litellm.translator_setup import DIALECTS, Provider, TranslatorSetup
+from tests.providers.litellm.translator_setup import PROTOCOLS, Provider, TranslatorSetup
 
 Block = dict[str, Any]
 
@@ -21,7 +21,7 @@ _BASE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude
 @asynccontextmanager
 async def answer_with(script: Script) -> AsyncIterator[tuple[TranslatorSetup, Loopback]]:
     """A setup whose provider answers by `script`."""
-    translator = LiteLLMTranslator(DIALECTS)
+    translator = LiteLLMTranslator(PROTOCOLS)
     try:
         async with Loopback(script) as server:
             yield TranslatorSetup(translator, Provider(), server.url), server

@@ -23,7 +23,7 @@ from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.providers.litellm.translator import LiteLLMTranslator
 
-DIALECTS = {"chat": OpenAIChat(), "responses": OpenAIResponses(), "messages": AnthropicMessages()}
+PROTOCOLS = {"chat": OpenAIChat(), "responses": OpenAIResponses(), "messages": AnthropicMessages()}
 KEY = "callers-own-0123456789"
 ARGUMENTS = {"city": "Paris"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -197,23 +197,23 @@ class TranslatorSetup:
         client = self._client(httpx2)
         return anthropic.AsyncAnthropic(api_key="k", base_url="http://proxy", http_client=client, max_retries=0)
 
-    async def ask(self, dialect: str, body: dict[str, Any], credential: str = KEY) -> tuple[int, bytes]:
-        reply = await self.reply(dialect, body, credential)
-        return reply.status, b"".join([chunk async for chunk in relay(reply, dialect)])
+    async def ask(self, protocol_name: str, body: dict[str, Any], credential: str = KEY) -> tuple[int, bytes]:
+        reply = await self.reply(protocol_name, body, credential)
+        return reply.status, b"".join([chunk async for chunk in relay(reply, protocol_name)])
 
-    async def reply(self, dialect: str, body: dict[str, Any], credential: str = KEY) -> UpstreamResponse:
-        return await self.translator.send(dialect, json.dumps(body).encode(), self.route, credential)
+    async def reply(self, protocol_name: str, body: dict[str, Any], credential: str = KEY) -> UpstreamResponse:
+        return await self.translator.send(protocol_name, json.dumps(body).encode(), self.route, credential)
 
     def _client(self, library: Any) -> Any:
         """A client of `library` whose requests go straight to the translator."""
         translator = self
 
         class Body(library.AsyncByteStream):  # type: ignore[misc]
-            def __init__(self, reply: UpstreamResponse, dialect: str) -> None:
-                self.reply, self.dialect = reply, dialect
+            def __init__(self, reply: UpstreamResponse, protocol_name: str) -> None:
+                self.reply, self.protocol_name = reply, protocol_name
 
             async def __aiter__(self) -> AsyncIterator[bytes]:
-                async for chunk in relay(self.reply, self.dialect):
+                async for chunk in relay(self.reply, self.protocol_name):
                     yield chunk
 
             async def aclose(self) -> None:
@@ -222,20 +222,20 @@ class TranslatorSetup:
         class Transport(library.AsyncBaseTransport):  # type: ignore[misc]
             async def handle_async_request(self, request: Any) -> Any:
                 name = request.url.path.rpartition("/")[2]
-                dialect = "chat" if name == "completions" else name
-                reply = await translator.translator.send(dialect, await request.aread(), translator.route, KEY)
-                return library.Response(reply.status, headers=list(reply.headers), stream=Body(reply, dialect))
+                protocol_name = "chat" if name == "completions" else name
+                reply = await translator.translator.send(protocol_name, await request.aread(), translator.route, KEY)
+                return library.Response(reply.status, headers=list(reply.headers), stream=Body(reply, protocol_name))
 
         return library.AsyncClient(transport=Transport())
 
 
-async def relay(reply: UpstreamResponse, dialect: str) -> AsyncIterator[bytes]:
-    """The body as a client sees it: one that breaks off ends in an error of the dialect."""
+async def relay(reply: UpstreamResponse, protocol_name: str) -> AsyncIterator[bytes]:
+    """The body as a client sees it: one that breaks off ends in an error of the protocol."""
     try:
         async for chunk in reply.chunks():
             yield chunk
     except AccordionError as error:
-        yield DIALECTS[dialect].render_stream_error(error, "req_1")
+        yield PROTOCOLS[protocol_name].render_stream_error(error, "req_1")
 
 
 @asynccontextmanager
@@ -248,7 +248,7 @@ async def start_translator() -> AsyncIterator[TranslatorSetup]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    translator = LiteLLMTranslator(DIALECTS)
+    translator = LiteLLMTranslator(PROTOCOLS)
     yield TranslatorSetup(translator, provider, f"http://127.0.0.1:{runner.addresses[0][1]}")
     await translator.close()
     await runner.cleanup()
@@ -262,8 +262,8 @@ def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"model": "my-model", "messages": say(text), **fields}
 
 
-def request(dialect: str, text: str = "hi", **fields: Any) -> dict[str, Any]:
-    """A request in any dialect."""
-    if dialect == "responses":
+def request(protocol_name: str, text: str = "hi", **fields: Any) -> dict[str, Any]:
+    """A request in any protocol."""
+    if protocol_name == "responses":
         return {"model": "my-model", "input": text, **fields}
-    return chat(text, **({"max_tokens": 9} if dialect == "messages" else {}), **fields)
+    return chat(text, **({"max_tokens": 9} if protocol_name == "messages" else {}), **fields)

@@ -114,14 +114,14 @@ def routes(*entries: ModelEntry) -> RouteTable:
     return routes_from(entries, upstreams)
 
 
-def build_caller(dialect: str = "chat", router: RouteTable | None = None, **changes: Any) -> SummaryCaller:
+def build_caller(protocol_name: str = "chat", router: RouteTable | None = None, **changes: Any) -> SummaryCaller:
     router = router or routes()
-    route = router.route(PROTOCOLS[dialect].family, None)
-    return replace(SummaryCaller("t", route, dialect, "gpt-4o", HEADERS, credential="callers-own"), **changes)
+    route = router.route(PROTOCOLS[protocol_name].family, None)
+    return replace(SummaryCaller("t", route, protocol_name, "gpt-4o", HEADERS, credential="callers-own"), **changes)
 
 
-def build_reply(dialect: str = "chat", **changes: Any) -> FakeReply:
-    return FakeReply(pieces=(json.dumps(REPLIES[dialect] | changes).encode(),))
+def build_reply(protocol_name: str = "chat", **changes: Any) -> FakeReply:
+    return FakeReply(pieces=(json.dumps(REPLIES[protocol_name] | changes).encode(),))
 
 
 def build_summarizer(
@@ -142,14 +142,16 @@ def build_summarizer(
 
 
 class FakeTranslator:
-    """Answers as the dialect does, and keeps what it was asked."""
+    """Answers as the protocol does, and keeps what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any], Route, str]] = []
 
-    async def send(self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = "") -> FakeReply:
-        self.asked.append((dialect, json.loads(body), route, credential))
-        return build_reply(dialect)
+    async def send(
+        self, protocol_name: str, body: bytes, route: Route, credential: str, request_id: str = ""
+    ) -> FakeReply:
+        self.asked.append((protocol_name, json.loads(body), route, credential))
+        return build_reply(protocol_name)
 
     async def close(self) -> None:
         return
@@ -158,37 +160,37 @@ class FakeTranslator:
 # -- the request's own model -------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", PROTOCOLS)
-async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str) -> None:
-    upstream = FakeUpstream([build_reply(dialect)])
-    reply = await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+async def test_the_requests_own_model_is_asked_at_its_own_provider(protocol_name: str) -> None:
+    upstream = FakeUpstream([build_reply(protocol_name)])
+    reply = await build_summarizer(upstream).write(REQUEST, build_caller(protocol_name))
     assert reply.text == "the record"
     # Bedrock does not name the model in a response.
-    assert reply.model == ("gpt-4o" if dialect == "converse" else "gpt-4o-2024")
+    assert reply.model == ("gpt-4o" if protocol_name == "converse" else "gpt-4o-2024")
     assert (reply.input, reply.output) == (90, 9)
     (request,) = upstream.requests
-    assert request.url == URLS[dialect]
+    assert request.url == URLS[protocol_name]
     assert request.method == "POST"
     sent = json.loads(request.body)
     assert sent.get("model", "gpt-4o") == "gpt-4o"
     assert not sent.get("stream")
-    assert ("stream" in sent) is (dialect not in ("gemini", "converse"))
+    assert ("stream" in sent) is (protocol_name not in ("gemini", "converse"))
     assert "temperature" not in sent
     assert sent.get("store", False) is False
-    assert ("store" in sent) is (dialect == "responses")
+    assert ("store" in sent) is (protocol_name == "responses")
     text = json.dumps(sent)
     assert "Keep the record." in text
     assert "message 0: the secret plan" in text
 
 
-@pytest.mark.parametrize("dialect", PROTOCOLS)
-async def test_instructions_and_transcript_never_share_a_role(dialect: str) -> None:
-    upstream = FakeUpstream([build_reply(dialect)])
-    await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+async def test_instructions_and_transcript_never_share_a_role(protocol_name: str) -> None:
+    upstream = FakeUpstream([build_reply(protocol_name)])
+    await build_summarizer(upstream).write(REQUEST, build_caller(protocol_name))
     sent = json.loads(upstream.requests[0].body)
-    if dialect == "chat":
+    if protocol_name == "chat":
         assert [entry["role"] for entry in sent["messages"]] == ["system", "user"]
-    assert INSTRUCTIONS[dialect](sent) == "Keep the record."
+    assert INSTRUCTIONS[protocol_name](sent) == "Keep the record."
 
 
 async def test_only_headers_that_say_who_asks_go_along() -> None:
@@ -229,8 +231,8 @@ async def test_a_translated_model_is_asked_by_translation() -> None:
     reply = await build_summarizer(upstream, translator).write(REQUEST, build_caller(route=route, model="gemini"))
     assert reply.text == "the record"
     assert not upstream.requests
-    ((dialect, body, asked, credential),) = translator.asked
-    assert (dialect, asked, credential) == ("chat", route, "callers-own")
+    ((protocol_name, body, asked, credential),) = translator.asked
+    assert (protocol_name, asked, credential) == ("chat", route, "callers-own")
     assert body["model"] == "gemini/gemini-2.5-pro"
 
 
@@ -345,8 +347,8 @@ async def test_a_configured_model_of_another_protocol_is_asked_by_translation() 
     router, translator = routes(HAIKU), FakeTranslator()
     summarizer = build_summarizer(None, translator, router, "haiku")
     await summarizer.write(REQUEST, build_caller(router=router, has_proxy_key=True, credential="another-operators"))
-    ((dialect, body, route, credential),) = translator.asked
-    assert (dialect, route.family, credential) == ("chat", "litellm", "operators-own")
+    ((protocol_name, body, route, credential),) = translator.asked
+    assert (protocol_name, route.family, credential) == ("chat", "litellm", "operators-own")
     assert body["model"] == "anthropic/claude-haiku-4-5"
 
 
@@ -440,9 +442,9 @@ _CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type"
 
 
 @pytest.mark.parametrize(
-    ("dialect", "changes", "said"),
+    ("protocol_name", "changes", "said"),
     [
-        *((dialect, changes, "cut short") for dialect, changes in _CUT.items()),
+        *((protocol_name, changes, "cut short") for protocol_name, changes in _CUT.items()),
         ("chat", {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, "answered nothing"),
         ("chat", {"choices": [{"message": _CALL, "finish_reason": "tool_calls"}]}, "answered nothing"),
         ("chat", {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]}, "refused"),
@@ -451,9 +453,13 @@ _CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type"
         ("responses", {"status": "failed", "error": {"code": "server_error"}}, "status 200"),
     ],
 )
-async def test_an_answer_that_is_of_no_use_is_told_with_what_it_cost(dialect: str, changes: Any, said: str) -> None:
+async def test_an_answer_that_is_of_no_use_is_told_with_what_it_cost(
+    protocol_name: str, changes: Any, said: str
+) -> None:
     with pytest.raises(SummaryRejected, match=said) as error:
-        await build_summarizer(FakeUpstream([build_reply(dialect, **changes)])).write(REQUEST, build_caller(dialect))
+        await build_summarizer(FakeUpstream([build_reply(protocol_name, **changes)])).write(
+            REQUEST, build_caller(protocol_name)
+        )
     assert (error.value.input, error.value.output) == (90, 9)
 
 

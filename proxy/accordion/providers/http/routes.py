@@ -129,15 +129,15 @@ class RouteTable:
             self._routes_by_name[model] = next((route for route in matches if route is not None), None)
         return self._routes_by_name[model]
 
-    def for_dialect(self, route: Route, dialect: str) -> Route:
-        """Returns the route of a request in `dialect`, as the function `for_dialect` does.
+    def for_protocol(self, route: Route, protocol_name: str) -> Route:
+        """Returns the route of a request in the protocol of that name, as the function `for_protocol` does.
 
         A model that LiteLLM reaches as `gemini/name` needs no translation for a client of Google's protocol.
         """
-        family = _NATIVE.get(dialect)
+        family = _NATIVE.get(protocol_name)
         if family is None or family in _CLOUDS or not _names_provider(route, family):
-            return for_dialect(route, dialect)
-        fallbacks = tuple(self.for_dialect(other, dialect) for other in route.fallbacks)
+            return for_protocol(route, protocol_name)
+        fallbacks = tuple(self.for_protocol(other, protocol_name) for other in route.fallbacks)
         return replace(self._untranslated(route, family), fallbacks=fallbacks)
 
     def _untranslated(self, route: Route, family: Family) -> Route:
@@ -229,19 +229,19 @@ def family_of(entry: ModelEntry) -> tuple[Family, str]:
     return "litellm", entry.model
 
 
-def for_dialect(route: Route, dialect: str) -> Route:
-    """Returns the route of a request in `dialect`, the name of a protocol (for any other: unchanged).
+def for_protocol(route: Route, protocol_name: str) -> Route:
+    """Returns the route of a request in the protocol of that name (for any other: unchanged).
 
     If the provider of a configured model speaks another protocol, LiteLLM translates. Requests to the default upstreams
     are never translated: the client chose their protocol.
     """
-    native_family = _NATIVE.get(dialect)
+    native_family = _NATIVE.get(protocol_name)
     if native_family is None or route.name in DEFAULT_NAMES:
         return route
     if route.family in (native_family, "litellm"):
-        fallbacks = tuple(for_dialect(other, dialect) for other in route.fallbacks)
+        fallbacks = tuple(for_protocol(other, protocol_name) for other in route.fallbacks)
         return replace(route, fallbacks=fallbacks) if fallbacks != route.fallbacks else route
-    fallbacks = tuple(for_dialect(other, dialect) for other in route.fallbacks)
+    fallbacks = tuple(for_protocol(other, protocol_name) for other in route.fallbacks)
     return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}", fallbacks=fallbacks)
 
 

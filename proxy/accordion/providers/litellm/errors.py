@@ -116,7 +116,7 @@ def read_problem(
     ids = [value.decode("latin-1") for name, value in headers if name in (b"request-id", b"x-request-id")]
     if ids or not request.request_id:
         return TranslationProblem(error, headers, "".join(ids[:1]))
-    id_header = b"request-id" if request.dialect == "messages" else b"x-request-id"
+    id_header = b"request-id" if request.protocol_name == "messages" else b"x-request-id"
     return TranslationProblem(error, (*headers, (id_header, request.request_id.encode())), request.request_id)
 
 
@@ -132,7 +132,7 @@ def _classify(exception: Exception, request: TranslationRequest, *, has_begun: b
         return refusal
     if "ContextWindowExceededError" in names:
         return _provider_error(
-            request, 400, _overflow_text(_error_text(exception), request.dialect), "context_length_exceeded"
+            request, 400, _overflow_text(_error_text(exception), request.protocol_name), "context_length_exceeded"
         )
     chain = {cls.__name__ for error in causes for cls in type(error).__mro__}
     refused = isinstance(status, int) and status < 500 and not names & _TIMEOUT
@@ -144,7 +144,7 @@ def _classify(exception: Exception, request: TranslationRequest, *, has_begun: b
         return truncation_error()
     text, kind = _provider_words(_error_text(exception))
     if kind == "overloaded_error":
-        return _provider_error(request, 529 if request.dialect == "messages" else 503, text)
+        return _provider_error(request, 529 if request.protocol_name == "messages" else 503, text)
     if any(getattr(error, "status_code", None) == 413 for error in causes):
         status = 413  # LiteLLM makes a 400 of it; a request may be compacted for its size
     return _provider_error(request, 502 if "APIConnectionError" in names else status, text)
@@ -284,10 +284,10 @@ def _provider_words(text: str) -> tuple[str, str]:
     return (error, "") if isinstance(error, str) else (text, "")
 
 
-def _overflow_text(text: str, dialect: str) -> str:
+def _overflow_text(text: str, protocol_name: str) -> str:
     """Returns the message of an overflow; for Messages in Anthropic's wording, which its clients recognize."""
     message = _provider_words(text)[0]
-    if dialect != "messages" or message.startswith("prompt is too long"):
+    if protocol_name != "messages" or message.startswith("prompt is too long"):
         return message
     for pattern in _OVERFLOWS:
         if match := pattern.search(message):

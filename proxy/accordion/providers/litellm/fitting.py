@@ -40,7 +40,7 @@ class TranslationTarget:
     that cannot be translated is dropped.
     """
 
-    dialect: str
+    protocol_name: str
     provider: str
     model: str
     compatible: bool
@@ -67,13 +67,13 @@ def openai_entry(litellm: Any, target: TranslationTarget) -> dict[str, Any] | No
 
 def fit(litellm: Any, body: Body, target: TranslationTarget) -> Body:
     """Returns the request in the form for translation, without changing `body`."""
-    if target.dialect == "messages":
+    if target.protocol_name == "messages":
         body = {name: value for name, value in body.items() if name != "cache_control"}
     if target.own_protocol:
         return body
-    if target.dialect == "messages":
+    if target.protocol_name == "messages":
         return _fit_messages(litellm, body, target)
-    if target.dialect == "responses":
+    if target.protocol_name == "responses":
         items = body["input"]
         return body if isinstance(items, str) else body | {"input": [_fit_item(item, target) for item in items]}
     if target.compatible:
@@ -89,10 +89,10 @@ def must_not_think(litellm: Any, body: Body, target: TranslationTarget) -> bool:
     """
     if target.own_protocol or target.compatible or "claude" not in target.model.lower():
         return False
-    if target.dialect == "chat":
+    if target.protocol_name == "chat":
         unexplained = _answers_tool_calls(body["messages"])
     else:
-        unexplained = target.dialect == "responses" and _answers_calls(body["input"])
+        unexplained = target.protocol_name == "responses" and _answers_calls(body["input"])
     return unexplained and not _adapts_thinking(litellm, target)
 
 
@@ -100,7 +100,7 @@ def short_user(litellm: Any, body: Body, target: TranslationTarget) -> str | Non
     """Returns a hash of `metadata.user_id` if it is too long for OpenAI's `user`, else None."""
     user = (body.get("metadata") or {}).get("user_id")
     if (
-        target.dialect != "messages"
+        target.protocol_name != "messages"
         or target.provider not in _OPENAI
         or "user" not in _supported_parameters(litellm, target)
     ):
@@ -113,7 +113,12 @@ def short_user(litellm: Any, body: Body, target: TranslationTarget) -> str | Non
 def one_call_at_a_time(litellm: Any, body: Body, target: TranslationTarget) -> bool:
     """Whether to set `parallel_tool_calls: false` for `disable_parallel_tool_use`. Many models refuse the field."""
     choice = body.get("tool_choice")
-    if target.dialect != "messages" or target.own_protocol or not body.get("tools") or not isinstance(choice, dict):
+    if (
+        target.protocol_name != "messages"
+        or target.own_protocol
+        or not body.get("tools")
+        or not isinstance(choice, dict)
+    ):
         return False
     return choice.get("disable_parallel_tool_use") is True and "parallel_tool_calls" in _supported_parameters(
         litellm, target

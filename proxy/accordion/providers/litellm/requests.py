@@ -82,7 +82,7 @@ CONNECT = "connect_timeout"
 class TranslationRequest:
     """A request to translate."""
 
-    dialect: str
+    protocol_name: str
     body: bytes
     route: Route
     credential: str
@@ -96,7 +96,7 @@ class LiteLLMCall:
     `model` is the client's name for the model; `usage` is whether a stream ends with the usage.
     """
 
-    dialect: str
+    protocol_name: str
     function: str
     arguments: dict[str, Any]
     model: str
@@ -121,18 +121,18 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
     name, provider = litellm.get_llm_provider(model=model, api_base=route.base_url or None)[:2]
     options: dict[str, Any] = dict(route.options)
     options.pop(CONNECT, None)
-    own_protocol = _own_protocol(litellm, request.dialect, name, provider)
+    own_protocol = _own_protocol(litellm, request.protocol_name, name, provider)
     target = TranslationTarget(
-        request.dialect,
+        request.protocol_name,
         provider,
         table_name(name),
         compatible=provider in {"openai", "azure", *litellm.openai_compatible_providers},
         own_protocol=own_protocol is not None,
         drop=bool(options.get("drop_params", litellm.drop_params)),
     )
-    _check_supported(litellm, body, target, own_protocol if request.dialect == "responses" else None)
+    _check_supported(litellm, body, target, own_protocol if request.protocol_name == "responses" else None)
     fields = _request_arguments(fit(litellm, body, target), target, options)
-    if request.dialect == "chat":
+    if request.protocol_name == "chat":
         _unnumber_thinking(fields["messages"])
     if one_call_at_a_time(litellm, body, target):
         fields["parallel_tool_calls"] = False
@@ -141,8 +141,8 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
     fixed_arguments = {"model": model, **_fixed_arguments(provider, request)}
     omitted_names = EFFORTS if must_not_think(litellm, body, target) else frozenset()
     return LiteLLMCall(
-        dialect=request.dialect,
-        function=_FUNCTIONS[request.dialect],
+        protocol_name=request.protocol_name,
+        function=_FUNCTIONS[request.protocol_name],
         arguments={
             name: value for name, value in (options | fields | fixed_arguments).items() if name not in omitted_names
         },
@@ -173,10 +173,10 @@ def _decode(request: TranslationRequest) -> dict[str, Any]:
         raise BadRequest("The body is not JSON, so it cannot be translated for this model's provider.") from error
     if not isinstance(body, dict):
         raise BadRequest("The body must be a JSON object.")
-    for name in _REQUIRED[request.dialect]:
+    for name in _REQUIRED[request.protocol_name]:
         if body.get(name) is None:
             raise BadRequest(f"`{name}` is missing.", param=name)
-    listing = _REQUIRED[request.dialect][0]
+    listing = _REQUIRED[request.protocol_name][0]
     if not _is_history(body[listing]) and not (listing == "input" and isinstance(body[listing], str)):
         raise BadRequest(f"`{listing}` must be a list of objects.", param=listing)
     if body.get("tools") is not None and not _is_history(body["tools"]):
@@ -193,21 +193,21 @@ def _is_history(value: Any) -> bool:
 
 def _request_arguments(body: dict[str, Any], target: TranslationTarget, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the request's fields as arguments."""
-    dialect, compatible, drop, provider = target.dialect, target.compatible, target.drop, target.provider
-    known_names = _FIELDS[dialect]
-    if dialect != "messages" and not compatible:
+    protocol_name, compatible, drop, provider = target.protocol_name, target.compatible, target.drop, target.provider
+    known_names = _FIELDS[protocol_name]
+    if protocol_name != "messages" and not compatible:
         # In a stream of Chat Completions `stream_options` is LiteLLM's own, whoever the provider is.
-        hints = _HINTS - {"stream_options"} if dialect == "chat" else _HINTS
+        hints = _HINTS - {"stream_options"} if protocol_name == "chat" else _HINTS
         body = {name: value for name, value in body.items() if name not in hints}
     fields = {name: value for name, value in body.items() if name in known_names}
     other_fields = {name: value for name, value in body.items() if name not in known_names}
-    if dialect != "messages" and not compatible and (user := _user_id(body)) is not None:
+    if protocol_name != "messages" and not compatible and (user := _user_id(body)) is not None:
         fields["metadata"] = {"user_id": user}
     if not compatible:
         other_fields.pop("metadata", None)
     if not other_fields:
         return fields
-    if compatible and not (drop and dialect == "messages"):
+    if compatible and not (drop and protocol_name == "messages"):
         fields["extra_body"] = {**(options.get("extra_body") or {}), **other_fields}
     elif not drop:
         name = next(iter(other_fields))
@@ -247,11 +247,11 @@ def _api_key(provider: str, request: TranslationRequest) -> str | None:
     return None if provider in _OWN_IDENTITY and not request.route.api_key else "none"
 
 
-def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
+def _own_protocol(litellm: Any, protocol_name: str, model: str, provider: str) -> Any:
     """Returns LiteLLM's description of the provider's own Responses or Messages API; None if it has none."""
-    if dialect == "chat" or provider not in [item.value for item in litellm.LlmProviders]:
+    if protocol_name == "chat" or provider not in [item.value for item in litellm.LlmProviders]:
         return None
-    return provider_config(litellm, "responses" if dialect == "responses" else "messages", provider, model)
+    return provider_config(litellm, "responses" if protocol_name == "responses" else "messages", provider, model)
 
 
 # -- content that cannot be translated, by LiteLLM's own code ----------------------------------------------------------
@@ -283,7 +283,7 @@ def _check_supported(litellm: Any, body: Body, target: TranslationTarget, native
 
     `native` is LiteLLM's description of the provider's own Responses API; None if it has none, or for other protocols.
     """
-    if target.dialect == "responses" and native is None:
+    if target.protocol_name == "responses" and native is None:
         for name in ("previous_response_id", "conversation"):
             if body.get(name) is not None:
                 raise BadRequest(
@@ -326,17 +326,17 @@ def _is_emulated(tool: Any, target: TranslationTarget, native: Any) -> bool:
 
 def _find_losses(litellm: Any, body: Body, target: TranslationTarget) -> Iterator[tuple[str, str]]:
     """Yields the field and a description of content that would be lost."""
-    stops = "stop_sequences" if target.dialect == "messages" else "stop"
+    stops = "stop_sequences" if target.protocol_name == "messages" else "stop"
     if isinstance(body.get(stops), list) and len(body[stops]) > _MAX_STOPS:
         yield stops, f"More than {_MAX_STOPS} `{stops}`"
-    if target.dialect == "messages":
+    if target.protocol_name == "messages":
         is_openai_model = openai_entry(litellm, target) is not None
         for message in body["messages"]:
             if message.get("role") == "user":
                 yield from (
                     ("messages", content) for content in _find_lost_blocks(message.get("content"), is_openai_model)
                 )
-    elif target.dialect == "responses":
+    elif target.protocol_name == "responses":
         yield from (("input", content) for content in _find_lost_items(body["input"]))
     elif "claude" in target.model.lower():
         for message in body["messages"]:

@@ -40,17 +40,17 @@ def render_document(call: LiteLLMCall, result: Any) -> bytes:
     """Returns a whole response as one JSON document."""
     value = _as_dict(result)
     value["model"] = call.model
-    if call.dialect == "chat":
+    if call.protocol_name == "chat":
         _complete_chat(value, "message", ("content", "refusal"))
         _drop_unreported(value)
-    elif call.dialect == "responses":
+    elif call.protocol_name == "responses":
         _complete_response(value)
     return _encode(value)
 
 
 async def stream_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, None]:
     """Yields a streamed response as whole server-sent events. Closing it closes LiteLLM's stream."""
-    shape = {"chat": _chat_events, "responses": _response_events, "messages": _message_events}[call.dialect]
+    shape = {"chat": _chat_events, "responses": _response_events, "messages": _message_events}[call.protocol_name]
     try:
         async for piece in shape(call, result):
             yield piece

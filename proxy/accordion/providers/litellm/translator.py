@@ -42,7 +42,7 @@ class LiteLLMTranslator:
         self._worker = LoopThread("translate")
 
     async def send(
-        self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = ""
+        self, protocol_name: str, body: bytes, route: Route, credential: str, request_id: str = ""
     ) -> UpstreamResponse:
         """Sends `body` to `route.model`; returns at the first piece of the response, or at its error.
 
@@ -52,7 +52,7 @@ class LiteLLMTranslator:
         """
         loop = self._worker.loop()
         channel = ResponseChannel(receiver=asyncio.get_running_loop(), sender=loop)
-        request = TranslationRequest(dialect, body, route, credential, request_id)
+        request = TranslationRequest(protocol_name, body, route, credential, request_id)
         future = asyncio.run_coroutine_threadsafe(self._run_call(request, channel), loop)
         try:
             head = await channel.receive()
@@ -80,7 +80,7 @@ class LiteLLMTranslator:
         self, request: TranslationRequest, channel: ResponseChannel, connections: CallConnections
     ) -> None:
         """Calls LiteLLM and sends its response to the channel, on the worker's loop."""
-        protocol = self._protocols[request.dialect]
+        protocol = self._protocols[request.protocol_name]
         has_begun = False
         try:
             litellm = self._load()

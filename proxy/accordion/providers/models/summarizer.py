@@ -190,7 +190,7 @@ class ModelSummarizer:
     # -- the route and the credential --------------------------------------------------
 
     def _find_route(self, caller: SummaryCaller) -> _SummaryRoute | None:
-        protocol = self._protocols.get(caller.dialect)
+        protocol = self._protocols.get(caller.protocol_name)
         if protocol is None:
             return None
         model_route = self._router.models.get(self._model)
@@ -214,12 +214,12 @@ class ModelSummarizer:
     def _choose_protocol(self, protocol: WireProtocol, model_route: Route) -> tuple[WireProtocol, Route]:
         """Returns the protocol in which a configured model is asked, and the route for it: the client's, or, where that
         cannot be translated, one that the model's provider speaks."""
-        route = self._router.for_dialect(model_route, protocol.name)
+        route = self._router.for_protocol(model_route, protocol.name)
         if route.family != "litellm" or protocol.is_translatable:
             return protocol, route
         others = [each for each in self._protocols.values() if each.is_translatable]
         own = next((each for each in others if each.family == model_route.family), others[0])
-        return own, self._router.for_dialect(model_route, own.name)
+        return own, self._router.for_protocol(model_route, own.name)
 
     def _window(self, target: _SummaryRoute, caller: SummaryCaller) -> Window:
         return self._windows.window(target.model, target.route.name, target.beta, caller.tenant)
