@@ -189,6 +189,30 @@ def run(
 
 
 @app.command()
+def demo(
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port of the proxy. Default: any free one.", show_default=False)
+    ] = 0,
+    opens: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    ends: Annotated[
+        bool, typer.Option("--exit", help="End after the last request. So it does if the output is no terminal.")
+    ] = False,
+) -> None:
+    """Show what Accordion does with a scripted agent, without a key: nothing leaves the machine or stays behind."""
+    from accordion.cli.agents import AgentError  # noqa: PLC0415  # see above
+    from accordion.cli.demo import demo as show  # noqa: PLC0415
+
+    try:
+        code = show(port, is_opening=opens, is_ending=ends)
+    except AgentError as error:
+        typer.secho(f"accordion demo: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(error.status) from None
+    except ConfigError as error:
+        raise config_error(error) from None
+    raise typer.Exit(code)
+
+
+@app.command()
 def check(
     config: Annotated[
         Path | None, typer.Argument(help="Config file. Default: as for serve.", show_default=False)

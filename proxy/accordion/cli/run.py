@@ -99,11 +99,8 @@ def _open_proxy(agent: Agent, options: RunOptions) -> Iterator[ProxyAccess]:
     if agent.opens_websockets and _load_settings(options).server.model_sockets == "relay":
         overrides["server.responses_websocket"] = "read"
     file = SettingsFile(options.config, os.environ, {**overrides, **agent.upstreams}, reads_folder=False)
-    access = _start_proxy(file, is_observing=options.is_observing)
-    try:
+    with start_proxy(file, is_observing=options.is_observing) as access:
         yield access
-    finally:
-        _stop_proxy(access)
 
 
 def _find_running(agent: Agent, options: RunOptions) -> RunningProxy | None:
@@ -156,28 +153,31 @@ def _why_not_to_join(agent: Agent, proxy: RunningProxy | None, options: RunOptio
     return ""
 
 
-def _start_proxy(file: SettingsFile, *, is_observing: bool) -> ProxyAccess:
-    """Starts a proxy and waits until it answers. Raises AgentError and ConfigError."""
+@contextmanager
+def start_proxy(file: SettingsFile, *, is_observing: bool = False) -> Iterator[ProxyAccess]:
+    """Starts a proxy, waits until it answers, and stops it at the end. Raises AgentError and ConfigError."""
     from accordion.cli.serve import bind, start_serving  # noqa: PLC0415  # a joined proxy needs no server here
 
     sock, log = bind(file), _create_log()
     with sock:
         url = loopback_url(_HOST, sock.getsockname()[1])
         process = start_serving(file, sock, log, is_observing=is_observing)
+    try:
+        yield ProxyAccess(_wait_for_proxy(url, process, log), process, log)
+    finally:
+        process.terminate()
+        process.join(_STOP_SECONDS)
+        process.kill()
+
+
+def _wait_for_proxy(url: str, process: SpawnProcess, log: Path) -> RunningProxy:
+    """Waits until a proxy that was started answers. Raises AgentError."""
     deadline = time.monotonic() + _START_SECONDS
     while (proxy := find_proxy(url)) is None:
         if not process.is_alive() or time.monotonic() > deadline:
-            process.kill()
             raise AgentError(f"Accordion did not start; {log} says why", 1)
         time.sleep(0.05)
-    return ProxyAccess(proxy, process, log)
-
-
-def _stop_proxy(access: ProxyAccess) -> None:
-    if access.process is not None:
-        access.process.terminate()
-        access.process.join(_STOP_SECONDS)
-        access.process.kill()
+    return proxy
 
 
 def _create_log() -> Path:

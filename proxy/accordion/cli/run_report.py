@@ -29,6 +29,16 @@ class RunSums(msgspec.Struct, frozen=True):
     def __add__(self, other: RunSums) -> RunSums:
         return RunSums(self.totals + other.totals, _add(self.net_cost, other.net_cost))
 
+    @property
+    def own_tokens(self) -> int:
+        """The tokens used for summaries and for reading the archive."""
+        return self.totals.summary_input + self.totals.summary_output + self.totals.unfold_input
+
+    @property
+    def net_tokens(self) -> int:
+        """The tokens that were left out of requests, less the own ones."""
+        return self.totals.saved - self.own_tokens
+
     def since(self, before: RunSums) -> RunSums:
         """Returns what was added since an earlier time."""
         names = Totals.__struct_fields__
@@ -58,7 +68,7 @@ class RunReport:
         self._before: dict[str, RunSums] = {}
         # Without the totals before, those of a session that goes on count as a whole.
         with suppress(QueryError):
-            self._before = {session["id"]: _read_sums(session) for session in proxy.list_sessions(self._credentials)}
+            self._before = {session["id"]: read_sums(session) for session in proxy.list_sessions(self._credentials)}
 
     def lines(self, log: Path | None = None) -> Iterator[str]:
         """Yields the lines. `log` is the log of a proxy that ends with the run."""
@@ -84,7 +94,7 @@ class RunReport:
             if session["updated"] < self._started_at:
                 return
             if not self._client or session["client"] == self._client:
-                yield session, _read_sums(session).since(self._before.get(session["id"], RunSums()))
+                yield session, read_sums(session).since(self._before.get(session["id"], RunSums()))
 
     def _describe_requests(self, sessions: Sequence[tuple[dict[str, Any], RunSums]], gain: Totals) -> str:
         count = sum(1 for _, each in sessions if each.totals.requests)
@@ -126,18 +136,16 @@ class RunReport:
 
 def describe_savings(gain: RunSums) -> str:
     """Describes what compaction saved net, in tokens, and in dollars where the prices are known."""
-    totals = gain.totals
-    cost = totals.summary_input + totals.summary_output + totals.unfold_input
-    net = totals.saved - cost
-    verb = "saved" if net >= 0 else "added"
+    verb = "saved" if gain.net_tokens >= 0 else "added"
     dollars = "" if gain.net_cost is None else f" ({format_dollars(gain.net_cost)}, prompt caching counted)"
     return (
-        f"{abs(net):,} tokens {verb} net{dollars}: {totals.saved:,} left out of requests, {cost:,} used for summaries "
-        "and for reading the archive."
+        f"{abs(gain.net_tokens):,} tokens {verb} net{dollars}: {gain.totals.saved:,} left out of requests, "
+        f"{gain.own_tokens:,} used for summaries and for reading the archive."
     )
 
 
-def _read_sums(session: Mapping[str, Any]) -> RunSums:
+def read_sums(session: Mapping[str, Any]) -> RunSums:
+    """Returns the sums of one session, as the API describes it."""
     dollars = session["costs"]["dollars"]
     return RunSums(
         msgspec.convert(session["totals"], Totals), None if dollars is None else round(dollars["net"] * 10**9)
