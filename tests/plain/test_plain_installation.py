@@ -57,9 +57,12 @@ def serving(folder: Path, config: str = "", **environ: str) -> Iterator[Proxy]:
             proxy.stop()
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Runs the plain installation's `accordion`. Returns its exit code and its output, on one line."""
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
+def run(folder: Path, *arguments: str, **more: str) -> tuple[int, str]:
+    """Runs the plain installation's `accordion`. Returns its exit code, and its output on one line.
+
+    `more`: variables of its environment.
+    """
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "NO_COLOR": "1", "COLUMNS": "200", **more}
     command = [str(PLAIN / "bin" / "accordion"), *arguments]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
@@ -89,6 +92,15 @@ def test_init_writes_the_repositorys_config_and_check_accepts_it(tmp_path: Path)
     assert code == 0
     assert "config.yaml: valid" in output
     assert "warning" not in output
+
+
+def test_the_demo_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WATCH_NETWORK)
+    code, output = run(tmp_path, "demo", PYTHONPATH=str(tmp_path))
+    assert code == 0, output
+    assert "40 requests, 3 compactions." in output
+    assert "read back: the model called read_artifact for art_" in output
+    assert not (tmp_path / "looked-up").exists()
 
 
 async def test_a_request_of_the_openai_sdk_is_measured_forwarded_and_answered(tmp_path: Path) -> None:

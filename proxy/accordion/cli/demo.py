@@ -301,8 +301,9 @@ class ScriptedAgent:
         parameters = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
         tools = [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in _TOOLS]
         body = {"model": _MODEL, "tools": tools, "messages": self._history}
-        response = httpx.post(f"{self.url}{_PATH}", json=body, timeout=60, trust_env=False).raise_for_status()
-        message, head = response.json()["choices"][0]["message"], response.headers
+        names = {"user-agent": "accordion-demo"}
+        response = httpx.post(f"{self.url}{_PATH}", json=body, headers=names, timeout=60, trust_env=False)
+        message, head = response.raise_for_status().json()["choices"][0]["message"], response.headers
         self._history.append(message)
         self.session, sent = head["x-accordion-session"], int(head["x-accordion-tokens"])
         record = json.loads(head.get("x-accordion-compaction", "{}"))

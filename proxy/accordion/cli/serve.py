@@ -205,7 +205,12 @@ def start_serving(file: SettingsFile, sock: socket.socket, log: Path, *, is_obse
     """
     _check_stores(file.settings)
     serving = get_context("spawn").Process(target=_serve_apart, args=(file, sock, log, is_observing), daemon=True)
-    serving.start()
+    # It inherits this, so that no key reaches it before it has a session of its own.
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serving.start()
+    finally:
+        signal.signal(signal.SIGINT, former)
     return serving
 
 
