@@ -27,6 +27,9 @@ def note(event, values):
         address = values[1][0] if isinstance(values[1], tuple) else values[1]
     elif event == "socket.getaddrinfo":
         address = values[0]
+    elif event == "socket.gethostbyaddr":
+        # A name server may be asked for it.
+        address = f"the name of {values[0]}"
     else:
         return
     with open(os.environ["CONNECTIONS"], "a") as file:

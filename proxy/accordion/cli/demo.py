@@ -17,9 +17,10 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import takewhile
 from pathlib import Path
+from socketserver import ThreadingTCPServer
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, Final, NoReturn
@@ -259,8 +260,10 @@ def _start_model() -> Iterator[ScriptedModel]:
         def log_message(self, *_: object) -> None:
             """Prints nothing: the agent prints each step."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        model.url = f"http://127.0.0.1:{server.server_port}"
+    # HTTPServer would ask for the name of the address.
+    with ThreadingTCPServer(("127.0.0.1", 0), _Handler) as server:
+        server.daemon_threads = True
+        model.url = f"http://127.0.0.1:{server.server_address[1]}"
         Thread(target=server.serve_forever, daemon=True).start()
         yield model
         server.shutdown()
