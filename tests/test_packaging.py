@@ -116,7 +116,7 @@ def test_the_commands_in_the_documents_exist() -> None:
     assert set(re.findall(r"`make ([a-z]+)", read("README.md"))) == {"serve"}
     commands = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
     used = set(re.findall(r"(?:^|`|uvx )accordion(?:-proxy)? ([a-z]+)", read("README.md"), re.MULTILINE))
-    assert {"init", "serve", "replay"} <= used <= commands
+    assert {"init", "serve", "demo"} <= used <= commands
     assert {"serve", *re.findall(r"`make ([a-z]+)", read("CONTRIBUTING.md"))} <= targets
 
 
