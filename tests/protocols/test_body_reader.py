@@ -13,7 +13,7 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.json_spans import exceeds_count, with_model
+from accordion.protocols.json_spans import exceeds_count, split_body, with_model
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
@@ -263,13 +263,50 @@ def test_arguments_of_too_many_keys_are_not_parsed(count: int) -> None:
             BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
+values = st.recursive(
+    st.sampled_from([1, None, "messages", '"messages":[', "]"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "messages"]), inner, max_size=2),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["model", "tools", "messages", "x"]), values), max_size=5),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")]),
+)
+def test_a_body_is_split_at_its_list_in_one_pass(pairs: list[tuple[str, Any]], separators: tuple[str, str]) -> None:
+    comma, colon = separators
+    texts = [json.dumps(name) + colon + json.dumps(value, separators=separators) for name, value in pairs]
+    raw = "".join(("{ ", comma.join(texts), " }")).encode()
+    found, names = split_body(raw, "messages"), [name for name, _ in pairs]
+    entries = dict(pairs).get("messages")
+    if len(set(names)) < len(names) or type(entries) is not list or not entries:
+        assert found is None
+        return
+    assert found is not None
+    assert [json.loads(entry) for entry in found.entries] == entries
+    assert {name: json.loads(value) for name, value in found.fields.items()} == {
+        name: value for name, value in pairs if name != "messages"
+    }
+    assert list(found.leading_fields) == names[: names.index("messages")]
+    assert raw.startswith(found.head + b"".join(found.pieces))
+    assert found.head.rstrip().endswith(b"[")
+    assert found.end == len(found.head) + sum(map(len, found.pieces))
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"{", b'{"messages":[1,]}', b'{"messages":[1]} 2', b'{"messages":[1],"a":}'])
+def test_a_body_that_is_no_json_object_is_not_split(raw: bytes) -> None:
+    with contextlib.suppress(msgspec.DecodeError):
+        assert split_body(raw, "messages") is None
+
+
 def test_others_are_let_in_between_the_steps_over_a_large_body() -> None:
     pauses: list[int] = []
     reader = BodyReader(pause=lambda: pauses.append(1))
     reader.read(OpenAIChat(), body(turns(9)), TENANT)
     assert not pauses
     reader.read(OpenAIChat(), body([{"role": "user", "content": "a" * 2 * ONE_MIB}]), TENANT)
-    assert len(pauses) == 4
+    assert len(pauses) == 3
 
 
 def test_only_what_is_new_counts_as_unknown() -> None:

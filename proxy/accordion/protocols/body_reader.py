@@ -19,7 +19,15 @@ from accordion.model.conversation import Conversation, Message, Part
 from accordion.model.errors import TooManyMessages, Unreadable
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.json_spans import FIELDS, SPACE, exceeds_count, items_of, split_at_list, split_entries
+from accordion.protocols.json_spans import (
+    FIELDS,
+    SPACE,
+    exceeds_count,
+    items_of,
+    split_at_list,
+    split_body,
+    split_entries,
+)
 from accordion.protocols.message_keys import (
     TooManyValues,
     chain_key,
@@ -147,6 +155,8 @@ _CHANGING_ENTRIES = 4
 
 # Limit of keys and values per message, on average: a message with a tool call has about twenty.
 _VALUES_PER_MESSAGE = 25
+# The least bytes of a key or a value: a digit, and a comma or a colon.
+_MIN_BYTES_PER_VALUE = 2
 
 # After a step over more bytes than this, other threads that wait for the interpreter may run.
 _LARGE = 1 << 20
@@ -201,7 +211,7 @@ class BodyReader:
 
     def _check(self, body: bytes, position: int) -> None:
         limit = _VALUES_PER_MESSAGE * self._max_messages
-        if len(body) - position > limit and exceeds_count(body, position, limit):
+        if len(body) - position > _MIN_BYTES_PER_VALUE * limit and exceeds_count(body, position, limit):
             raise TooManyMessages(
                 f"more than {limit:,} keys and values, {_VALUES_PER_MESSAGE} for each of the {self._max_messages:,} "
                 "messages of limits.messages_per_request"
@@ -212,22 +222,23 @@ class BodyReader:
             self._pause()
 
     def _read_from_start(self, protocol: WireProtocol, body: bytes, tenant: TenantScope) -> Conversation:
-        raw = FIELDS.decode(body)
-        self._pause_after(body)
-        list_span = split_at_list(body, protocol.messages_field, raw) if len(body) >= MIN_LENGTH else None
-        message_list = raw.pop(protocol.messages_field, None)
-        fields = {name: bytes(value) for name, value in raw.items()}
-        wires = _list_entries(message_list)
+        split = split_body(body, protocol.messages_field) if len(body) >= MIN_LENGTH else None
+        if split is not None:
+            fields, wires = split.fields, split.entries
+        else:
+            raw = FIELDS.decode(body)
+            self._pause_after(body)
+            wires = _list_entries(raw.pop(protocol.messages_field, None))
+            fields = {name: bytes(value) for name, value in raw.items()}
         self._pause_after(body)
         prefix = self._extend_prefix(
             protocol, tenant, _empty_prefix(tenant, protocol.name, len(protocol.overhead_fields)), wires, fields
         )
-        if list_span is not None:
-            prefix.head, prefix.leading_fields, list_end = list_span
-            prefix.pieces, prefix.end = split_entries(body, len(prefix.head), wires)
-            if wires and _covers_list(prefix.pieces, wires, body, prefix.end, list_end):
-                with self._lock:
-                    self._prefixes.store(protocol, body, tenant, prefix)
+        if split is not None:
+            prefix.head, prefix.leading_fields = split.head, split.leading_fields
+            prefix.pieces, prefix.end = split.pieces, split.end
+            with self._lock:
+                self._prefixes.store(protocol, body, tenant, prefix)
         return _build_conversation(protocol, prefix)
 
     def _resume(

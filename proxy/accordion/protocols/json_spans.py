@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -74,6 +76,54 @@ def remove_fields(fields: dict[str, bytes], *names: str) -> None:
         fields.pop(name, None)
 
 
+class SplitBody(msgspec.Struct, frozen=True):
+    """A body that is split at its list. `head` and `leading_fields`: see `split_at_list`; `pieces` and `end`: see
+    `split_entries`. `fields` are all fields but the list, `entries` those of the list."""
+
+    head: bytes
+    leading_fields: dict[str, bytes]
+    fields: dict[str, bytes]
+    entries: list[bytes]
+    pieces: tuple[bytes, ...]
+    end: int
+
+
+def split_body(body: bytes, messages_field: str) -> SplitBody | None:
+    """Splits a body at its list, in one pass over its bytes. Raises msgspec.MsgspecError and the like if it is no JSON.
+
+    None where the list is no array, or empty, or where a field comes twice.
+    """
+    decoder, opening = _list_reader(messages_field)
+    try:
+        entries = list(map(bytes, decoder.decode(body).entries))
+    except msgspec.ValidationError:
+        return None
+    for match in opening.finditer(body) if entries else ():
+        start = match.end()
+        pieces, end = split_entries(body, start, entries)
+        list_end = SPACE.match(body, end).end()  # type: ignore[union-attr]  # it always matches
+        if len(pieces) < 2 * len(entries) or body[list_end : list_end + 1] != b"]":
+            continue  # The name of a field within another field.
+        # The entries are known to be JSON. So they are the list's if the rest has an empty list in their place.
+        rest = body[:start] + body[list_end:]
+        raw = FIELDS.decode(rest)
+        found = split_at_list(rest, messages_field, raw)
+        if found is None or (len(found[0]), found[2]) != (start, start):
+            return None
+        fields = {name: bytes(value) for name, value in raw.items() if name != messages_field}
+        return SplitBody(found[0], found[1], fields, entries, pieces, end)
+    return None
+
+
+@lru_cache(16)
+def _list_reader(messages_field: str) -> tuple[msgspec.json.Decoder[Any], re.Pattern[bytes]]:
+    """Returns a decoder of a body's list, and the pattern of where it begins."""
+    fields = [("entries", list[msgspec.Raw], msgspec.field(name=messages_field))]
+    body_type = msgspec.defstruct("ListOfBody", fields)
+    opening = re.compile(rb'"%b"\s*+:\s*+\[' % re.escape(messages_field.encode()))
+    return msgspec.json.Decoder(body_type), opening
+
+
 def split_at_list(
     body: bytes, messages_field: str, raw: Mapping[str, msgspec.Raw]
 ) -> tuple[bytes, dict[str, bytes], int] | None:
@@ -121,7 +171,7 @@ def split_entries(body: bytes, position: int, wires: list[bytes]) -> tuple[tuple
 def exceeds_count(body: bytes, start: int, limit: int) -> bool:
     """Whether `body` has more than `limit` keys and values from `start` on, where no string is open. It counts commas,
     colons and opening brackets outside of strings, without parsing."""
-    if _count_marks(body, start) <= limit:
+    if not _may_exceed_count(body, start, limit):
         return False
     count, position, is_in_string = 0, start, False
     while position < len(body) and count <= limit:
@@ -136,10 +186,14 @@ def exceeds_count(body: bytes, start: int, limit: int) -> bool:
     return count > limit
 
 
-def _count_marks(body: bytes, start: int) -> int:
-    """Counts commas, colons and opening brackets from `start` on, those in strings too: a seventh of the time."""
-    pieces = (body[position : position + _PIECE] for position in range(start, len(body), _PIECE))
-    return sum(len(piece.translate(None, _UNCOUNTED_BYTES)) for piece in pieces)
+def _may_exceed_count(body: bytes, start: int, limit: int) -> bool:
+    """Counts commas, colons and opening brackets from `start` on, those in strings too: a seventh of the time. It stops
+    where the bytes that are left are too few."""
+    count, position = 0, start
+    while count <= limit < count + len(body) - position:
+        count += len(body[position : position + _PIECE].translate(None, _UNCOUNTED_BYTES))
+        position += _PIECE
+    return count > limit
 
 
 def find_model(body: bytes) -> str | None:
