@@ -89,7 +89,7 @@ async def lists(store: InMemoryStore, outbox: WriteQueue) -> Any:
     mentions = MemoryMentions(CAPACITY)
     for number in range(MANY):
         conversation = SimpleNamespace(chain=[b"%032d" % number], messages=[])
-        mentions.may_mention_memory(SimpleNamespace(conversation=conversation, base_index=-1, label=b""), b"words")  # type: ignore[arg-type]
+        mentions.may_mention_memory(SimpleNamespace(conversation=conversation, base_index=-1, label=b""))  # type: ignore[arg-type]
     return mentions
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from accordion.memory.session_import import unknown_notice, unreachable_notice
+from accordion.model.conversation import Message, Text, ToolResult
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
@@ -367,9 +368,19 @@ async def test_an_import_that_no_longer_fits_leaves_with_its_bound_thinking(mode
     assert json.dumps(now).count("signature") == left
 
 
+def match_of(*messages: Message) -> Any:
+    return SimpleNamespace(conversation=SimpleNamespace(chain=(), messages=messages), base_index=-1, label=b"")
+
+
 @pytest.mark.parametrize("shift", range(6))
-@pytest.mark.parametrize("name", [b"CMEM-", b"cmem-", b"Cmem-", b"other"])
-def test_an_id_is_found_wherever_it_stands_in_a_large_body(name: bytes, shift: int):
-    match: Any = SimpleNamespace(conversation=SimpleNamespace(chain=(), messages=()), base_index=-1, label=b"")
-    body = b"x" * ((1 << 20) - shift) + name + b"x" * (1 << 20)
-    assert MemoryMentions().may_mention_memory(match, body) == (name != b"other")
+@pytest.mark.parametrize("name", ["CMEM-", "cmem-", "Cmem-", "other"])
+def test_an_id_is_found_wherever_it_stands_in_a_large_text(name: str, shift: int):
+    text = "x" * ((1 << 20) - shift) + name + "x" * (1 << 20)
+    match = match_of(Message(b"", "user", (Text("Hello."), Text(text)), b""))
+    assert MemoryMentions().may_mention_memory(match) == (name != "other")
+
+
+def test_only_texts_of_the_user_are_searched_for_ids():
+    result = Message(b"", "user", (ToolResult("c", (Text("CMEM-1"),)),), b"")
+    response = Message(b"", "assistant", (Text("CMEM-1"),), b"")
+    assert not MemoryMentions().may_mention_memory(match_of(result, response))

@@ -138,7 +138,7 @@ class Measurer(msgspec.Struct, frozen=True):
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold a memory, or an artifact id of another agent that can be read."""
-        if await self._may_mention_memory(request.session_match, request.decoded_body):
+        if await self._may_mention_memory(request.session_match, len(request.decoded_body)):
             request = replace(request, may_hold_memories=True)
         if request.is_subagent and b"art_" in request.decoded_body:
             can_read = await self.visibility.can_read_artifacts(
@@ -147,11 +147,11 @@ class Measurer(msgspec.Struct, frozen=True):
             request = replace(request, can_read_artifacts=can_read)
         return request
 
-    async def _may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
+    async def _may_mention_memory(self, session_match: SessionMatch, size: int) -> bool:
         search = self.memory_mentions.may_mention_memory
-        if len(body) > _MAX_SEARCHED_INLINE:
-            return await self.tasks.offload(search, session_match, body)
-        return search(session_match, body)
+        if size > _MAX_SEARCHED_INLINE:
+            return await self.tasks.offload(search, session_match)
+        return search(session_match)
 
     def _may_be_stale(self, request: IdentifiedRequest) -> bool:
         """Returns whether another worker, or this one before a restart, may have compacted this history."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ from accordion.memory.session_import import (
     unreachable_notice,
 )
 from accordion.model.cache import ENTRY, BoundedCache
-from accordion.model.conversation import Conversation
+from accordion.model.conversation import Conversation, Message, Text
 from accordion.model.errors import AccordionError
 from accordion.model.insertions import RecallInsertion
 from accordion.model.memories import MemoryStore
@@ -37,10 +36,9 @@ _log = logging.getLogger("accordion")
 
 ALL_PROJECTS = "*"
 """Stands for all projects."""
-_ID_PREFIXES = (b"CMEM-", b"cmem-", b"Cmem-")
+_ID_PREFIXES = ("CMEM-", "cmem-", "Cmem-")
 """The beginnings of a session memory's id, as it is shown and as people type it."""
 _PIECE = 1 << 20
-_WIRE = attrgetter("wire")
 _ROOM_DIVISOR = 2
 """Imported memories take at most the tokens left divided by this number, so that there is space to work."""
 _CHARACTERS_PER_TOKEN = 3
@@ -67,32 +65,36 @@ class MemoryMentions:
         scope = self._project if project is None or self._project == ALL_PROJECTS else project
         return replace(client_metadata, scope=scope) if self._recall_everywhere and scope else client_metadata
 
-    def may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
-        """Returns whether a request, with its body, names a session memory or may contain one.
+    def may_mention_memory(self, session_match: SessionMatch) -> bool:
+        """Returns whether a request names a session memory or may contain one.
 
-        Slow for a large body; safe to call in a thread.
+        Slow for a large text; safe to call in a thread.
         """
         if self._recall_everywhere:
             return True
         conversation, at = session_match.conversation, session_match.base_index
         before = self._mentions.get(session_match.label + conversation.chain[at]) if at >= 0 else None
-        if before is None:
-            found = _contains_memory_id(body)
-        else:
-            found = before or _contains_memory_id(b"\n".join(map(_WIRE, conversation.messages[at + 1 :])))
+        start = 0 if before is None else at + 1
+        found = bool(before) or any(map(_may_name_memory, conversation.messages[start:]))
         if conversation.chain:
             self._mentions.put(session_match.label + conversation.chain[-1], found, ENTRY)
         return found
 
 
-def _contains_memory_id(text: bytes) -> bool:
-    # `find`, because `in` first tries to read bytes as a number, which takes ten times as long. Piece by piece, so that
-    # other threads can go on in between.
+def _may_name_memory(message: Message) -> bool:
+    """Returns whether a text of the user may name a memory. It asks for none in results, nor does anybody else."""
+    return message.role == "user" and any(
+        isinstance(part, Text) and _contains_memory_id(part.text) for part in message.parts
+    )
+
+
+def _contains_memory_id(text: str) -> bool:
+    # Piece by piece, so that other threads can go on in between.
     length = len(_ID_PREFIXES[0])
     return any(
-        text.find(mark, at, at + _PIECE + length - 1) >= 0
+        text.find(prefix, at, at + _PIECE + length - 1) >= 0
         for at in range(0, len(text), _PIECE)
-        for mark in _ID_PREFIXES
+        for prefix in _ID_PREFIXES
     )
 
 
