@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 import uvloop
@@ -135,7 +136,7 @@ async def growing(job: Job) -> dict[str, Any]:
 
 async def first(job: Job) -> dict[str, Any]:
     """The first requests of `count` conversations of `size` bytes, one every `every` seconds at most, so that what a
-    server does behind an answer is over before the next request. Its CPU time is counted, too."""
+    server does behind an answer is over before the next request. CPU time until the answer, and all of it."""
     path, connection = conversations.PATHS[job.protocol_name].encode(), await connect(job.port)
     for number in range(job.warmup):
         await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.protocol_name))
@@ -146,13 +147,15 @@ async def first(job: Job) -> dict[str, Any]:
         conversation.ask(job.step)
         bodies.append(conversation.body())
     await asyncio.sleep(SETTLE)
-    before, replies = processes.cpu_seconds(job.pids), list[Reply]()
+    started, until_answered, replies = processes.cpu_seconds(job.pids), list[float](), list[Reply]()
     for body in bodies:
+        before = processes.cpu_seconds(job.pids)
         replies.append(await connection.ask(path, body))
+        until_answered.append(processes.cpu_seconds(job.pids) - before)
         await asyncio.sleep(job.every)
-    cpu = processes.cpu_seconds(job.pids) - before
+    cpu = processes.cpu_seconds(job.pids) - started
     connection.close()
-    return summary(replies, cpu, 1.0)
+    return {**summary(replies, cpu, 1.0), "answered_cpu_ms": 1000 * median(until_answered)}
 
 
 async def sessions(job: Job) -> dict[str, Any]:
