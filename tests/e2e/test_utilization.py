@@ -9,6 +9,7 @@ from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT, EACH, MESSAGES, RESPONSES, ProtocolSamples
 from tests.e2e.proxy_api import get_page, get_session
 from tests.e2e.raw_client import Reply, ask, post
+from tests.e2e.small_window import fetch_session
 from tests.loopback import replies_json
 from tests.proxy_process import Proxy
 
@@ -119,6 +120,20 @@ async def test_reported_usage_is_carried_to_the_next_turn(proxy: Proxy, protocol
     assert [entry["utilization"]["carried"] for entry in last] == [False, True, True]
     assert [entry["stream"] for entry in last] == [stream, stream, False]
     assert [(entry["usage"] or {}).get("input") for entry in last] == [1000, 1030, None]
+
+
+@EACH
+async def test_a_long_new_request_goes_by_an_estimate_and_is_recorded_with_the_count(
+    proxy: Proxy, protocol: ProtocolSamples
+):
+    text, label = f"To {protocol.name}: " + "Some words to be counted. " * 3_000, f"long-{protocol.name}"
+    await turn(proxy, protocol, "Load the encoding.", label=f"short-{protocol.name}")
+    first = await turn(proxy, protocol, text, label=label)
+    session = await fetch_session(proxy, first.header("x-accordion-session"), 1)
+    again = await turn(proxy, protocol, text, label=label)
+    assert [each.header("x-accordion-tokens-source") for each in (first, again)] == ["estimate", None]
+    assert session["exchanges"][0]["utilization"]["tokens"] == tokens(again)
+    assert tokens(first) == pytest.approx(tokens(again), rel=0.15)
 
 
 async def test_usage_is_not_carried_where_the_system_prompt_or_the_tools_changed(proxy: Proxy):

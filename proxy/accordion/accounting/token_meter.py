@@ -11,12 +11,15 @@ system prompt for tools is added if Claude is given any. Other models differ; re
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from functools import partial
 from typing import TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.accounting.media_tokens import MediaRules, media_rules
+from accordion.accounting.token_estimate import estimate_text_tokens
 from accordion.accounting.tool_schemas import function_as_typescript, initial_definition
 from accordion.model.boundaries import find_provider_compaction, find_skipped_messages, survives_provider_compaction
 from accordion.model.budget import Utilization, Window
@@ -47,6 +50,10 @@ SEALED_ENVELOPE = 650
 
 MAX_INLINE = 32_768
 """Characters that are counted without a thread."""
+ESTIMATED_FROM = 65_536
+"""Characters from which on an estimate takes at most half of the time of a count."""
+MOST_BYTES_PER_TOKEN = 8
+"""A longer body is counted without an estimate, which could hardly be below any threshold."""
 COUNTS_AT_MOST = 20_000
 """Cached counts of messages, and cached sums: those of some hundred long conversations. Both take 14 MB at most."""
 SCHEMES_AT_MOST = 256
@@ -94,6 +101,13 @@ class _OverheadTokens(msgspec.Struct, frozen=True):
 _NO_OVERHEAD = _OverheadTokens(0, 0, 0)
 
 
+class EstimatedUtilization(msgspec.Struct, frozen=True):
+    """An estimate: the `likely` utilization, and the `bound` that a count hardly ever exceeds (token_estimate.py)."""
+
+    likely: Utilization
+    bound: Utilization
+
+
 class TokenMeter:
     """Counts the tokens of conversations. Safe to use from several threads; only its caches are locked."""
 
@@ -118,6 +132,28 @@ class TokenMeter:
             reserved_output=min(max_output, window.size) if max_output is not None and max_output > 0 else 0,
             is_window_known=window.is_known,
         )
+
+    def estimate(self, conversation: Conversation, window: Window, model: str = "") -> Iterator[EstimatedUtilization]:
+        """Yields estimates of what `measure` would return, each more precise than the one before."""
+        scheme = self._scheme(conversation, model)
+        collector = _TextCollector(self._counter)
+        rest = self._copy_sum(TokenMeter(collector), conversation, scheme).measure(conversation, window, model)
+        seed = conversation.overhead_key + (conversation.chain[-1] if conversation.chain else b"")
+        count = partial(self._counter.count, encoding=scheme.encoding)
+        for text in estimate_text_tokens(collector.texts, seed, count):
+            yield EstimatedUtilization(_add_estimate(rest, text.likely), _add_estimate(rest, text.bound))
+
+    def is_estimable(self, conversation: Conversation, model: str = "") -> bool:
+        """Whether an estimate saves time: much would have to be counted, and the encoding is loaded."""
+        is_loaded = self._counter.is_loaded(self._scheme(conversation, model).encoding)
+        return is_loaded and self.pending_characters(conversation, model, ESTIMATED_FROM) >= ESTIMATED_FROM
+
+    def _copy_sum(self, other: TokenMeter, conversation: Conversation, scheme: _CountingScheme) -> TokenMeter:
+        """Gives another meter the known sum of the conversation's beginning, so that it counts only the rest."""
+        known, token_sum = self._find_deepest_known(conversation, scheme, len(conversation.messages))
+        if known:
+            other._sums.put((conversation.chain[known - 1], scheme.name), token_sum, 1)
+        return other
 
     def count_after(self, conversation: Conversation, index: int, model: str = "") -> TokenSum:
         """Counts the messages after `messages[index]`; -1 for all. Costs nothing if they were counted before."""
@@ -290,6 +326,25 @@ class TokenMeter:
             sealed = max(0, part.encrypted_size * 3 // 4 - SEALED_ENVELOPE) // BYTES_PER_TOKEN
             return max(self._counter.count(part.text, encoding), sealed)
         return -(-part.size // BYTES_PER_TOKEN)
+
+
+def _add_estimate(utilization: Utilization, tokens: int) -> Utilization:
+    """Returns a utilization with estimated tokens of all texts. It does not tell them apart."""
+    messages = utilization.preamble + utilization.tools + utilization.messages + tokens
+    return replace(utilization, preamble=0, tools=0, messages=messages)
+
+
+class _TextCollector:
+    """A TokenCounter (model/ports.py) that collects the texts and counts no tokens for them."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self.encoding, self.is_loaded = counter.encoding, counter.is_loaded
+        self.texts: list[str] = []
+
+    def count(self, text: str, encoding: str) -> int:
+        """Collects a text."""
+        self.texts.append(text)
+        return 0
 
 
 def _is_unknown(part: Part) -> TypeGuard[Opaque]:

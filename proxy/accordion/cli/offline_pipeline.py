@@ -73,7 +73,7 @@ class OfflinePipeline:
     ) -> RequestPipeline:
         """Returns the application's pipeline, with the given window and the recorded agents."""
         forward = self._application.forward
-        measurer, identifier = forward.reader.measurer, forward.reader.identifier
+        measurer, identifier = replace(forward.reader.measurer, can_estimate=False), forward.reader.identifier
         # No model writes summaries, and there are no memories to recall.
         sources = [source for source in forward.compaction_step.recall_sources if not isinstance(source, MemoryRecall)]
         step = replace(forward.compaction_step, summary_callers=lambda _request: None, recall_sources=sources)

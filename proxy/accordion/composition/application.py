@@ -257,6 +257,7 @@ class Application:
             memory_mentions=memory_mentions,
             tasks=self.tasks,
             holdout=Holdout(settings.compaction.holdout),
+            can_estimate=True,
         )
         sender = Sender(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
         self._compactors = self._compaction_builder.compactors(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
@@ -132,6 +132,7 @@ def build_pipelines(
     costs: CostCalculator,
     key_limiter: KeyLimiter,
     key_usage: KeyUsageLedger,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     model_sockets: ModelSockets = "read",
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `model_sockets`: see UpgradePipeline."""
@@ -139,7 +140,7 @@ def build_pipelines(
     conversation_objects = ConversationObjects(response_links, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
-        key_usage,
+        key_usage, measurer.composer, sleep,
     )  # fmt: skip
 
     def is_store_available() -> bool:
@@ -175,5 +176,6 @@ def build_pipelines(
         ),
         response_retrieval=ResponseRetrieval(sessions, insertion_store),
         responder=responder,
+        recorder=recorder,
     )
     return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, recorder, model_sockets)

@@ -1,11 +1,10 @@
 """Forwards one request: from the client's bytes to the provider's response and back.
 
-The steps, each of which takes a request at one stage and returns it at the next (request.py). The first three run in
-a row (read.py):
+The steps, each of which takes a request at one stage and returns it at the next (request.py; 1 to 3: read.py):
 
 1. receive.py reads the body into a conversation, and finds the route.
 2. identify.py finds the agent and the session, and hides results that the agent may not see.
-3. measure.py applies earlier compactions, counts tokens, and decides.
+3. measure.py applies earlier compactions, counts or estimates tokens, and decides.
 4. compact.py compacts the request, or leaves its bytes unchanged; context_edits.py compacts it by the client's own
    edits. If a compaction is due and the provider keeps the history, the whole history is first put in place of its id
    (history_reconstruction.py).
@@ -32,7 +31,7 @@ from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.read import RequestReader, check_countable
-from accordion.pipeline.record import RequestProgress
+from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_retrieval import ResponseRetrieval
@@ -57,6 +56,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     retry_step: RetryStep
     response_retrieval: ResponseRetrieval
     responder: Responder
+    recorder: ExchangeRecorder
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; returns the provider's response, or an error in the client's own format."""
@@ -115,6 +115,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
+        self.recorder.start_count(progress, prepared)
         response, attempts = await self._answer_or_send(prepared), Attempts()
         while not (attempts.is_final or prepared.is_token_count):
             probed = await probe_overflow(response, prepared.protocol, is_near_window=prepared.is_near_window)

@@ -57,6 +57,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
                 reconstructed.conversation.messages
             ):
                 return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
+            reconstructed = await self.measurer.decide_again(reconstructed)
             return replace(self.measurer.apply_reported_tokens(reconstructed, request), original_request=request)
         except StoreUnavailable:
             return f"the store is unavailable, {_PASSES_UNCHANGED}"

@@ -10,7 +10,7 @@ our tool and the insertions to it, counts the tokens, and corrects the count by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from accordion.accounting.calibration import (
     is_credible,
 )
 from accordion.accounting.holdout import Holdout
-from accordion.accounting.token_meter import TokenMeter
+from accordion.accounting.token_meter import ESTIMATED_FROM, MOST_BYTES_PER_TOKEN, TokenMeter
 from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.repository import CompactionRepository
@@ -53,6 +53,7 @@ from accordion.sessions.sessions import SessionMatch, Sessions
 _log = logging.getLogger("accordion")
 
 _MAX_SEARCHED_INLINE = 1 << 20
+_MAX_ESTIMATED_INLINE, _MAX_MESSAGES_INLINE = 1 << 20, 1_000
 _UNMEASURED = Utilization(0)
 _UNDECIDED = Decision("pass", "not measured yet")
 
@@ -71,6 +72,8 @@ class Measurer(msgspec.Struct, frozen=True):
     memory_mentions: MemoryMentions
     tasks: Tasks
     holdout: Holdout = Holdout()
+    can_estimate: bool = False
+    """Whether a long request may be forwarded before its tokens are counted."""
 
     async def measure(self, request: IdentifiedRequest) -> MeasuredRequest | PassthroughRequest:
         """Applies earlier compactions, counts tokens and decides.
@@ -102,7 +105,7 @@ class Measurer(msgspec.Struct, frozen=True):
         visible_request, session_match = await self.visibility.hide_foreign_results(
             request.protocol, request.caller, request.visible_request, request.session_match
         )
-        return await self._measure(
+        measured = await self._measure(
             replace(
                 request,
                 decoded_body=visible_request.body,
@@ -110,6 +113,14 @@ class Measurer(msgspec.Struct, frozen=True):
                 session_match=session_match,
             )
         )
+        return await self.decide_again(measured)
+
+    async def decide_again(self, request: MeasuredRequest) -> MeasuredRequest:
+        """Counts a request whose tokens were estimated, and decides again; returns others as they are."""
+        if not request.is_estimated:
+            return request
+        counted = await self.composer.count_estimated(request)
+        return replace(counted, decision=self.decide(counted))
 
     async def _measure(self, request: IdentifiedRequest) -> MeasuredRequest:
         conversation, route, caller = request.conversation, request.route, request.caller
@@ -133,8 +144,34 @@ class Measurer(msgspec.Struct, frozen=True):
                 is_exact=request.session_match.is_exact,
                 is_reworded=request.session_match.is_reworded,
             )
-        measured = await self.composer.compose(measured, history, check_store=may_be_stale)
-        return replace(measured, decision=self.decide(measured))
+        return await self._estimate(measured, history) or await self._count(measured, history, may_be_stale)
+
+    async def _count(
+        self, request: MeasuredRequest, history: CompactedConversation, check_store: bool
+    ) -> MeasuredRequest:
+        counted = await self.composer.compose(request, history, check_store=check_store)
+        return replace(counted, decision=self.decide(counted))
+
+    async def _estimate(self, request: MeasuredRequest, history: CompactedConversation) -> MeasuredRequest | None:
+        """Returns the request with estimated tokens if it passes even with the most tokens that it may have.
+
+        It is then counted while the provider works. Returns None if it must be counted first: near a threshold (half of
+        the window is one, see `is_near_window`), and where an estimate saves no time.
+        """
+        if not self.can_estimate or len(request.decoded_body) < ESTIMATED_FROM:
+            return None
+        if not await self.composer.is_estimable(request, history):
+            return None
+        estimates, size = self.composer.estimate(request, history), len(request.decoded_body)
+        is_quick = size <= _MAX_ESTIMATED_INLINE and len(history.conversation.messages) <= _MAX_MESSAGES_INLINE
+        while estimated := next(estimates, None) if is_quick else await self.tasks.offload(next, estimates, None):
+            likely, largest = estimated
+            decision = self.decide(largest)
+            is_treated_alike = not largest.window.is_known or not largest.is_near_window
+            if decision.action == "pass" and not decision.is_held_back and is_treated_alike:
+                decision = self.decide(likely)
+                return replace(likely, decision=replace(decision, reason=f"about {decision.reason}"))
+        return None
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold a memory, or an artifact id of another agent that can be read."""
@@ -281,6 +318,49 @@ class RequestComposer(msgspec.Struct, frozen=True):
             request, history, check_store=check_store, with_insertions=with_insertions
         )
         counted = await self._count(request, history, composed)
+        counted_request = self._set_count(request, history, counted, is_new=not with_insertions)
+        return replace(
+            counted_request,
+            history_with_insertions=composed if history.compaction is not None or composed is not history else None,
+            tool_name="" if request.is_token_count else tool_name,
+        )
+
+    async def is_estimable(self, request: MeasuredRequest, history: CompactedConversation) -> bool:
+        """Returns whether the list is forwarded as it came, and counting it would take long.
+
+        Not so if a token decides about more than the thresholds (in a count that the client asks for, in context edits,
+        as the space for recalled content), and if the provider keeps the messages before.
+        """
+        has_compaction = history.compaction is not None or request.context_edits is not None
+        is_continued = request.conversation.previous is not None
+        if has_compaction or is_continued or request.is_token_count or request.may_hold_memories:
+            return False
+        if len(request.decoded_body) > MOST_BYTES_PER_TOKEN * request.window.size:
+            return False
+        if not self.token_meter.is_estimable(history.conversation, request.actual_model):
+            return False
+        composed, _ = await self._insert(request, history, check_store=False, with_insertions=True)
+        return composed is history
+
+    def estimate(self, request: Measured, history: CompactedConversation) -> Iterator[tuple[Measured, Measured]]:
+        """Yields the request with its likely tokens, and with the most that a count may find, more and more precise."""
+        for estimate in self.token_meter.estimate(history.conversation, request.window, request.actual_model):
+            likely = self._set_count(request, history, estimate.likely)
+            yield replace(likely, is_estimated=True), self._set_count(request, history, estimate.bound)
+
+    async def count_estimated(self, request: Measured) -> Measured:
+        """Counts a request whose tokens were estimated; returns others as they are. The decision stays."""
+        return await self.tasks.offload(self.recount, request) if request.is_estimated else request
+
+    def recount(self, request: Measured) -> Measured:
+        """Counts a request whose tokens were estimated. The decision stays."""
+        counted = self.token_meter.measure(request.history.conversation, request.window, request.actual_model)
+        return self._set_count(request, request.history, counted)
+
+    def _set_count(
+        self, request: Measured, history: CompactedConversation, counted: Utilization, *, is_new: bool = False
+    ) -> Measured:
+        """Returns the request with a count of `history`. `is_new`: no report applies to the list."""
         reserved = self.output_space(request, history.conversation)
         if reserved != counted.reserved_output:
             counted = replace(counted, reserved_output=reserved)
@@ -289,9 +369,8 @@ class RequestComposer(msgspec.Struct, frozen=True):
             history=history,
             uncorrected_tokens=counted.tokens,
             text_tokens=counted.tokens - counted.media,
-            utilization=self._correct_count(request, counted, history if with_insertions else None),
-            history_with_insertions=composed if history.compaction is not None or composed is not history else None,
-            tool_name="" if request.is_token_count else tool_name,
+            is_estimated=False,
+            utilization=self._correct_count(request, counted, None if is_new else history),
         )
 
     def output_space(self, request: MeasuredRequest, conversation: Conversation) -> int:

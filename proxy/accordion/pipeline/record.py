@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +31,7 @@ from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
+from accordion.pipeline.measure import RequestComposer
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
@@ -45,6 +47,15 @@ _LONGEST_COMPARED = 4_096
 """The longest arguments of a call that is compared with earlier ones, in characters: those of reads are short."""
 _MAX_OWNERS = 16
 """Maximum number of owners of hidden results in a report."""
+_SENDING_SECONDS = 0.02
+"""The time that a long request takes to be sent. It is counted afterwards, so that both do not share a processor."""
+
+
+class PendingCount(msgspec.Struct):
+    """The count of a request that was sent with estimated tokens; `then` is called once it is complete."""
+
+    is_complete: bool = False
+    then: Callable[[], None] = lambda: None
 
 
 class RequestProgress(ExchangeProgress, kw_only=True):
@@ -55,6 +66,9 @@ class RequestProgress(ExchangeProgress, kw_only=True):
     """None before it is read. Once it was sent, the request that was sent last."""
     is_stored: bool = False
     """Whether the state that a later request needs of the response was stored."""
+    ended_at: float = 0.0
+    pending_count: PendingCount | None = None
+    """None if the request was counted before it was sent."""
 
 
 class ExchangeRecorder(msgspec.Struct, frozen=True):
@@ -71,11 +85,36 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     features: Sequence[ExchangeFeature]
     costs: CostCalculator
     key_usage: KeyUsageLedger
+    composer: RequestComposer
+    sleep: Callable[[float], Awaitable[object]]
+    """Waits for a number of seconds."""
     unpriced_logged: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Keys and models for which a missing price was already logged."""
 
+    def start_count(self, progress: RequestProgress, request: PreparedRequest) -> None:
+        """Starts to count a request that is sent with estimated tokens. It is recorded when that is done."""
+        if request.is_estimated:
+            progress.pending_count = pending_count = PendingCount()
+            self.tasks.spawn(self._count(request, pending_count), "count the tokens of a request")
+
+    async def _count(self, request: PreparedRequest, pending_count: PendingCount) -> None:
+        try:
+            await self.sleep(_SENDING_SECONDS)
+            await self.composer.count_estimated(request)
+        finally:
+            pending_count.is_complete = True
+            pending_count.then()
+
     def record(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
         """Records the exchange, which has ended. Errors are logged and do not reach the client."""
+        progress.ended_at, pending_count = self.clock.monotonic(), progress.pending_count
+        if pending_count is None or pending_count.is_complete:
+            self._record(progress, observed_response)
+        else:
+            # The provider was faster than the count.
+            pending_count.then = partial(self._record, progress, observed_response)
+
+    def _record(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
         request = progress.request
         try:
             if isinstance(request, PassthroughRequest):
@@ -83,6 +122,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             elif request is not None:
                 # A request that was refused may not have been prepared.
                 prepared = request if isinstance(request, PreparedRequest) else advance(PreparedRequest, request)
+                if progress.pending_count is not None and prepared.is_estimated:
+                    progress.request = prepared = self.composer.recount(prepared)
                 self._record_measured(prepared, progress, observed_response)
         except Exception:
             _log.exception("an exchange could not be recorded", extra={"request_id": progress.inbound.request_id})
@@ -90,10 +131,14 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     async def store_response(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
         """Stores the state that a later request needs of the response, before the response ends."""
         if isinstance(progress.request, PreparedRequest):
+            reported_response = _with_first_usage(progress, observed_response)
+            if not reported_response.input_tokens:
+                # Our own count is stored in place of the provider's.
+                progress.request = await self.composer.count_estimated(progress.request)
             await self.response_history.store(
                 progress.request,
                 observed_response,
-                _with_first_usage(progress, observed_response),
+                reported_response,
                 progress.round_ids,
                 progress.insertion,
             )
@@ -218,7 +263,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             finish=observed_response.finish,
             error=progress.error or ("provider_error" if failed else ""),
             first_byte=progress.first_byte_at - progress.started_at if progress.first_byte_at else 0.0,
-            duration=self.clock.monotonic() - progress.started_at,
+            duration=progress.ended_at - progress.started_at,
             compaction=measured.compaction_outcome if measured else None,
             folding=progress.compaction_seconds,
             tool_loop=progress.tool_loop_usage,

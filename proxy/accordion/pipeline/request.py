@@ -177,6 +177,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     """Our own count before any correction, in tokens."""
     text_tokens: int = 0
     """The tokens of that count that come from text, not from estimates for media or unknown content."""
+    is_estimated: bool = False
+    """Whether the tokens of the text were estimated from samples, so that the request need not wait for a count."""
     can_read_artifacts: bool | None = None
     """Whether our tool is offered for artifact ids of other agents in the list; None if the list has none."""
     may_hold_memories: bool = False

@@ -36,6 +36,8 @@ _MAX_NAME_LENGTH = 80
 _MIN_STEPS = 2
 _DEFAULT_WINDOW_HEADERS: dict[bool, Headers] = {True: (), False: ((b"x-accordion-window-source", b"default"),)}
 """The header for a model with an unknown window, for which the default is assumed."""
+_ESTIMATE_HEADERS: dict[bool, Headers] = {False: (), True: ((b"x-accordion-tokens-source", b"estimate"),)}
+"""The header for a request that was forwarded before its tokens were counted."""
 
 
 class Responder(msgspec.Struct, frozen=True):
@@ -118,6 +120,7 @@ def _describe_request(request: PassthroughRequest | MeasuredRequest, *, store_av
         (b"x-accordion-window", b"%d" % used.window),
         *_DEFAULT_WINDOW_HEADERS[used.is_window_known],
         (b"x-accordion-tokens", b"%d" % used.tokens),
+        *_ESTIMATE_HEADERS[request.is_estimated],
         (b"x-accordion-utilization", b"%.4f" % used.ratio),
         *agent,
         *store,

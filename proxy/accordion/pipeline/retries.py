@@ -130,10 +130,11 @@ class RetryStep(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, overflow: WindowOverflow, attempts: Attempts
     ) -> PreparedRequest | None:
         """Compacts a request that the provider found too long; returns None if it cannot become smaller."""
-        reconstructed: MeasuredRequest | str = request
+        counted = await self.measurer.decide_again(request)
+        reconstructed: MeasuredRequest | str = counted
         if request.is_reconstructable and attempts.may_reconstruct:
-            reconstructed = await self.history_reconstruction.reconstruct(request)
-        measured = request if isinstance(reconstructed, str) else reconstructed
+            reconstructed = await self.history_reconstruction.reconstruct(counted)
+        measured = counted if isinstance(reconstructed, str) else reconstructed
         self.calibrator.learn_limit(measured, overflow)
         if measured.is_compactable:
             measured = await self.measurer.hide_foreign_results(measured)
