@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.archive.recall import ArtifactRecaller, Excerpt, read_texts
+from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall_index import readable_text
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.composition.compaction_builder import find_rules
 from accordion.config import Settings
@@ -197,7 +198,7 @@ def _visible(folded: CompactedConversation, client: Conversation, newest: range)
         for message, (first, last, _) in zip(folded.conversation.messages, folded.spans, strict=True)
         if not (newest.start <= first <= last and message.role in ("user", "assistant"))
     )
-    return "\n".join(text for parts in (client.preamble, *shown) for text in read_texts(parts)[0])
+    return "\n".join(filter(None, (readable_text(part) for parts in (client.preamble, *shown) for part in parts)))
 
 
 class _RunScore:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.recall import RecallView, build_view
+from accordion.archive.recall import VisibleTexts, build_view
 from accordion.archive.recall_index import TurnName, words_in
-from tests.archive.recall_samples import read, user
+from tests.archive.recall_samples import call, read, result, user
+from tests.object_sizes import retained_bytes
 
 SOUGHT = ("abc", "ébc_1", "abc/x_1", ".abc", "abc/abc.", "abc abc")
 PIECES = ("abc", "abc", "ébc_1", "x_1", "a", "é", "_", "/", ".", " ", "—")
@@ -19,12 +20,13 @@ def name_of(text: str) -> TurnName:
     return TurnName(text, words, (0,), plain=words == (text.encode(),))
 
 
-def views(texts: list[str], known: int) -> tuple[RecallView, RecallView]:
+def views(texts: list[str], known: int) -> tuple[VisibleTexts, VisibleTexts]:
     """A view of what was said, and one of the first `known` of it that grew to that."""
     client = read([user("Begin."), *map(user, texts)])
     messages, chain = client.messages, client.chain
     begun = build_view(client, messages[: known + 1], chain[: known + 1])
-    return build_view(client, messages, chain), begun.extend(messages, chain)
+    whole, grown = build_view(client, messages, chain), begun.extend(messages, chain)
+    return VisibleTexts(whole, client, messages, ()), VisibleTexts(grown, client, messages, ())
 
 
 @given(
@@ -45,3 +47,13 @@ def test_a_name_is_found_behind_many_words_that_only_hold_it(around: str, sought
     for end, comes in ((f" {sought}", True), ("", False), (f"_{sought}", False)):
         whole, grown = views([around * 200 + end], 0)
         assert grown.contains(name_of(sought)) == whole.contains(name_of(sought)) == comes
+
+
+def test_a_view_keeps_no_texts_beyond_those_that_it_counts() -> None:
+    entries = [user("Begin.")]
+    for number in range(60):
+        entries.append(call("read_file", {"path": f"src/part_{number}.py", "why": "é" * 500}, f"call_{number}"))
+        entries.append(result(f"call_{number}", f"the {number}th " + 300 * "long line "))
+    client = read(entries)
+    view = build_view(client, client.messages[:61], client.chain[:61]).extend(client.messages, client.chain)
+    assert 0.7 < retained_bytes(view) / view.size < 1.5

@@ -15,9 +15,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain, islice, repeat
-from operator import attrgetter, contains, itemgetter
-from typing import Final, NamedTuple
+from operator import contains, itemgetter
+from sys import getsizeof
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -117,7 +119,7 @@ class ArtifactRecaller:
         index = self._indexes.get(history.compaction.id)
         if index is None:
             # Indexing runs in a thread, since it reads much. So the view is built here too.
-            self._view(history, client, turn_range)
+            self._visible_texts(history, client, turn_range)
             index = build_index(tenant, history, client.messages)
             self._indexes.put(history.compaction.id, index, index.size)
         omitted_rules = self._find_omitted_rules(history, client, history.compaction, index)
@@ -127,15 +129,14 @@ class ArtifactRecaller:
         # Most turns name nothing archived. Only for the others, all texts in view are searched.
         if not names and not rules:
             return None
-        view = self._view(history, client, turn_range)
-        names = [name for name in names if not view.contains(name)]
-        texts = list(chain.from_iterable(map(_TEXTS, view.texts)))
-        rules = [rule for rule in rules if not any(rule.text in text for text in texts)]
+        visible = self._visible_texts(history, client, turn_range)
+        names = [name for name in names if not visible.contains(name)]
+        rules = [rule for rule in rules if not visible.contains_text(rule.text)]
         if not names and not rules:
             return None
         rule_quotes = _quote_rules(rules, index, tokens, count)
-        results = set(chain.from_iterable(each.results for each in view.texts))
-        choice = QuoteChoice(index, client.messages, turn, results, names, [quote.text for quote in rule_quotes])
+        quoted = [quote.text for quote in rule_quotes]
+        choice = QuoteChoice(index, client.messages, turn, visible.results, names, quoted)
         characters = float(tokens) * _CHARACTERS_PER_TOKEN
         for _ in range(_FITTING_TRIES):
             available = int(characters) - len(OPENING) - sum(len(quote.text) + 2 for quote in rule_quotes)
@@ -178,17 +179,17 @@ class ArtifactRecaller:
                     names += self._find_words(text)
         return names
 
-    def _view(self, history: CompactedConversation, client: Conversation, turn: range) -> RecallView:
+    def _visible_texts(self, history: CompactedConversation, client: Conversation, turn: range) -> VisibleTexts:
         """Returns all texts in view, except those of the turn itself (but with the results that it brought)."""
         messages, spans = history.conversation.messages, history.spans
         start = bisect_left(spans, turn.start, key=itemgetter(0))
-        newest: list[PartTexts] = []
+        newest = list[Sequence[Part]]()
         for message, (first, last, _) in zip(messages[start:], spans[start:], strict=True):
             if not turn.start <= first <= last:
-                newest.append(read_texts(message.parts))
+                newest.append(message.parts)
             elif message.has_tool_result:
-                newest.append(read_texts([part for part in message.parts if isinstance(part, ToolResult)]))
-        return self._build_view(history, client, start).with_texts(newest)
+                newest.append([part for part in message.parts if isinstance(part, ToolResult)])
+        return VisibleTexts(self._build_view(history, client, start), client, messages, newest)
 
     def _build_view(self, history: CompactedConversation, client: Conversation, count: int) -> RecallView:
         """Returns the view of the system prompt and the first `count` messages; extends the one of an earlier turn."""
@@ -353,43 +354,37 @@ def _result_texts(parts: Iterable[Part]) -> Iterator[str]:
 # -- the texts in view -------------------------------------------------------------------------------------------------
 
 
-class PartTexts(NamedTuple):
-    """The texts of some parts, and those of the results among them."""
-
-    texts: tuple[str, ...]
-    results: tuple[str, ...]
-
-
-_TEXTS = attrgetter("texts")
-
 _LETTERS: Final = f"[0-9A-Za-z_{LETTERS}]"
 """The characters of words, as `words_in` splits them."""
 _INSIDE_WORD = re.compile(_LETTERS + "{2}")
 """Two characters of one word."""
 _MAX_TRIED_POSITIONS: Final = 16
 """Occurrences that are checked one by one: to compile a pattern takes as long."""
+_VIEW_BYTES: Final = 700
+"""The memory of a view beside its words and the arguments of calls."""
 
 
 class RecallView(msgspec.Struct, frozen=True):
-    """The texts in view in front of a turn, so that nothing of them is recalled.
+    """The words in view in front of a turn, so that nothing of them is recalled.
 
-    They are those of the system prompt, of the list entries that belong to it (`lead`), of `count` messages, of which
-    the last has the chain key `last`, and of some messages after them. `words` are those of the first `indexed` texts;
-    `size` is in bytes, beside the conversation itself.
+    In view are the system prompt and the list entries that belong to it, whose hash is `preamble`, and `count`
+    messages, of which the last has the chain key `last`. `words` are those of the system prompt (number 0), of its
+    entries, and of the first `indexed` messages. `later_calls` has the arguments of the calls in each message after
+    these, since to decode them takes time. All other texts are those of the request: with a copy here, an idle
+    conversation would take as much memory as an active one. `size` is in bytes.
     """
 
-    preamble: Sequence[Part]
-    lead: Sequence[Message]
+    preamble: int
     count: int
     last: bytes
-    texts: tuple[PartTexts, ...]
     words: WordIndex
     indexed: int
+    later_calls: tuple[tuple[str, ...], ...]
     size: int
 
     def is_prefix_of(self, client: Conversation, keys: Sequence[bytes]) -> bool:
         """Whether a list with these chain keys begins with this view."""
-        if (self.preamble, self.lead) != (client.preamble, client.lead) or self.count > len(keys):
+        if self.preamble != hash((client.preamble, client.lead)) or self.count > len(keys):
             return False
         return self.count == 0 or keys[self.count - 1] == self.last
 
@@ -400,52 +395,80 @@ class RecallView(msgspec.Struct, frozen=True):
         """
         if self.count == len(messages):
             return self
-        new = messages[self.count :]
-        texts = (*self.texts, *[read_texts(message.parts) for message in new])
-        size = self.size + sum(map(_text_bytes, new))
-        return replace(self, count=len(messages), last=keys[-1], texts=texts, size=size)
-
-    def with_texts(self, newest: Sequence[PartTexts]) -> RecallView:
-        """Returns the view with these texts after the others."""
-        return replace(self, texts=(*self.texts, *newest))
-
-    def contains(self, name: TurnName) -> bool:
-        """Whether a name is in view."""
-        numbers = self.words.find(name.words)
-        # A message that holds all words of the name and its text shows the name.
-        if numbers and (name.plain or any(name.text in text for at in numbers for text in self.texts[at].texts)):
-            return True
-        return _is_in_texts(name, self.texts[self.indexed :])
+        new_calls = [tuple(_read_calls(message.parts)) for message in messages[self.count :]]
+        size = self.size + sum(60 + sum(map(getsizeof, calls)) for calls in new_calls)
+        later_calls = (*self.later_calls, *new_calls)
+        return replace(self, count=len(messages), last=keys[-1], later_calls=later_calls, size=size)
 
 
 def build_view(client: Conversation, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
     """Returns the view of these messages, whose chain keys are `keys`, after the client's system prompt."""
-    entries = (*client.lead, *messages)
-    texts = (read_texts(client.preamble), *[read_texts(message.parts) for message in entries])
-    words = WordIndex(set().union(*map(words_in, each.texts)) for each in texts)
-    size = sum(map(_text_bytes, entries)) + words.size
-    last = keys[-1] if keys else b""
-    return RecallView(client.preamble, client.lead, len(messages), last, texts, words, len(texts), size)
+    parts = (client.preamble, *[entry.parts for entry in (*client.lead, *messages)])
+    words = WordIndex(set().union(*map(words_in, map(readable_text, each))) for each in parts)
+    last, preamble = keys[-1] if keys else b"", hash((client.preamble, client.lead))
+    return RecallView(preamble, len(messages), last, words, len(messages), (), _VIEW_BYTES + words.size)
 
 
-def read_texts(parts: Sequence[Part]) -> PartTexts:
-    """Returns the readable text of each part, and those of the results among them."""
-    texts = [readable_text(part) for part in parts]
-    results = [text for part, text in zip(parts, texts, strict=True) if isinstance(part, ToolResult)]
-    return PartTexts(tuple(filter(None, texts)), tuple(results))
+class VisibleTexts:
+    """The texts in view of one request: the system prompt, the messages of `view`, and the parts of some after them."""
+
+    def __init__(
+        self, view: RecallView, client: Conversation, messages: Sequence[Message], newest: Sequence[Sequence[Part]]
+    ) -> None:
+        self._view, self._newest, self._preamble = view, newest, client.preamble
+        self._entries = (*client.lead, *messages[: view.count])
+        self._indexed = len(client.lead) + view.indexed
+
+    def contains(self, name: TurnName) -> bool:
+        """Whether a name is in view."""
+        numbers = self._view.words.find(name.words)
+        # A message that holds all words of the name and its text shows the name.
+        if numbers and (name.plain or any(name.text in text for at in numbers for text in self._indexed_texts(at))):
+            return True
+        return _is_in_texts(name, self._later)
+
+    def contains_text(self, text: str) -> bool:
+        """Whether one of the texts contains a text."""
+        return any(text in other for other in self._all)
+
+    @cached_property
+    def results(self) -> set[str]:
+        """The texts of all results."""
+        parts = (*[entry.parts for entry in self._entries], *self._newest)
+        return set(chain.from_iterable(map(_result_texts, parts)))
+
+    def _indexed_texts(self, number: int) -> Iterable[str]:
+        return map(readable_text, self._entries[number - 1].parts if number else self._preamble)
+
+    @cached_property
+    def _later(self) -> Sequence[Sequence[str]]:
+        """The texts of each message without an index."""
+        later = zip(self._entries[self._indexed :], self._view.later_calls, strict=True)
+        return [
+            *[[*_read_others(entry.parts), *calls] for entry, calls in later],
+            *[[*map(readable_text, parts)] for parts in self._newest],
+        ]
+
+    @cached_property
+    def _all(self) -> Sequence[str]:
+        indexed = map(self._indexed_texts, range(self._indexed + 1))
+        return [*chain.from_iterable(indexed), *chain.from_iterable(self._later)]
 
 
-def _text_bytes(message: Message) -> int:
-    """Estimates the memory of a message's texts; the conversation holds most of them anyway, except for arguments."""
-    return 300 + sum([len(part.arguments) for part in message.parts if isinstance(part, ToolCall)])
+def _read_calls(parts: Iterable[Part]) -> Iterator[str]:
+    return (readable_text(part) for part in parts if isinstance(part, ToolCall))
 
 
-def _is_in_texts(name: TurnName, entries: Sequence[PartTexts]) -> bool:
+def _read_others(parts: Iterable[Part]) -> Iterator[str]:
+    return (readable_text(part) for part in parts if not isinstance(part, ToolCall))
+
+
+def _is_in_texts(name: TurnName, entries: Sequence[Sequence[str]]) -> bool:
     # Most names are in no text at all, which one fast pass shows.
-    if not any(map(contains, chain.from_iterable(map(_TEXTS, entries)), repeat(name.text))):
+    if not any(map(contains, chain.from_iterable(entries), repeat(name.text))):
         return False
     words = [word.decode() for word in name.words]
-    for texts, _ in reversed(entries):
+    for texts in reversed(entries):
         if any(name.text in text for text in texts) and all(
             any(_has_word(word, text) for text in texts) for word in words
         ):
