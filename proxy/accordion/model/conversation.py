@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from sys import getsizeof
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
@@ -81,6 +82,7 @@ UNKNOWN_WORDS = "(words that only the provider has, as "
 """The beginning of a text that stands for a message which the client sends as an id only."""
 
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque
+P = TypeVar("P", bound=Part)
 
 _PART = 150
 """Bytes that a part takes in memory besides its texts."""
@@ -96,6 +98,32 @@ def _size_of(part: Part) -> int:
     if isinstance(part, ToolResult):
         return _PART + getsizeof(part.call_id) + sum(map(_size_of, part.parts))
     return _PART
+
+
+def copy_if_wide(text: str) -> str:
+    """Returns a copy of a text that is not ASCII, and an ASCII text itself.
+
+    Once a text was encoded, Python keeps the UTF-8 form with it for as long as the text lives, except for ASCII.
+    """
+    return text if text.isascii() else text[:1] + text[1:]
+
+
+def copy_wide_texts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Returns parts with copies of the texts that are not ASCII."""
+    return tuple([_copy_wide_text(part) for part in parts])
+
+
+def _copy_wide_text(part: P) -> P:
+    if isinstance(part, Text | Reasoning):
+        return part if part.text.isascii() else replace(part, text=copy_if_wide(part.text))
+    if isinstance(part, ToolCall):
+        return part if part.arguments.isascii() else replace(part, arguments=copy_if_wide(part.arguments))
+    if isinstance(part, ToolResult):
+        parts = part.parts
+        if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text.isascii():
+            return part
+        return replace(part, parts=tuple([_copy_wide_text(each) for each in parts]))
+    return part
 
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]

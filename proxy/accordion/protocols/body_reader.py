@@ -15,7 +15,7 @@ from threading import Lock
 
 import msgspec
 
-from accordion.model.conversation import Conversation, Message, Part
+from accordion.model.conversation import Conversation, Message, Part, copy_wide_texts
 from accordion.model.errors import TooManyMessages, Unreadable
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
@@ -311,7 +311,9 @@ class BodyReader:
             key = message_key(message.canonical, tenant, name)
             self._pause_after(wire)
             meaning = meaning_key(message.canonical, tenant, name)
-            entry = Message(key, message.role, message.parts, wire, protocol.count_breakpoints(wire), meaning)
+            # The keys were made of the same texts, so each has its UTF-8 form by now.
+            parts = copy_wide_texts(message.parts)
+            entry = Message(key, message.role, parts, wire, protocol.count_breakpoints(wire), meaning)
             if lead == len(entries) and protocol.is_preamble(message):
                 lead += 1
             else:

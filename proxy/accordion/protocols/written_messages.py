@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from accordion.model.cache import BoundedCache
-from accordion.model.conversation import Message
+from accordion.model.conversation import Message, copy_wide_texts
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import meaning_key, message_key
@@ -33,13 +33,9 @@ class WrittenMessageReader:
 
     def _read_message(self, protocol: WireProtocol, tenant: TenantScope, wire: bytes) -> Message:
         read = protocol.read_message(wire)
-        message = Message(
-            message_key(read.canonical, tenant, protocol.name),
-            read.role,
-            read.parts,
-            wire,
-            protocol.count_breakpoints(wire),
-            meaning_key(read.canonical, tenant, protocol.name),
-        )
+        key, meaning = (make(read.canonical, tenant, protocol.name) for make in (message_key, meaning_key))
+        # The keys were made of the same texts, so each has its UTF-8 form by now.
+        parts = copy_wide_texts(read.parts)
+        message = Message(key, read.role, parts, wire, protocol.count_breakpoints(wire), meaning)
         self._messages.put((wire, tenant, protocol.name), message, message.size + _ENTRY_OVERHEAD)
         return message

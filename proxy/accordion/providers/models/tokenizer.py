@@ -19,6 +19,7 @@ import tiktoken
 from tiktoken.model import encoding_name_for_model
 
 from accordion.model.cache import LONGEST_NAME
+from accordion.model.conversation import copy_if_wide
 from accordion.protocols.zstd import decompress
 
 DEFAULT_ENCODING = "o200k_base"
@@ -92,7 +93,7 @@ class TiktokenCounter:
     def _count(self, text: str, encoding: str) -> int:
         encoder = self._encoding(encoding)
         if len(text) <= 2 * BLOCK:
-            return len(encoder.encode_ordinary(text))
+            return len(encoder.encode_ordinary(copy_if_wide(text)))
         total, start = 0, 0
         for run_start, run_end in _base64_runs(text):
             total += _count_sliced(encoder, text, start, run_start) + _estimate_run(encoder, text, run_start, run_end)
@@ -139,7 +140,8 @@ def _count_sliced(encoder: tiktoken.Encoding, text: str, start: int, end: int) -
     total = 0
     while start < end:
         stop = end if end - start <= SLICE else _find_boundary(text, start + SLICE)
-        total += len(encoder.encode_ordinary(text[start:stop]))
+        # A slice from beginning to end is the text itself, which is to be left without its UTF-8 form.
+        total += len(encoder.encode_ordinary(copy_if_wide(text[start:stop])))
         start = stop
     return total
 
