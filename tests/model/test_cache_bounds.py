@@ -181,7 +181,7 @@ def test_remembered_words_stay_within_their_bytes() -> None:
     judge = WordClassifier(CAPACITY)
     for number in range(MANY):
         judge.find_words(f"some_name_{number}")
-    assert 0 < sum(300 + 2 * len(word) for word in judge) <= CAPACITY
+    assert 0 < sum(200 + 2 * len(word) for word in judge) <= CAPACITY
 
 
 def test_threads_that_share_a_cache_leave_its_size_right() -> None:

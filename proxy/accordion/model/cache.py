@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-ENTRY: Final = 350
+ENTRY: Final = 270
 """Bytes that an entry takes with a short key: its slot, its link, its size, the key and a tuple around them."""
 
 LONGEST_NAME: Final = 512

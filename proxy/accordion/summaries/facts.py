@@ -248,7 +248,7 @@ def _list_scalars(value: Any, key: str, depth: int) -> Iterable[JsonField]:
 
 _MAX_WORD_LENGTH: Final = 200
 """Characters. Anything longer is encoded data, not a word."""
-_WORD_CLASS_SIZE: Final = 300
+_WORD_CLASS_SIZE: Final = 200
 """Bytes of a cached word besides its letters."""
 _MAX_WORDS: Final = 4_000
 _MAX_LINKS: Final = 500
