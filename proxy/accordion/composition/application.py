@@ -94,6 +94,7 @@ from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
 from accordion.server.event_loop import LoopClock, LoopTasks
+from accordion.server.free_memory import FreeMemoryObserver, find_trim
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
@@ -159,6 +160,7 @@ class Application:
             self._feed,
             FailureLogger(),
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
+            FreeMemoryObserver(self.tasks, find_trim()),
         ]
         self._spans = spans(environ)
         if self._spans is not None:
