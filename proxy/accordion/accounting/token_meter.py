@@ -55,7 +55,9 @@ ESTIMATED_FROM = 65_536
 MOST_BYTES_PER_TOKEN = 8
 """A longer body is counted without an estimate, which could hardly be below any threshold."""
 COUNTS_AT_MOST = 20_000
-"""Cached counts of messages, and cached sums: those of some hundred long conversations. Both take 14 MB at most."""
+"""Cached sums: those of some hundred long conversations. They take 7 MB at most."""
+MESSAGE_COUNTS_AT_MOST = 3_000
+"""Cached counts of messages, for compactions: those of fifteen long conversations. They take 1.2 MB at most."""
 SCHEMES_AT_MOST = 256
 """Models whose counting scheme is cached."""
 
@@ -370,7 +372,7 @@ class MessageTokenCache:
     The `at_most` most recently used ones stay.
     """
 
-    def __init__(self, meter: TokenMeter, at_most: int = COUNTS_AT_MOST) -> None:
+    def __init__(self, meter: TokenMeter, at_most: int = MESSAGE_COUNTS_AT_MOST) -> None:
         self._meter = meter
         self._counts: BoundedCache[tuple[bytes, str], int] = BoundedCache(at_most, count_entry)
 

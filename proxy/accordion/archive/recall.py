@@ -81,10 +81,10 @@ class ArtifactRecaller:
         self, find_words: FindWords, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
     ) -> None:
         self._find_words, self._find_rules = find_words, rules
-        self._indexes = BoundedCache[str, RecallIndex](capacity * 2 // 3)
+        self._indexes = BoundedCache[str, RecallIndex](capacity * 9 // 16)
         # Apart from the indexes, because they are small, and to find them again takes the longest.
-        self._omitted_rules = BoundedCache[str, OmittedRules](capacity // 6)
-        self._views = BoundedCache[str, RecallView](capacity // 6)
+        self._omitted_rules = BoundedCache[str, OmittedRules](capacity * 2 // 16)
+        self._views = BoundedCache[str, RecallView](capacity * 5 // 16)
 
     def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
         """Returns the bytes that `find_excerpt` must read to index the compaction and to find the instructions that it

@@ -64,7 +64,7 @@ def memory_size(compaction: Compaction) -> int:
     return 1_000 + entries + 80 * len(compaction.artifacts) + 2 * len(compaction.narrative)
 
 
-@lru_cache(4_096)
+@lru_cache(1_024)
 def compaction_key(label: ScopePrefix, anchor: bytes, level: int) -> Key:
     """Returns the key of the compaction at this anchor and level; `level` others lie below it."""
     return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")

@@ -29,7 +29,9 @@ _WIRE = attrgetter("wire")
 
 
 class _RenderedPrefix(msgspec.Struct, frozen=True):
-    wires: list[bytes]
+    wires_hash: int
+    """A hash of the messages as they were, in 64 bits with Python's salt, so that no other messages can be made for it.
+    They themselves are as many bytes as `written`."""
     written: tuple[bytes, ...]
 
 
@@ -66,15 +68,15 @@ class RequestRenderer:
         self, protocol: WireProtocol, history: CompactedConversation, wires: list[bytes], breakpoint_index: int
     ) -> Sequence[bytes]:
         key = (history.compaction.id if history.compaction else "", protocol.name, breakpoint_index >= 0)
-        known = self._prefixes.get(key)
-        if known is not None and known.wires == wires:
+        known, wires_hash = self._prefixes.get(key), hash(tuple(wires))
+        if known is not None and known.wires_hash == wires_hash:
             return known.written
         parts = wires.copy()
         if breakpoint_index >= 0:
             parts[breakpoint_index] = protocol.with_breakpoint(parts[breakpoint_index])
         ours = {index for index, origin in enumerate(history.origins[: len(wires)]) if origin == WRITTEN_BY_COMPACTION}
         written = tuple(protocol.join_messages(parts, ours))
-        self._prefixes.put(key, _RenderedPrefix(wires, written), 500 + 2 * sum(map(len, written)))
+        self._prefixes.put(key, _RenderedPrefix(wires_hash, written), 600 + sum(map(len, written)))
         return written
 
 

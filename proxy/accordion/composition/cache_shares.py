@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-DEFAULT = 96 * 2**20
-_PARTS = 96
+DEFAULT = 90 * 2**20
+_PARTS = 90
 
 
 class CacheShares(NamedTuple):
-    """The capacity of each cache in bytes. The defaults are shares of the whole, in ninety-sixths."""
+    """The capacity of each cache in bytes. The defaults are shares of the whole, in ninetieths."""
 
     call_agents: int = 9
     """The agent of each tool call."""
@@ -23,13 +23,13 @@ class CacheShares(NamedTuple):
     """Results that were removed for an agent, and the artifacts that it may read."""
     mentions: int = 3
     """Whether a list mentions a memory."""
-    archive_rows: int = 8
+    archive_rows: int = 4
     """Rows that were recently written to the archive."""
     renewals: int = 2
     """The time of the next renewal of entries that are in use."""
     words: int = 7
     """The kinds of words, for each of three classifiers: summaries, recall, and the writer of memories."""
-    facts: int = 7
+    facts: int = 5
     """The facts of messages that were read for a summary."""
     compaction_positions: int = 4
     """The compaction in force at a position, and the positions of compactions."""
@@ -50,25 +50,25 @@ class CacheShares(NamedTuple):
 
 
 class CompactionCacheShares(NamedTuple):
-    """The capacity in bytes of each cache for compactions. The defaults are shares of the whole, in sixty-fourths.
+    """The capacity in bytes of each cache for compactions. The defaults are shares of the whole, in thirty-seconds.
 
     A cache has the more, the more it costs to make its entries again: an index for recall takes 20 to 100 ms of CPU
     for a conversation of 100,000 tokens, a list or a record 1 to 3 ms, a rendered request 0.3 ms.
     """
 
-    recall: int = 24
+    recall: int = 11
     """The indexes of what left the window, and of what is in view."""
-    lists: int = 12
+    lists: int = 5
     """Lists of messages with a compaction applied."""
-    records: int = 8
+    records: int = 2
     """Compactions as they are stored."""
-    insertions: int = 6
+    insertions: int = 5
     """Insertions."""
     lists_with_insertions: int = 4
     """Lists of messages with insertions."""
-    rendered_requests: int = 4
+    rendered_requests: int = 2
     """The rendered part of requests that a compaction wrote."""
-    written_messages: int = 4
+    written_messages: int = 1
     """Messages that were read back from a compaction."""
     prepared_summaries: int = 2
     """Summaries that wait for their compaction."""

@@ -463,9 +463,9 @@ class LimitsConfig(ConfigSection, frozen=True):
     body_cache_bytes: Size = Size(16 << 20)
     messages_per_request: Count = 20_000
     sessions_in_memory: Count = 2_000
-    fold_cache_bytes: Size = Size(64 << 20)
+    fold_cache_bytes: Size = Size(32 << 20)
     reply_cache_bytes: Size = Size(32 << 20)
-    cache_bytes: Size = Size(96 << 20)
+    cache_bytes: Size = Size(90 << 20)
 
 
 class LoggingConfig(ConfigSection, frozen=True):
