@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,9 @@ from accordion.model.ports import KeyValueStore
 from accordion.stores.open import open_store
 
 Opener = Callable[[], KeyValueStore]
+
+_SLOTS = 16_384
+"""The slots of every cluster."""
 
 
 @dataclass
@@ -121,14 +125,60 @@ async def store_opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncI
         await each.close()
 
 
+@dataclass
+class ValkeyCluster:
+    """Masters that share the slots of a cluster evenly. A command for one names it: `masters[0].command(...)`."""
+
+    masters: list[Valkey]
+
+    @property
+    def url(self) -> str:
+        """The address of the first master, which tells a client of the others."""
+        return f"redis+cluster://127.0.0.1:{self.masters[0].port}"
+
+    def command(self, *words: str) -> list[bytes]:
+        """One command to each master; returns the raw replies."""
+        return [master.command(*words) for master in self.masters]
+
+    def join(self) -> None:
+        """Gives each master its slots and makes them known to each other; returns when all serve."""
+        for number, master in enumerate(self.masters):
+            first, end = (_SLOTS * at // len(self.masters) for at in (number, number + 1))
+            assert master.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(end - 1)) == b"+OK\r\n"
+            # Servers that meet with the same epoch would have to settle first whose slots are the newer ones.
+            assert master.command("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)) == b"+OK\r\n"
+        address = "127.0.0.1", str(self.masters[0].port), str(self.masters[0].config["cluster-port"])
+        for master in self.masters[1:]:
+            assert master.command("CLUSTER", "MEET", *address) == b"+OK\r\n"
+        end_of_patience = time.monotonic() + 60
+        while not all(self._is_complete(reply) for reply in self.command("CLUSTER", "INFO")):
+            assert time.monotonic() < end_of_patience
+            time.sleep(0.05)
+
+    def _is_complete(self, info: bytes) -> bool:
+        return b"cluster_state:ok" in info and b"cluster_known_nodes:%d\r" % len(self.masters) in info
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path, masters: int = 3, **config: Any) -> Iterator[ValkeyCluster]:
+    """A cluster of so many masters without replicas, each with its files in a folder of its own below `folder`."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for number in range(masters):
+            own = folder / f"master-{number}"
+            own.mkdir()
+            options = {"cluster_enabled": "yes", "cluster_port": _free_port(), **config}
+            servers.append(stack.enter_context(running_valkey(own, **options)))
+        cluster = ValkeyCluster(servers)
+        cluster.join()
+        yield cluster
+
+
 @pytest.fixture(scope="session")
-def valkey_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """A cluster of one node that holds all slots: it refuses whatever would not stay within one."""
-    with running_valkey(tmp_path_factory.mktemp("cluster"), cluster_enabled="yes") as server:
-        assert server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383") == b"+OK\r\n"
-        while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
-            pass
-        yield server
+def valkey_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyCluster]:
+    """A cluster of three masters: it refuses whatever would not stay within one slot."""
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 def _free_port() -> int:

@@ -17,7 +17,7 @@ from accordion.model.ports import Append, Key, KeyValueStore, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.open import open_store
-from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
+from tests.valkey import Valkey, ValkeyCluster, valkey_cluster, valkey_server  # noqa: F401
 
 KINDS = ["sqlite", "valkey", "cluster", "memory", "guarded"]
 LONG = 3_600.0
@@ -35,9 +35,9 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens the same store again and again; empty at first."""
     kind = request.param
     if kind in ("valkey", "cluster"):
-        server: Valkey = request.getfixturevalue("valkey_server" if kind == "valkey" else "valkey_cluster")
+        server: Valkey | ValkeyCluster = request.getfixturevalue(f"valkey_{'server' if kind == 'valkey' else kind}")
         server.command("FLUSHALL")
-        url = server.url if kind == "valkey" else server.url.replace("redis://", "redis+cluster://").removesuffix("/0")
+        url = server.url
     else:
         url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'deep' / 'store.db'}"
     if kind != "guarded":

@@ -15,7 +15,7 @@ from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.memories import ALL, OTHER, PET, TENANT, WORK, Embedder, exported, find_candidates, memory, put
-from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
+from tests.valkey import Valkey, ValkeyCluster, valkey_cluster, valkey_server  # noqa: F401
 
 
 @pytest.fixture(params=["sqlite", "sqlite sealed", "valkey", "valkey sealed", "cluster"])
@@ -30,10 +30,11 @@ async def open_memories(request, tmp_path):
             made.append(SqliteMemories(tmp_path / "memories", Embedder(), timeout=20.0, sealer=sealer))
         else:
             cluster = kind == "cluster"
-            server: Valkey = request.getfixturevalue("valkey_cluster" if cluster else "valkey_server")
+            server: Valkey | ValkeyCluster = request.getfixturevalue("valkey_cluster" if cluster else "valkey_server")
             if not made:
                 server.command("FLUSHALL")
-            made.append(RedisMemories(server.url, Embedder(), timeout=20.0, cluster=cluster, sealer=sealer))
+            url = server.url.replace("+cluster", "")
+            made.append(RedisMemories(url, Embedder(), timeout=20.0, cluster=cluster, sealer=sealer))
         return made[-1]
 
     yield another

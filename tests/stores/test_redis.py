@@ -14,7 +14,14 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.redis import RedisStore, index_key, lock_key, log_key, value_key
-from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
+from tests.valkey import (  # noqa: F401
+    Valkey,
+    ValkeyCluster,
+    running_cluster,
+    running_valkey,
+    valkey_cluster,
+    valkey_server,
+)
 
 SOON = 0.3
 """A time-out that a test waits for."""
@@ -190,6 +197,77 @@ async def test_scripts_that_the_server_forgot_are_sent_again(store: RedisStore, 
         assert await store.write(batch) == ({yielding.key: b"0"} if round_ else {})
         assert await store.scan("c") == [("n", b"%d" % round_)]
     assert await store.read(key) == [(n, b"12"[n % 2 : n % 2 + 1]) for n in range(6)]
+
+
+# -- a cluster -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(valkey_cluster: ValkeyCluster) -> ValkeyCluster:  # noqa: F811
+    valkey_cluster.command("FLUSHALL")
+    valkey_cluster.command("CONFIG", "RESETSTAT")
+    return valkey_cluster
+
+
+def open_cluster(cluster: ValkeyCluster) -> RedisStore:
+    return RedisStore(cluster.url.replace("+cluster", ""), timeout=20.0, cluster=True)
+
+
+async def test_the_first_calls_of_a_client_go_to_the_servers_of_their_keys(cluster: ValkeyCluster):
+    store = open_cluster(cluster)
+    keys = [Key("", f"{n}") for n in range(40)]
+    await asyncio.gather(*(store.put_if_absent(key, b"%d" % n) for n, key in enumerate(keys)))
+    assert await store.get_many(keys) == [b"%d" % n for n in range(40)]
+    assert all(number(reply) for reply in cluster.command("DBSIZE"))
+    assert not any(b"MOVED" in reply for reply in cluster.command("INFO", "errorstats"))
+    assert await store.delete(keys) == 40
+    assert [number(reply) for reply in cluster.command("DBSIZE")] == [0, 0, 0]
+    await store.close()
+
+
+async def test_a_slot_that_moves_to_another_server_is_followed(cluster: ValkeyCluster):
+    keys = [Key("", f"{n}") for n in range(24)]
+    stores = [open_cluster(cluster) for _ in range(2)]
+    await asyncio.gather(*(store.put(key, b"1") for store in stores for key in keys))
+    await stores[0].delete(keys)
+    owners = [reply.splitlines()[1].decode() for reply in cluster.command("CLUSTER", "MYID")]
+    slots = [RedisCluster.keyslot(RedisCluster("127.0.0.1"), value_key(key)) for key in keys]
+    try:
+        for slot in slots:
+            cluster.command("CLUSTER", "SETSLOT", str(slot), "NODE", owners[2])
+        await asyncio.gather(*(stores[0].put_if_absent(key, b"2") for key in keys for _ in range(4)))
+        await stores[1].write([Put(key, b"3") for key in keys])
+        assert await stores[0].get_many(keys) == [b"3"] * 24
+    finally:
+        cluster.command("FLUSHALL")
+        for slot in slots:
+            cluster.command("CLUSTER", "SETSLOT", str(slot), "NODE", owners[slot * 3 // 16_384])
+        for store in stores:
+            await store.close()
+
+
+async def test_a_killed_server_of_a_cluster_is_used_again_when_back(tmp_path: Path):
+    with running_cluster(tmp_path) as cluster:
+        store, keys = open_cluster(cluster), [Key("", f"{n}") for n in range(40)]
+        await store.write([Put(key, b"1") for key in keys])
+        cluster.masters[1].kill()
+        for call in (store.get_many(keys), store.write([Put(key, b"2") for key in keys]), store.delete(keys)):
+            with pytest.raises(StoreUnavailable):
+                await call
+        cluster.masters[1].start()
+        async with asyncio.timeout(60.0):
+            while await store_takes(store, keys) is False:
+                await asyncio.sleep(0.05)
+        assert await store.get_many(keys) == [b"3"] * 40
+        await store.close()
+
+
+async def store_takes(store: RedisStore, keys: list[Key]) -> bool:
+    try:
+        await store.write([Put(key, b"3") for key in keys])
+    except StoreUnavailable:
+        return False
+    return True
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -103,7 +103,9 @@ class RedisStore:
         self._call_limit = asyncio.Semaphore(CONNECTIONS)
         self._client: Any
         if cluster:
-            self._client = RedisCluster.from_url(url, **options)
+            # By default every fifth answer that a slot is on another server closes all connections, also those on which
+            # others wait. The client remembers the slot's server without that.
+            self._client = RedisCluster.from_url(url, **options, reinitialize_steps=0)
         else:
             pool = ConnectionPool.from_url(url, **options)
             # Only a connection checks all options. Creating it does not connect it.
@@ -142,7 +144,8 @@ class RedisStore:
         groups: dict[bytes, list[Key]] = {}
         for key in keys:
             groups.setdefault(index_key(key), []).append(key)
-        return await self._with_timeout(self._delete, groups)
+        calls = [_delete(index, group) for index, group in groups.items()]
+        return sum(await self._with_timeout(self._run_pipelines, (), calls)) if calls else 0
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
@@ -252,6 +255,9 @@ class RedisStore:
             raise StoreUnavailable("the store is closed")
         try:
             async with asyncio.timeout(self._timeout), self._call_limit:
+                if self._cluster:
+                    # A client that does not know the cluster's layout yet sends a command to any server.
+                    await self._client.initialize()
                 result = await call(*args, **options)
         except TimeoutError as error:
             self._available = False
@@ -283,13 +289,6 @@ class RedisStore:
             elif isinstance(result, Exception):
                 raise result
         return results
-
-    async def _delete(self, groups: Mapping[bytes, Sequence[Key]]) -> int:
-        count = 0
-        for index, group in groups.items():
-            keys = [index, *(name for key in group for name in (value_key(key), log_key(key)))]
-            count += int(await self._run(scripts.DELETE, keys, [name_bytes(key.name) for key in group]))
-        return count
 
     async def _last_position(self, key: Key) -> int:
         if not await self._client.exists(log_key(key)):
@@ -342,6 +341,11 @@ def _put(index: bytes, group: Sequence[Put]) -> _Call:
     for put in group:
         args += (name_bytes(put.key.name), put.value, _milliseconds(put.ttl))
     return scripts.PUT, [index, *(value_key(put.key) for put in group)], args
+
+
+def _delete(index: bytes, group: Sequence[Key]) -> _Call:
+    keys = [index, *(name for key in group for name in (value_key(key), log_key(key)))]
+    return scripts.DELETE, keys, [name_bytes(key.name) for key in group]
 
 
 def _append(log_append: LogAppend) -> _Call:
