@@ -28,6 +28,8 @@ class Reply:
     done: float
     folded: str = ""
     """The response's compaction header; empty if there is none."""
+    session: str = ""
+    """The session that a request was taken for; empty if the response names none."""
 
     @property
     def ok(self) -> bool:
@@ -48,14 +50,14 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._then: Callable[[Reply], None] | None = None
         self._sent = self._first = 0.0
-        self._folded = ""
+        self._folded = self._session = ""
 
     def send(self, path: bytes, body: bytes, then: Callable[[Reply], None], headers: bytes = b"") -> None:
         """`headers` are more of them, each with its line end."""
         assert self._transport is not None
         self._then = then
         self._first = 0.0
-        self._folded = ""
+        self._folded = self._session = ""
         self._sent = time.perf_counter()
         self._transport.write(HEAD % (path, headers, len(body), body))
 
@@ -84,6 +86,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if name == b"x-accordion-compaction":
             self._folded = value.decode()
+        elif name == b"x-accordion-session":
+            self._session = value.decode()
 
     def on_body(self, body: bytes) -> None:
         if not self._first:
@@ -99,7 +103,7 @@ class Connection(asyncio.Protocol):
         then, self._then = self._then, None
         if then is not None:
             now = time.perf_counter()
-            then(Reply(status, self._sent, self._first or now, now, self._folded))
+            then(Reply(status, self._sent, self._first or now, now, self._folded, self._session))
 
 
 async def connect(port: int) -> Connection:

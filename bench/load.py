@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from bench import compaction_load, conversations, large_body_load, processes, soak_load
+from bench import compaction_load, conversations, hop_load, large_body_load, processes, soak_load
 from bench.client import Connection, Reply, connect
 from bench.connection_load import Drive, summary
 from bench.texts import Texts
@@ -49,6 +49,10 @@ class Job:
     """Where the server keeps its files; for `soak`."""
     shape: str = ""
     """The name of the body that is sent beside small requests; for `beside_large`."""
+    targets: list[list[int]] = field(default_factory=list)
+    """Of each worker its port and its process id; for `hops`."""
+    turns: int = 8
+    """How many turns of each conversation are measured; for `hops`."""
     compacts: bool = True
     """Whether large requests may be compacted."""
 
@@ -207,6 +211,7 @@ JOBS = {
     "replaying": compaction_load.replaying,
     "folded": compaction_load.folded,
     "soak": soak_load.soak,
+    "hops": hop_load.measure_hops,
     "beside_large": large_body_load.measure_beside_large_bodies,
 }
 

@@ -36,6 +36,14 @@ def _run_campaign(setting: RunSettings) -> list[Table]:
     return campaign.run(setting)
 
 
+def _run_hop(setting: RunSettings) -> list[Table]:
+    try:
+        from bench.scenarios import hop
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"hop: skipped, since {error.name} is not installed") from error
+    return hop.run(setting)
+
+
 SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "small": small.run,
     "floor": floor.run,
@@ -55,5 +63,6 @@ SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "rules": rules.run,
     "suites": suites.run,
     "soak": soak.run,
+    "hop": _run_hop,
     "campaign": _run_campaign,
 }
