@@ -36,7 +36,7 @@ def run(setting: RunSettings) -> list[Table]:
         for layout in LAYOUTS:
             _measure(setting, table, store, layout)
     table.notes += [
-        "hops: each turn goes to the next of four; new there: one turn at each of three that never had the conversation",
+        "hops: each turn goes to the next of four; new there: a turn at each of three that never had the conversation",
         "CPU of all four, with what they do behind the response, less what they take without requests",
         "split: conversations that were not one session throughout",
     ]

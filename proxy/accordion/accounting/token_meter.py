@@ -209,6 +209,15 @@ class TokenMeter:
         """Counts the definitions of the conversation's tools."""
         return self._count_overhead(conversation, self._scheme(conversation, model)).tools
 
+    def find_sum(self, conversation: Conversation, model: str = "") -> TokenSum | None:
+        """Returns the tokens of a list's messages if they were counted before."""
+        chain = conversation.chain
+        return self._sums.get((chain[-1], self.rules_name(conversation, model))) if chain else None
+
+    def add_sum(self, chain_key: bytes, rules_name: str, token_sum: TokenSum) -> None:
+        """Adds what another worker counted: the tokens of the messages of the list that ends at a chain key."""
+        self._sums.put((chain_key, rules_name), token_sum, 1)
+
     def count_text(self, text: str, model: str) -> int:
         """Counts a plain text in a model's encoding."""
         return self._counter.count(text, self._counter.encoding(model))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -121,6 +122,13 @@ class _CachedCompaction(msgspec.Struct, frozen=True):
     """The published compaction from which it was adapted, if it was."""
 
 
+class AppliedCompaction(msgspec.Struct, frozen=True):
+    """The compaction that was applied to a request: its id, and the number of messages that it covers; "" and 0: none."""
+
+    compaction_id: str
+    covered_count: int
+
+
 class CompactionRepository:
     """The compactions that this worker has in memory, and those in the store.
 
@@ -176,20 +184,22 @@ class CompactionRepository:
         conversation: Conversation,
         *,
         check_store: bool,
+        previous: AppliedCompaction | None = None,
         is_exact: bool = True,
         is_reworded: bool = False,
     ) -> CompactedConversation:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
         The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
-        evicted. While the store is unavailable, memory alone counts, and the next request asks again. `is_exact`,
-        `is_reworded`: see SessionMatch.
+        evicted. `previous` is what applied to the request before, if that is known: then only that one is looked up.
+        While the store is unavailable, memory alone counts, and the next request asks again. `is_exact`, `is_reworded`:
+        see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
         label = scope_prefix(ref)
-        index, cached, source = await self._find_deepest(ref.tenant, label, chain, check_store)
+        index, cached, source = await self._find_deepest(ref.tenant, label, chain, check_store, previous)
         if not is_exact or (is_reworded and source != "memory"):
             try:
                 index, cached = await self._find_in_other_form(protocol, ref.tenant, label, conversation, index, cached)
@@ -206,10 +216,22 @@ class CompactionRepository:
         return history
 
     async def _find_deepest(
-        self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], check_store: bool
+        self,
+        tenant: TenantScope,
+        label: ScopePrefix,
+        chain: Sequence[bytes],
+        check_store: bool,
+        previous: AppliedCompaction | None = None,
     ) -> tuple[int, _CachedCompaction | None, _Source]:
         """Returns index and entry of the deepest compaction, and where it was looked up."""
         index, cached, positions = self._find_in_memory(label, chain)
+        if check_store and previous is not None:
+            if (cached.compaction.id if cached is not None else "") == previous.compaction_id:
+                return index, cached, "store"
+            if index < previous.covered_count <= len(chain):
+                loaded = await self._load_previous(tenant, label, chain, previous)
+                if loaded is not None:
+                    return previous.covered_count - 1, loaded, "store"
         if check_store:
             positions = _list_deeper_positions(chain, index, cached)
         if not positions:
@@ -224,6 +246,18 @@ class CompactionRepository:
             index, cached = published_index, published
         # While the store is unavailable, the spool answers for it, and has only a part.
         return index, cached, "store" if self._store.is_available else "unavailable"
+
+    async def _load_previous(
+        self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], previous: AppliedCompaction
+    ) -> _CachedCompaction | None:
+        """Loads the compaction that applied to the request before; None if the store has another one there."""
+        anchor = chain[previous.covered_count - 1]
+        with suppress(StoreUnavailable):
+            stored = await self._find_uppermost(tenant, label, anchor)
+            if stored is not None and stored[0].id == previous.compaction_id:
+                self._cache(label, chain[0], *stored, is_local_only=self._is_waiting_for_store(tenant, label))
+                return self._cached[label + anchor]
+        return None
 
     def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
         """Whether this worker knows which compaction applies to the history that ends at this chain key."""

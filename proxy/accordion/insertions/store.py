@@ -33,6 +33,9 @@ _MAX_UNPACKED_BYTES = 64 * 2**20
 _MAX_TOOL_ROUND_INSERTIONS = 4
 """Maximum number of newest replies to one request that are kept: a client may ask again, and continue any of them."""
 _BATCH = 1_024
+_OVERLAP = 8
+"""Anchors before the last one of an earlier request that are asked for again. If the client repeated that request, what
+another worker recalled for it stands before its newest turn."""
 _NAME_SIZE = 450
 """Bytes of memory per name of evicted insertions or of a loaded history."""
 _EVICTED_DIVISOR, _LOADED_DIVISOR = 4, 16
@@ -91,8 +94,9 @@ class InsertionStore:
         self._size = 0
         self._evicted: OrderedDict[bytes, None] = OrderedDict()
         """Anchors whose insertions were evicted or could not be read, so that the store is asked for them."""
-        self._loaded = set[bytes]()
-        """Last chain keys of histories that are loaded completely; replaced by a new set after an erasure."""
+        self._loaded = dict[bytes, int]()
+        """By the last chain key of a loaded history, the number of messages before the first anchor that was asked for;
+        replaced by a new one after an erasure."""
 
     @property
     def size(self) -> int:
@@ -160,13 +164,14 @@ class InsertionStore:
         """Returns the insertions at `chain[since - 1]` and after it, in the chain's order. At one anchor the recall
         comes first, then the newest tool rounds. `chain` is that of the client's own conversation.
 
-        The store is asked if `check_store` is true (other workers may know more), and for insertions that this worker
-        evicted or could not read. While the store is unavailable, memory alone counts.
+        If `check_store` is true (other workers may know more), the store is asked for what is new since this worker
+        asked for an earlier list of the history. It is also asked for insertions that this worker evicted or could not
+        read. While the store is unavailable, memory alone counts.
         """
-        label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
-        if check_store:
-            await self._load_from_store(ref.tenant, label, chain_keys)
-        elif self._evicted and (evicted := [key for key in chain_keys if label + key in self._evicted]):
+        label, first = scope_prefix(ref), max(0, since - 1)
+        chain_keys = chain[first:]
+        is_read = not check_store or await self._load_history(ref.tenant, label, chain, first, _OVERLAP)
+        if is_read and self._evicted and (evicted := [key for key in chain_keys if label + key in self._evicted]):
             await self._load_from_store(ref.tenant, label, evicted)
         anchors = self._anchors.get(label)
         if not anchors:
@@ -186,12 +191,7 @@ class InsertionStore:
     async def load(self, ref: ConversationRef, chain: Sequence[bytes]) -> None:
         """Loads the insertions of a history from the store, each anchor once. If the history was loaded before, loads
         only the new anchors and the one before them, which may have got a reply since."""
-        label, loaded = scope_prefix(ref), self._loaded
-        since = next((at for at in reversed(range(len(chain))) if label + chain[at] in loaded), 0)
-        if chain and await self._load_from_store(ref.tenant, label, chain[since:]):
-            if len(loaded) >= self._max_loaded:
-                loaded.clear()
-            loaded.add(label + chain[-1])
+        await self._load_history(ref.tenant, scope_prefix(ref), chain, 0, 0)
 
     def forget(self) -> None:
         """Empties memory after an erasure, since the store's content is no longer known."""
@@ -199,7 +199,7 @@ class InsertionStore:
         self._anchors.clear()
         self._tenants.clear()
         self._evicted.clear()
-        self._loaded = set()
+        self._loaded = {}
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
@@ -232,6 +232,23 @@ class InsertionStore:
             del self._anchors[label], self._tenants[label]
 
     # -- in the store -------------------------------------------------------------
+
+    async def _load_history(
+        self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], first: int, overlap: int
+    ) -> bool:
+        """Loads the insertions at `chain[first]` and after it; if an earlier list of the history was loaded, only those
+        from `overlap` anchors before its last one on. Returns whether the store was available."""
+        loaded, start = self._loaded, first
+        for at in reversed(range(first, len(chain))):
+            if (earlier := loaded.get(label + chain[at], len(chain))) <= first:
+                first, start = max(first, at - overlap), earlier
+                break
+        is_read = await self._load_from_store(tenant, label, chain[first:])
+        if is_read and first < len(chain):
+            if len(loaded) >= self._max_loaded:
+                loaded.clear()
+            loaded[label + chain[-1]] = start
+        return is_read
 
     async def _load_from_store(self, tenant: TenantScope, label: ScopePrefix, anchors: Sequence[bytes]) -> bool:
         """Merges the store's insertions at these anchors into memory. Returns whether the store was available.

@@ -10,7 +10,7 @@ our tool and the insertions to it, counts the tokens, and corrects the count by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -25,10 +25,10 @@ from accordion.accounting.calibration import (
     is_credible,
 )
 from accordion.accounting.holdout import Holdout
-from accordion.accounting.token_meter import ESTIMATED_FROM, MOST_BYTES_PER_TOKEN, TokenMeter
+from accordion.accounting.token_meter import ESTIMATED_FROM, MOST_BYTES_PER_TOKEN, TokenMeter, TokenSum
 from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
-from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.repository import AppliedCompaction, CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.insertions.composer import InsertionComposer
 from accordion.model.boundaries import find_provider_compaction
@@ -47,7 +47,7 @@ from accordion.pipeline.request import (
 )
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.visibility import Visibility
-from accordion.sessions.prefix_nodes import PrefixNode, count_responses, has_response
+from accordion.sessions.prefix_nodes import PrefixNode, StoredSum, count_responses, has_response
 from accordion.sessions.sessions import SessionMatch, Sessions
 
 _log = logging.getLogger("accordion")
@@ -141,9 +141,12 @@ class Measurer(msgspec.Struct, frozen=True):
                 request.ref,
                 conversation,
                 check_store=may_be_stale,
+                previous=_previous_compaction(request.session_match),
                 is_exact=request.session_match.is_exact,
                 is_reworded=request.session_match.is_reworded,
             )
+        if request.session_match.base_node is not None:
+            self.composer.add_sums(request.session_match.base_node.sums)
         return await self._estimate(measured, history) or await self._count(measured, history, may_be_stale)
 
     async def _count(
@@ -276,6 +279,16 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
     )
 
 
+def _previous_compaction(session_match: SessionMatch) -> AppliedCompaction | None:
+    """Returns what applied to the request before, at whichever worker; None if that is not known."""
+    node, at = session_match.base_node, session_match.base_index
+    if node is None or at < 0 or not node.reported or session_match.is_reworded:
+        return None
+    if count_responses(session_match.conversation, at) != 1:
+        return None
+    return AppliedCompaction(node.compaction_id, node.covered_count)
+
+
 def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
     """Returns the result of the last compaction of this history.
 
@@ -324,6 +337,11 @@ class RequestComposer(msgspec.Struct, frozen=True):
             history_with_insertions=composed if history.compaction is not None or composed is not history else None,
             tool_name="" if request.is_token_count else tool_name,
         )
+
+    def add_sums(self, sums: Iterable[StoredSum]) -> None:
+        """Adds what another worker counted, so that it is not counted again."""
+        for each in sums:
+            self.token_meter.add_sum(each.chain, each.rules, TokenSum(each.text, each.media))
 
     async def is_estimable(self, request: MeasuredRequest, history: CompactedConversation) -> bool:
         """Returns whether the list is forwarded as it came, and counting it would take long.

@@ -36,6 +36,7 @@ from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
+from accordion.sessions.prefix_nodes import StoredSum
 from accordion.sessions.proxy_keys import ProxyKeyRecord
 from accordion.sessions.sessions import Sessions
 
@@ -183,7 +184,19 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             request.uncorrected_tokens,
             request.compaction_id,
             cached,
+            covered_count=request.history.covered_count,
+            sums=self._find_sums(request),
         )
+
+    def _find_sums(self, request: PreparedRequest) -> tuple[StoredSum, ...]:
+        """Returns the counts of the forwarded list, and of the one without insertions, for other workers."""
+        sums = list[StoredSum]()
+        for conversation in (request.forwarded_history.conversation, request.history.conversation):
+            token_sum = self.composer.token_meter.find_sum(conversation, request.actual_model)
+            if token_sum is not None and all(each.chain != conversation.chain[-1] for each in sums):
+                rules = self.composer.token_meter.rules_name(conversation, request.actual_model)
+                sums.append(StoredSum(conversation.chain[-1], rules, token_sum.text, token_sum.media))
+        return tuple(sums)
 
     def _count_for_key(
         self,

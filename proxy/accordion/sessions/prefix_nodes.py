@@ -26,6 +26,15 @@ from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.tenants import Caller
 
 
+class StoredSum(msgspec.Struct, frozen=True, array_like=True):
+    """The tokens of a list of messages, by its last chain key and the name of the counting rules."""
+
+    chain: bytes
+    rules: str
+    text: int
+    media: int
+
+
 class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A point where a request ended. Every request writes some nodes: a Struct writes only fields with content.
 
@@ -48,6 +57,8 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     base: bytes = b""
     compaction_id: str = msgspec.field(default="", name="fold")
     """The id of the compaction that was applied to the request of `reported`; empty if none was."""
+    covered_count: int = msgspec.field(default=0, name="covered")
+    """The number of the client's messages that this compaction covers."""
     ids: tuple[str, ...] = ()
     """Of a response id's node: the provider's own ids of the tool rounds of the response. The last one stands for the
     whole conversation."""
@@ -68,13 +79,18 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """The chain key of the request of `reported`; empty if it is the identity key."""
     reworded: bool = False
     """Whether a request up to here had earlier messages in another form than the request before it."""
+    sums: tuple[StoredSum, ...] = ()
+    """Token counts of the messages of the request of `reported` as it was forwarded, and without insertions if it has
+    any. A worker that is new to the conversation need not count them again."""
 
 
 # The most nodes back to which a branch is compared with the recorded one: another worker may record a rival late.
 _MAX_STEPS_BACK = 8
 
 # The fields that are set together when a response has arrived.
-_REPORT_FIELDS = ("reported", "counted", "overhead_key", "compaction_id", "model", "cached", "exact")
+_REPORT_FIELDS = (
+    "reported", "counted", "overhead_key", "compaction_id", "covered_count", "model", "cached", "exact", "sums",
+)  # fmt: skip
 
 _KEY_PREFIX = "point/"
 _role = attrgetter("role")

@@ -31,6 +31,7 @@ from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_index import PrefixIndex
 from accordion.sessions.prefix_nodes import (
     PrefixNode,
+    StoredSum,
     extend_chain,
     find_deepest,
     find_rival_branch,
@@ -202,7 +203,7 @@ class Sessions:
         session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, label)
         if base is not None and not form.is_exact:
             base = structs.replace(
-                base, reported=0, counted=0, overhead_key=b"", compaction_id="", model="", cached=None
+                base, reported=0, counted=0, overhead_key=b"", compaction_id="", covered_count=0, model="", cached=None
             )
         return SessionMatch(
             session, row, conversation, label, base, form.base_index, True, form.is_exact, form.is_reworded
@@ -250,11 +251,14 @@ class Sessions:
         counted_tokens: int,
         compaction_id: str = "",
         cached: CachedPrompt | None = None,
+        *,
+        covered_count: int = 0,
+        sums: tuple[StoredSum, ...] = (),
     ) -> None:
         """Updates the session after a response, and records the provider's count at the request's node.
 
         `compaction_id` is the compaction that was applied to the request, `cached` what the provider's prompt cache has
-        of it.
+        of it; `covered_count` and `sums`: see PrefixNode.
         """
         if (entry := self._sessions.get(session.id)) is not None:
             self._sessions[session.id] = session, entry[1]
@@ -269,7 +273,9 @@ class Sessions:
                     overhead_key=conversation.overhead_key,
                     model=conversation.model[:LONGEST_NAME],
                     compaction_id=compaction_id,
+                    covered_count=covered_count,
                     cached=cached,
+                    sums=sums,
                     exact=_exact_key(conversation),
                 )
                 self.prefix_index.write(name, node_id(name), updated)
