@@ -66,7 +66,7 @@ async def _measure_route(job: Job, connections: Sequence[Connection], path: byte
     return {
         "turns": len(replies),
         "failed": sum(not reply.ok for reply in replies),
-        "replayed": sum(reply.state == "replayed" for reply in replies),
+        "folded": sum(reply.state == "folded" for reply in replies),
         "split": sum(len(set(talk.sessions)) > 1 for talk in talks),
         "cpu_ms": 1000 * cpu / len(replies),
         "p50_ms": took[len(took) // 2],

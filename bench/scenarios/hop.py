@@ -19,13 +19,13 @@ from tests.valkey import running_cluster, running_valkey
 
 COUNT = 4
 """Workers of one proxy, or proxies with one worker each."""
-SIZES = {"20 messages": (20_000, 2_000), "long, compacted": (420_000, 4_096)}
-"""Bytes of a conversation before its turns, and of a turn."""
+KINDS = {"20 messages": (20_000, 2_000, 12), "long, compacted": (420_000, 4_096, 56)}
+"""Bytes of a conversation before its turns, bytes of a turn, and turns. The long one is compacted again in its turns."""
 LAYOUTS = ("4 workers", "4 proxies")
 STORES = ("SQLite", "Valkey")
 GOAL = 1.5
 COLUMNS = (
-    "store", "reached", "conversation", "turns", "failed", "split", "stays, CPU ms", "hops, CPU ms", "times",
+    "store", "reached", "conversation", "turns", "failed", "split", "compacted", "stays, CPU ms", "hops, CPU ms", "times",
     "p50 ms", "p50 times", "new there, CPU ms", "times ",
 )  # fmt: skip
 
@@ -38,6 +38,7 @@ def run(setting: RunSettings) -> list[Table]:
     table.notes += [
         "hops: each turn goes to the next of four; new there: a turn at each of three that never had the conversation",
         "CPU of all four, with what they do behind the response, less what they take without requests",
+        "compacted: turns that were compacted; the others of a long conversation replay the compaction",
         "split: conversations that were not one session throughout",
     ]
     return [table]
@@ -49,9 +50,9 @@ def _measure(setting: RunSettings, table: Table, store: str, layout: str) -> Non
         port = stack.enter_context(servers.upstream(setting.pins))
         url = stack.enter_context(store_url(store, folder))
         running = start_proxies(stack, setting, port, url, *((1, COUNT) if layout == LAYOUTS[0] else (COUNT, 1)))
-        for name, (size, step) in SIZES.items():
+        for name in KINDS:
             rounds = [
-                load.run(hop_job(setting, running, size, step, number), setting.pins.prefix())
+                load.run(hop_job(setting, running, name, number), setting.pins.prefix())
                 for number in range(setting.fewer(setting.rounds, 1))
             ]
             _add_row(table, (store, layout, name), rounds)
@@ -85,13 +86,13 @@ def store_url(store: str, folder: Path) -> Iterator[str]:
             yield cluster.url
 
 
-def hop_job(setting: RunSettings, running: list[Server], size: int, step: int, number: int) -> Job:
+def hop_job(setting: RunSettings, running: list[Server], name: str, number: int) -> Job:
     """The generator's job for these proxies."""
     targets = [[server.port, pid] for server in running for pid in serving_pids(server)]
     pids = [pid for server in running for pid in server.pids]
-    count, turns = setting.fewer(8, 4), setting.fewer(12, 4)
-    return Job("hops", 0, pids, targets=targets, count=count, warmup=2 * COUNT, turns=turns, size=size, step=step,
-               seed=100_000 * number + size, seconds=120)  # fmt: skip
+    size, step, turns = KINDS[name]
+    return Job("hops", 0, pids, targets=targets, count=COUNT, warmup=3 * COUNT, turns=setting.fewer(turns, COUNT),
+               size=size, step=step, seed=100_000 * number + size, seconds=120)  # fmt: skip
 
 
 def serving_pids(server: Server) -> list[int]:
@@ -108,7 +109,7 @@ def _add_row(table: Table, names: tuple[str, str, str], rounds: list[dict[str, A
     every = [each[route] for each in rounds for route in (STAY, HOP, NEW)]
     times = hop["cpu_ms"] / stay["cpu_ms"]
     table.rows.append([
-        *names, *(int(sum(each[name] for each in every)) for name in ("turns", "failed", "split")), stay["cpu_ms"],
+        *names, *(int(sum(each[name] for each in every)) for name in ("turns", "failed", "split", "folded")), stay["cpu_ms"],
         hop["cpu_ms"], times, hop["p50_ms"], hop["p50_ms"] / stay["p50_ms"], new["cpu_ms"],
         new["cpu_ms"] / stay["cpu_ms"],
     ])  # fmt: skip

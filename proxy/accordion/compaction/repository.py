@@ -123,7 +123,7 @@ class _CachedCompaction(msgspec.Struct, frozen=True):
 
 
 class AppliedCompaction(msgspec.Struct, frozen=True):
-    """The compaction that was applied to a request: its id, and the number of messages that it covers; "" and 0: none."""
+    """The compaction that was applied to a request, and the number of messages that it covers; "" and 0: none."""
 
     compaction_id: str
     covered_count: int
