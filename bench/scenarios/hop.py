@@ -19,7 +19,7 @@ from tests.valkey import running_cluster, running_valkey
 
 COUNT = 4
 """Workers of one proxy, or proxies with one worker each."""
-KINDS = {"20 messages": (20_000, 2_000, 12), "long, compacted": (420_000, 4_096, 56)}
+KINDS = {"20 messages": (20_000, 2_000, 12), "long, compacted": (420_000, 4_096, 64)}
 """Bytes of a conversation before its turns, bytes of a turn, and turns. The long one is compacted again in its turns."""
 LAYOUTS = ("4 workers", "4 proxies")
 STORES = ("SQLite", "Valkey")
