@@ -35,6 +35,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0, help="soak: how long (default 300)")
     parser.add_argument("--minutes", type=float, default=0.0, help="campaign: how long at least (default 10)")
     parser.add_argument("--seed", type=int, default=1, help="campaign: decides what fails, and in which order")
+    parser.add_argument("--proxies", type=int, default=0, help="fleet: how many proxies (default 4)")
+    parser.add_argument("--sessions", type=int, default=0, help="fleet: how many sessions in a phase (default 48)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this Markdown file")
     given = parser.parse_args()
@@ -56,6 +58,8 @@ def main() -> int:
         seconds=given.seconds,
         minutes=given.minutes,
         seed=given.seed,
+        proxies=given.proxies,
+        sessions=given.sessions,
         data=given.data or _folder("BENCH_DATA"),
         windows=tuple(int(each.strip().removesuffix("k")) * 1000 for each in given.windows.split(",") if each.strip()),
     )

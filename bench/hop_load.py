@@ -43,7 +43,7 @@ async def measure_hops(job: Job) -> dict[str, Any]:
     Their first turns are not measured; those of a conversation that hops reach each worker at least once.
     """
     connections = [await connection_to(target, job.targets) for target in job.targets]
-    path = conversations.PATHS[job.dialect].encode()
+    path = conversations.PATHS[job.protocol_name].encode()
     figures = {route: await _measure_route(job, connections, path, route) for route in ROUTES}
     for connection in connections:
         connection.close()
@@ -74,7 +74,7 @@ async def _measure_route(job: Job, connections: Sequence[Connection], path: byte
 
 
 def _begin(job: Job, number: int) -> Talk:
-    talk = conversations.Conversation(Texts(job.seed + number), job.dialect, model=SMALL_MODEL)
+    talk = conversations.Conversation(Texts(job.seed + number), job.protocol_name, model=SMALL_MODEL)
     talk.reach(job.size, job.step)
     talk.ask(job.step)
     return Talk(talk)

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from bench import compaction_load, conversations, hop_load, large_body_load, processes, soak_load
+from bench import compaction_load, conversations, fleet_load, hop_load, large_body_load, processes, soak_load
 from bench.client import Connection, Reply, connect
 from bench.connection_load import Drive, summary
 from bench.texts import Texts
@@ -51,6 +51,10 @@ class Job:
     """The name of the body that is sent beside small requests; for `beside_large`."""
     targets: list[list[int]] = field(default_factory=list)
     """Of each worker its port and its process id; for `hops`."""
+    lengths: list[int] = field(default_factory=list)
+    """Turns of the conversations, in order; for `fleet`."""
+    hops: bool = True
+    """Whether each turn goes to a proxy by chance; for `fleet`."""
     turns: int = 8
     """How many turns of each conversation are measured; for `hops`."""
     compacts: bool = True
@@ -211,6 +215,7 @@ JOBS = {
     "replaying": compaction_load.replaying,
     "folded": compaction_load.folded,
     "soak": soak_load.soak,
+    "fleet": fleet_load.work,
     "hops": hop_load.measure_hops,
     "beside_large": large_body_load.measure_beside_large_bodies,
 }

@@ -14,6 +14,12 @@ CHAT_JSON: Final = (
     '"finish_reason":"stop"}],"usage":{"prompt_tokens":%9d,"completion_tokens":16,"total_tokens":%9d},'
     '"system_fingerprint":"fp_bench"}'
 )
+CHAT_CALL_JSON: Final = (
+    '{"id":"chatcmpl-bench","object":"chat.completion","created":1760000000,"model":"gpt-4.1","choices":'
+    '[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"call_read_%d","type":"function",'
+    '"function":{"name":"read_artifact","arguments":"{\\"id\\":\\"%s\\"}"}}]},"logprobs":null,'
+    '"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":%d,"completion_tokens":16,"total_tokens":%d}}'
+)
 MESSAGES_JSON: Final = (
     '{"id":"msg_bench","type":"message","role":"assistant","model":"claude-sonnet-4-6","content":'
     '[{"type":"text","text":"' + ANSWER + '"}],"stop_reason":"end_turn","stop_sequence":null,'
@@ -60,6 +66,11 @@ def answer(protocol_name: str, size: int) -> bytes:
     else:
         text = CHAT_JSON % (tokens, tokens + 16) if protocol_name == "chat" else MESSAGES_JSON % tokens
     return plain(text.encode())
+
+
+def read_call(artifact: str, size: int) -> bytes:
+    """A chat reply that calls `read_artifact`, to a request of `size` bytes."""
+    return plain((CHAT_CALL_JSON % (next(_numbers), artifact, size // 4, size // 4 + 16)).encode())
 
 
 def parts(protocol_name: str, size: int) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:

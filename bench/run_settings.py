@@ -39,6 +39,10 @@ class RunSettings:
     """The minutes that `campaign` takes at least; 0: as long as it usually does."""
     seed: int = 1
     """Decides what fails in `campaign`, and in which order."""
+    proxies: int = 0
+    """The proxies of `fleet`; 0: as many as usual."""
+    sessions: int = 0
+    """The sessions of the phases of `fleet`; 0: as many as usual."""
     windows: Sequence[int] = ()
     """The windows that quality is measured at; empty: all."""
     skipped: dict[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import cast
 
@@ -16,6 +17,9 @@ import httptools
 import uvloop
 
 from bench import replies
+
+
+_ARTIFACT = re.compile(rb"art_[0-9a-f]{12,}")
 
 
 @dataclass
@@ -29,6 +33,8 @@ class Mode:
     events: int = 500
     pace_ms: float = -1.0
     delay_ms: float = 0.0
+    read_every: int = 0
+    """Every so many chat requests that offer `read_artifact` and name an artifact, it is called; 0: never."""
 
 
 @dataclass
@@ -36,6 +42,8 @@ class Stats:
     requests: int = 0
     bytes: int = 0
     last: int = 0
+    may_read: int = 0
+    reads: int = 0
 
 
 class Upstream(asyncio.Protocol):
@@ -75,7 +83,7 @@ class Upstream(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
-        if self._url.startswith(b"/_"):
+        if self._url.startswith(b"/_") or self.mode.read_every:
             self._kept.append(body)
 
     def on_message_complete(self) -> None:
@@ -94,7 +102,9 @@ class Upstream(asyncio.Protocol):
         stats.requests += 1
         stats.bytes += self._size
         stats.last = self._size
-        if self.mode.stream:
+        if self.mode.read_every and (artifact := self._artifact_to_read()):
+            self._answer(replies.read_call(artifact, self._size))
+        elif self.mode.stream:
             self._stream(protocol_name)
         elif self.mode.delay_ms:
             self._loop.call_later(self.mode.delay_ms / 1000, self._answer, replies.answer(protocol_name, self._size))
@@ -104,6 +114,17 @@ class Upstream(asyncio.Protocol):
     def _answer(self, answer: bytes) -> None:
         if self._transport is not None:
             self._transport.write(answer)
+
+    def _artifact_to_read(self) -> str:
+        """The artifact that the request names last, every so many times; else nothing."""
+        body = b"".join(self._kept)
+        if b"read_artifact" not in body or not (found := _ARTIFACT.findall(body)):
+            return ""
+        self.stats.may_read += 1
+        if self.stats.may_read % self.mode.read_every:
+            return ""
+        self.stats.reads += 1
+        return bytes(found[-1]).decode()
 
     def _control(self) -> bytes:
         if self._url == b"/_mode":

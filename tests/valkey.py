@@ -87,6 +87,14 @@ class Valkey:
             connection.sendall(b"*%d\r\n%s" % (len(parts), b"".join(parts)))
             return connection.recv(65536)
 
+    def read(self, *words: str) -> bytes:
+        """The text that a command answers, however long it is."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            parts = [b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words]
+            connection.sendall(b"*%d\r\n%s" % (len(parts), b"".join(parts)))
+            with connection.makefile("rb") as reply:
+                return reply.read(int(reply.readline()[1:]))
+
 
 @contextlib.contextmanager
 def running_valkey(folder: Path, **config: Any) -> Iterator[Valkey]:

@@ -1,6 +1,7 @@
 """The scenarios by name, in the order in which they run."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 from bench.report import Table
 from bench.run_settings import RunSettings
@@ -27,21 +28,18 @@ from bench.scenarios import (
 from bench.servers import Unavailable
 
 
-def _run_campaign(setting: RunSettings) -> list[Table]:
-    """Imports it only now: the others run without the packages for tests, which its agents need."""
-    try:
-        from bench.scenarios import campaign
-    except ModuleNotFoundError as error:
-        raise Unavailable(f"campaign: skipped, since {error.name} is not installed") from error
-    return campaign.run(setting)
+def _later(name: str) -> Callable[[RunSettings], list[Table]]:
+    """A scenario that is imported when it runs: the others run without the packages for tests, which it needs."""
 
+    def run(setting: RunSettings) -> list[Table]:
+        try:
+            scenario = import_module(f"bench.scenarios.{name}")
+        except ModuleNotFoundError as error:
+            raise Unavailable(f"{name}: skipped, since {error.name} is not installed") from error
+        tables: list[Table] = scenario.run(setting)
+        return tables
 
-def _run_hop(setting: RunSettings) -> list[Table]:
-    try:
-        from bench.scenarios import hop
-    except ModuleNotFoundError as error:
-        raise Unavailable(f"hop: skipped, since {error.name} is not installed") from error
-    return hop.run(setting)
+    return run
 
 
 SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
@@ -63,6 +61,7 @@ SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "rules": rules.run,
     "suites": suites.run,
     "soak": soak.run,
-    "hop": _run_hop,
-    "campaign": _run_campaign,
+    "hop": _later("hop"),
+    "fleet": _later("fleet"),
+    "campaign": _later("campaign"),
 }

@@ -1,0 +1,55 @@
+"""What the masters of a cluster did and hold, by their INFO: commands, bytes, CPU time, memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+FIGURES: Final = ("commands", "bytes in", "bytes out", "CPU ms", "memory")
+_OWN: Final = ("info", "config", "cluster", "command", "client", "memory", "ping", "hello")
+"""Commands of the measurement and of connections, which are not counted."""
+
+
+@dataclass
+class Usage:
+    """The sums over all masters, or what was added between two moments. Bytes, milliseconds, and commands by name.
+
+    A command that a script runs counts like one that a client sends.
+    """
+
+    figures: dict[str, float]
+    commands: Counter[str] = field(default_factory=Counter)
+    shares: list[float] = field(default_factory=list)
+    """The CPU milliseconds of each master."""
+
+    def since(self, earlier: Usage) -> Usage:
+        """What was added since an earlier moment."""
+        return Usage(
+            {name: value - earlier.figures[name] for name, value in self.figures.items()},
+            self.commands - earlier.commands,
+            [own - before for own, before in zip(self.shares, earlier.shares, strict=True)],
+        )
+
+    @property
+    def busiest(self) -> float:
+        """The CPU time of the busiest master as a part of an even share."""
+        return max(self.shares) * len(self.shares) / max(1e-9, sum(self.shares))
+
+
+def read_usage(infos: Sequence[bytes]) -> Usage:
+    """The usage of a cluster, from the reply to INFO EVERYTHING of each of its masters."""
+    figures, commands, shares = dict.fromkeys(FIGURES, 0.0), Counter[str](), list[float]()
+    for info in infos:
+        values = dict(line.partition(":")[::2] for line in info.decode(errors="replace").splitlines())
+        for name, value in values.items():
+            command = name.removeprefix("cmdstat_")
+            if command != name and command.partition("|")[0] not in _OWN:
+                commands[command] += int(value.partition("calls=")[2].partition(",")[0])
+        shares.append(1000 * (float(values["used_cpu_sys"]) + float(values["used_cpu_user"])))
+        figures["bytes in"] += int(values["total_net_input_bytes"])
+        figures["bytes out"] += int(values["total_net_output_bytes"])
+        figures["memory"] += int(values["used_memory"]) - int(values["mem_clients_normal"])
+    figures["commands"], figures["CPU ms"] = float(sum(commands.values())), sum(shares)
+    return Usage(figures, commands, shares)
