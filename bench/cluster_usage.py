@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+from redis import Redis
 
 FIGURES: Final = ("commands", "bytes in", "bytes out", "CPU ms", "memory")
 _OWN: Final = ("info", "config", "cluster", "command", "client", "memory", "ping", "hello")
@@ -36,6 +39,17 @@ class Usage:
     def busiest(self) -> float:
         """The CPU time of the busiest master as a part of an even share."""
         return max(self.shares) * len(self.shares) / max(1e-9, sum(self.shares))
+
+
+def memory_by_kind(port: int) -> Counter[str]:
+    """The bytes of a master's records by kind: the first word of a key's collection, or of its name without one."""
+    sizes = Counter[str]()
+    with Redis(port=port) as client:
+        for key in client.scan_iter(count=1_000):
+            tag = key.partition(b"{")[2].lstrip(b"=")
+            kind = re.match(rb"[a-z-]*", tag)
+            sizes[kind[0].decode() if kind else ""] += client.memory_usage(key) or 0
+    return sizes
 
 
 def read_usage(infos: Sequence[bytes]) -> Usage:

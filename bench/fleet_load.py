@@ -28,6 +28,8 @@ class Session:
     """One agent's conversation, and what became of it."""
 
     number: int
+    key: str
+    """The team's proxy key."""
     length: int
     conversation: conversations.Conversation
     sessions: set[str] = field(default_factory=set)
@@ -37,11 +39,6 @@ class Session:
     turns_until_compacted: int = 0
     body: bytes = b""
 
-    @property
-    def key(self) -> str:
-        """The team's proxy key."""
-        return f"team-{self.number % TEAMS}"
-
 
 async def work(job: Job) -> dict[str, Any]:
     """`count` agents; each has as many turns as `lengths` gives it, in order, and pauses `every` seconds after each.
@@ -49,7 +46,10 @@ async def work(job: Job) -> dict[str, Any]:
     With `hops`, each turn goes to one of the proxies by chance, else all of an agent's to one of them.
     """
     chance = random.Random(job.seed)
-    agents = [Session(n, job.lengths[n % len(job.lengths)], _conversation(job, n)) for n in range(job.count)]
+    agents = [
+        Session(n, f"team-{n % job.teams}", job.lengths[n % len(job.lengths)], _conversation(job, n))
+        for n in range(job.count)
+    ]
     waiting, counts = agents[::-1], Counter[str]()
     before = processes.cpu_seconds(job.pids)
     loop = asyncio.get_running_loop()

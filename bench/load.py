@@ -53,6 +53,8 @@ class Job:
     """Of each worker its port and its process id; for `hops`."""
     lengths: list[int] = field(default_factory=list)
     """Turns of the conversations, in order; for `fleet`."""
+    teams: int = 1
+    """The teams to which the agents belong; for `fleet`."""
     hops: bool = True
     """Whether each turn goes to a proxy by chance; for `fleet`."""
     turns: int = 8

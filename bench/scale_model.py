@@ -1,9 +1,10 @@
 """What many proxies and sessions need of a store: plain arithmetic on costs that a small run measured.
 
 Theory of operation. What a store does is taken for a sum: so much for each session that begins, for each turn, for each
-turn in a session that is compacted (its content is stored), for each proxy that a session reaches, and for each second
-of a proxy without requests. `measure_costs` makes these costs of phases that differ in one of the numbers each;
-`Load.at_random` computes the numbers of a fleet, and `predict` multiplies.
+turn in a session that is compacted (its content is stored), for each proxy that a session reaches, once more for each
+that it reaches after it was compacted, and for each second of a proxy without requests. `measure_costs` computes these
+costs from phases that differ in one of the numbers each; `Load.at_random` computes the numbers of a fleet; `predict`
+multiplies.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Load:
     """Sums over the sessions of the proxies that each reached."""
     compacted_turns: float = 0.0
     """The turns of the sessions that are compacted sooner or later."""
+    compacted_visits: float = 0.0
+    """Sums over the compacted sessions of the proxies that each reached after it was compacted, if turns hop."""
     idle_seconds: float = 0.0
     """Sums over the proxies of the seconds that each ran."""
 
@@ -38,9 +41,10 @@ class Load:
 
         A session of `until_compacted` turns or more is compacted (0: none is).
         """
+        compacted = [length for length in lengths if until_compacted and length >= until_compacted]
         visits = sum(expected_proxies(length, proxies) for length in lengths) if hops else len(lengths)
-        compacted = sum(length for length in lengths if until_compacted and length >= until_compacted)
-        return cls(len(lengths), sum(lengths), visits, compacted, proxies * seconds)
+        later = sum(expected_proxies(length - until_compacted, proxies) for length in compacted) if hops else 0
+        return cls(len(lengths), sum(lengths), visits, sum(compacted), later, proxies * seconds)
 
 
 def expected_proxies(turns: int, proxies: int) -> float:
@@ -56,14 +60,15 @@ class UnitCosts:
     turns: Figures
     visits: Figures
     compacted_turns: Figures
+    compacted_visits: Figures
     idle_seconds: Figures
 
     def predict(self, load: Load) -> dict[str, float]:
         """Returns what a load costs."""
-        kinds = [each.name for each in fields(load)]
-        return {
-            figure: sum(getattr(self, kind)[figure] * getattr(load, kind) for kind in kinds) for figure in self.turns
-        }
+        kinds: list[tuple[Figures, float]] = [
+            (getattr(self, each.name), getattr(load, each.name)) for each in fields(load)
+        ]
+        return {figure: sum(costs[figure] * count for costs, count in kinds) for figure in self.turns}
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,11 @@ class Phase:
     figures: Figures
 
 
-def measure_costs(idle: Phase, single: Phase, staying: Phase, hopping: Phase, compacted: Phase) -> UnitCosts:
+def measure_costs(
+    idle: Phase, single: Phase, staying: Phase, hopping: Phase, compacted_staying: Phase, compacted_hopping: Phase
+) -> UnitCosts:
     """Returns the costs that explain the phases: one without requests, one of sessions of a single turn, one of longer
-    sessions that stay with a proxy, one of such that hop, and one of such that are compacted. None is negative."""
+    sessions that stay with a proxy, one of such that hop, and both of sessions that are compacted."""
     costs: dict[str, dict[str, float]] = {each.name: {} for each in fields(Load)}
     for figure in idle.figures:
         known = costs["idle_seconds"]
@@ -84,7 +91,8 @@ def measure_costs(idle: Phase, single: Phase, staying: Phase, hopping: Phase, co
 
         def rest(phase: Phase, *kinds: str, figure: str = figure) -> float:
             """What a phase cost beside these kinds of work."""
-            return phase.figures[figure] - sum(costs[kind][figure] * getattr(phase.load, kind) for kind in kinds)
+            explained = [costs[kind][figure] * float(getattr(phase.load, kind)) for kind in kinds]
+            return phase.figures[figure] - sum(explained)
 
         # Two unknowns: a session of one turn costs both, a longer one the turn so many times. Each has one visit.
         first = rest(single, "idle_seconds") / single.load.sessions
@@ -96,8 +104,11 @@ def measure_costs(idle: Phase, single: Phase, staying: Phase, hopping: Phase, co
         session = max(0.0, first - turn)
         visit = max(0.0, (rest(hopping, "idle_seconds", "turns") - session * hopping.load.sessions) / more_visits)
         costs["visits"][figure], costs["sessions"][figure] = visit, session - visit
-        more = rest(compacted, "idle_seconds", "turns", "visits", "sessions")
-        costs["compacted_turns"][figure] = max(0.0, more / compacted.load.compacted_turns)
+        plain = "idle_seconds", "turns", "visits", "sessions"
+        more = rest(compacted_staying, *plain)
+        costs["compacted_turns"][figure] = max(0.0, more / compacted_staying.load.compacted_turns)
+        more = rest(compacted_hopping, *plain, "compacted_turns")
+        costs["compacted_visits"][figure] = max(0.0, more / compacted_hopping.load.compacted_visits)
     return UnitCosts(**costs)
 
 
@@ -109,6 +120,8 @@ class Assumptions:
     sessions_a_day: float = 1_000_000 / 30
     turns: int = 40
     compacted_share: float = 0.3
+    until_compacted: int = 20
+    """The turn at which a session of so many turns is compacted first."""
     retention_days: float = 30.0
     peak: float = 3.0
     """The load in the busiest hour, in averages of the day."""
@@ -150,8 +163,9 @@ def compute_need(costs: UnitCosts, fleet: Assumptions) -> Need:
     sessions = fleet.sessions_a_day
     turns = sessions * fleet.turns
     visits = sessions * (expected_proxies(fleet.turns, fleet.proxies) if fleet.hops else 1.0)
-    compacted = turns * fleet.compacted_share
-    day = costs.predict(Load(sessions, turns, visits, compacted))
+    compacted = sessions * fleet.compacted_share
+    later = compacted * expected_proxies(fleet.turns - fleet.until_compacted, fleet.proxies) if fleet.hops else 0.0
+    day = costs.predict(Load(sessions, turns, visits, compacted * fleet.turns, later))
     idle = costs.predict(Load(idle_seconds=fleet.proxies))
     second = {name: fleet.peak * value / SECONDS_A_DAY + idle[name] for name, value in day.items()}
     memory, cores = day["memory"] * fleet.retention_days, second["CPU ms"] / 1000

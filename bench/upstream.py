@@ -18,7 +18,6 @@ import uvloop
 
 from bench import replies
 
-
 _ARTIFACT = re.compile(rb"art_[0-9a-f]{12,}")
 
 

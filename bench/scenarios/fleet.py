@@ -7,7 +7,9 @@ import json
 import random
 import tempfile
 import time
+import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import fleet_load, load, servers
-from bench.cluster_usage import FIGURES, Usage, read_usage
+from bench.cluster_usage import FIGURES, Usage, memory_by_kind, read_usage
 from bench.load import Job
 from bench.report import Table
 from bench.run_settings import RunSettings
@@ -25,12 +27,14 @@ from tests.valkey import ValkeyCluster, running_cluster
 
 TURN = 4_096
 """Bytes of a turn."""
-LONGEST = 48
-LONG, SHORT = 32, 10
-"""Turns of sessions that are compacted, and of such that are not."""
 READ_EVERY = 4
 TOLERANCE = 1.2
-PHASES = ("no requests", "one turn", "turns that stay", "turns that hop", "compacted, hopping", "mixed")
+PHASES = (
+    "no requests", "one turn", "turns that stay", "turns that hop", "compacted, staying", "compacted, hopping", "mixed",
+    "mixed, one team",
+)  # fmt: skip
+MIXED = 6
+"""The phase that is predicted from those before it."""
 WORK = (
     "phase", "proxies", "sessions", "turns", "failed", "split", "compactions", "read backs", "missing", "lost",
     "proxy CPU ms/turn", "commands/turn", "KB in/turn", "KB out/turn", "store CPU ms/turn", "KB kept/session",
@@ -56,12 +60,17 @@ class Plan:
     proxies: int = 4
     sessions: int = 48
     idle_seconds: float = 10.0
-    concurrency: int = 12
-    longest: int = LONGEST
-    long: int = LONG
-    pause: float = 0.05
-    """Seconds of an agent between two turns."""
+    concurrency: int = 24
+    short: int = 10
+    long: int = 32
+    """Turns of sessions that are not compacted, and of such that are."""
+    longest: int = 48
+    """Turns of the longest session of the mixed phase."""
+    pause: float = 0.3
+    """Seconds of an agent between two turns. What is written behind a response is in the store by then."""
     seed: int = 1
+    phases: Sequence[str] = PHASES
+    """Those that are run."""
 
 
 @dataclass
@@ -72,11 +81,18 @@ class Outcome:
     phases: list[Phase] = field(default_factory=list)
     usages: list[Usage] = field(default_factory=list)
     until_compacted: int = 0
+    memory: Counter[str] = field(default_factory=Counter)
+    """The bytes of all records at the end, by kind."""
 
     @property
     def costs(self) -> UnitCosts:
         """The costs that explain all phases but the mixed one."""
-        return measure_costs(*self.phases[:5])
+        return measure_costs(*self.phases[:MIXED])
+
+    @property
+    def prediction(self) -> dict[str, float]:
+        """What the simulation says of the mixed phase."""
+        return self.costs.predict(self.phases[MIXED].load)
 
     @property
     def problems(self) -> int:
@@ -87,7 +103,10 @@ class Outcome:
 def run(setting: RunSettings) -> list[Table]:
     plan = Plan(proxies=setting.proxies or 4, sessions=setting.sessions or setting.fewer(48, 24))
     outcome = carry_out(setting, plan)
-    return [_work_table(outcome), _commands_table(outcome), _check_table(outcome, plan), _need_table(outcome.costs)]
+    return [
+        _work_table(outcome), _commands_table(outcome), _memory_table(outcome), _check_table(outcome, plan),
+        _need_table(outcome.costs),
+    ]  # fmt: skip
 
 
 def carry_out(setting: RunSettings, plan: Plan) -> Outcome:
@@ -99,20 +118,29 @@ def carry_out(setting: RunSettings, plan: Plan) -> Outcome:
         upstream = stack.enter_context(servers.upstream(setting.pins))
         servers.get(upstream, "/_mode", {"read_every": READ_EVERY})
         with _proxies(setting, upstream, cluster, plan.proxies) as running:
+            # What a start leaves to be written is not counted.
+            time.sleep(fleet_load.BEHIND)
             for name, lengths, hops in _phases(plan):
-                _measure(setting, plan, outcome, name, cluster, upstream, running, lengths, hops)
-        with _proxies(setting, upstream, cluster, 2 * plan.proxies) as running:
-            lengths = fleet_load.lengths(random.Random(plan.seed), 2 * plan.sessions, plan.longest)
-            _measure(setting, plan, outcome, PHASES[-1], cluster, upstream, running, lengths, True)
+                if name in plan.phases:
+                    _measure(setting, plan, outcome, name, cluster, upstream, running, lengths, hops)
+        if more := [name for name in PHASES[MIXED:] if name in plan.phases]:
+            with _proxies(setting, upstream, cluster, 2 * plan.proxies) as running:
+                time.sleep(fleet_load.BEHIND)
+                lengths = fleet_load.lengths(random.Random(plan.seed), 2 * plan.sessions, plan.longest)
+                for name in more:
+                    _measure(setting, plan, outcome, name, cluster, upstream, running, lengths, True)
+        for master in cluster.masters:
+            outcome.memory += memory_by_kind(master.port)
     return outcome
 
 
 def _phases(plan: Plan) -> Iterator[tuple[str, Sequence[int], bool]]:
     yield PHASES[0], (), False
     yield PHASES[1], [1] * 4 * plan.sessions, False
-    yield PHASES[2], [SHORT] * plan.sessions, False
-    yield PHASES[3], [SHORT] * plan.sessions, True
-    yield PHASES[4], [plan.long] * plan.sessions, True
+    yield PHASES[2], [plan.short] * plan.sessions, False
+    yield PHASES[3], [plan.short] * plan.sessions, True
+    yield PHASES[4], [plan.long] * plan.sessions, False
+    yield PHASES[5], [plan.long] * plan.sessions, True
 
 
 @contextmanager
@@ -136,7 +164,6 @@ def _measure(
     running: Sequence[Server], lengths: Sequence[int], hops: bool,
 ) -> None:  # fmt: skip
     """Runs a phase and adds what it came to."""
-    time.sleep(fleet_load.BEHIND)
     reads = json.loads(servers.get(upstream, "/_stats"))["reads"]
     before, began = _usage(cluster), time.monotonic()
     done: dict[str, Any] = {"turns": 0, "failed": 0, "split": 0, "compactions": 0, "cpu_ms": None, "bodies": []}
@@ -144,8 +171,8 @@ def _measure(
         job = Job(
             "fleet", 0, [pid for server in running for pid in server.pids],
             targets=[[server.port, 0] for server in running], count=len(lengths), lengths=list(lengths), hops=hops,
-            concurrency=plan.concurrency, every=plan.pause, step=TURN, seconds=600,
-            seed=10 * plan.seed + PHASES.index(name),
+            teams=1 if name == PHASES[-1] else fleet_load.TEAMS, concurrency=plan.concurrency, every=plan.pause,
+            step=TURN, seconds=600, seed=10 * plan.seed + PHASES.index(name),
         )  # fmt: skip
         done = load.run(job, setting.pins.prefix())
     else:
@@ -224,15 +251,24 @@ def _commands_table(outcome: Outcome) -> Table:
     names = sorted({name for usage in outcome.usages for name in usage.commands})
     table = Table("Commands of the masters, a turn", ("phase", *names))
     for row, usage in zip(outcome.rows[1:], outcome.usages[1:], strict=True):
-        table.rows.append([row[0], *(usage.commands[name] / row[3] for name in names)])
+        table.rows.append([row[0], *(usage.commands[name] / row[3] or None for name in names)])
     table.notes.append("commands that a script runs count, too; what proxies do without requests is included")
+    return table
+
+
+def _memory_table(outcome: Outcome) -> Table:
+    turns = sum(row[3] for row in outcome.rows)
+    table = Table("Memory of the records, by kind", ("kind", "bytes a turn", "share"))
+    for kind, size in outcome.memory.most_common(10):
+        table.rows.append([kind, size / turns, size / outcome.memory.total()])
+    table.notes.append("over all phases, as MEMORY USAGE says; the names of kinds are those of the keys")
     return table
 
 
 def _check_table(outcome: Outcome, plan: Plan) -> Table:
     title = f"The simulation against a run of {2 * plan.proxies} proxies and {2 * plan.sessions} sessions"
     table = Table(title, CHECK)
-    predicted, measured = outcome.costs.predict(outcome.phases[-1].load), outcome.phases[-1].figures
+    predicted, measured = outcome.prediction, outcome.phases[MIXED].figures
     for name in FIGURES:
         times = measured[name] / predicted[name]
         table.rows.append([name, predicted[name], measured[name], times])

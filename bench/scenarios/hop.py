@@ -110,7 +110,7 @@ def _add_row(table: Table, names: tuple[str, str, str], rounds: list[dict[str, A
     times = hop["cpu_ms"] / stay["cpu_ms"]
     counts = [int(sum(each[name] for each in every)) for name in ("turns", "failed", "split", "folded")]
     table.rows.append([
-        *names, *counts, stay["cpu_ms"], hop["cpu_ms"], times, hop["p50_ms"], hop["p50_ms"] / stay["p50_ms"], new["cpu_ms"],
-        new["cpu_ms"] / stay["cpu_ms"],
+        *names, *counts, stay["cpu_ms"], hop["cpu_ms"], times, hop["p50_ms"], hop["p50_ms"] / stay["p50_ms"],
+        new["cpu_ms"], new["cpu_ms"] / stay["cpu_ms"],
     ])  # fmt: skip
     table.goal(f"{', '.join(names)}: CPU of a hop", times, GOAL, "times")
