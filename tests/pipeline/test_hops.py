@@ -95,7 +95,7 @@ async def test_a_worker_that_had_the_conversation_before_reads_what_is_new():
     assert replayed > 9
 
 
-async def test_a_worker_that_is_new_to_a_compacted_conversation_asks_for_its_compaction_alone():
+async def test_a_worker_that_is_new_asks_for_the_compaction_of_the_turn_before_alone():
     talk, record = Talk(2), {}
     while record.get("state") != "replayed":
         record = await talk.turn(0)
