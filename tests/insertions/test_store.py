@@ -782,6 +782,24 @@ async def test_a_list_that_goes_on_is_asked_for_what_is_new():
     assert store.asked[-1] == 70
 
 
+async def test_a_digest_is_unknown_while_insertions_are_not_in_memory():
+    store = Fickle()
+    one, other = Worker(store), Worker(store)
+    none = one.insertions.digest(CONVERSATION, CHAIN[:50], 0)
+    await one.add(build_tool_rounds(4), build_tool_rounds(20))
+    both = one.insertions.digest(CONVERSATION, CHAIN[:50], 0)
+    assert len({none, both, one.insertions.digest(CONVERSATION, CHAIN[:50], 9)}) == 3
+    assert (
+        one.insertions.digest(CONVERSATION, CHAIN[:50], 30) == none == other.insertions.digest(CONVERSATION, CHAIN, 0)
+    )
+    store.away = True
+    await other.find(fresh=True)
+    assert other.insertions.digest(CONVERSATION, CHAIN[:50], 0) == b""
+    store.away = False
+    await other.find(fresh=True)
+    assert other.insertions.digest(CONVERSATION, CHAIN[:50], 0) == both
+
+
 async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what_is_new():
     store = Fickle()
     one, other = Worker(store), Worker(store)

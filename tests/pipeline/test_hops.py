@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from accordion.model.insertions import RecallInsertion
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FakeUpstream, FakeWindows
 from tests.growing_conversation import compaction_record, reply_with_usage
@@ -88,11 +89,28 @@ async def test_a_worker_that_had_the_conversation_before_reads_what_is_new():
             assert record["id"] == previous["id"]
             # In the three turns after a compaction the worker does not have it yet.
             assert talk.store.compactions in (0, 6)
-            # Three turns of two messages are new.
-            assert talk.store.insertions <= 3 * 2 + 1 + 8
+            # There are none, which the node of the turn before says.
+            assert talk.store.insertions == 0
             replayed += 1
         previous = record
     assert replayed > 9
+
+
+async def test_an_insertion_that_another_worker_made_is_read_once():
+    talk, record, reads = Talk(3), {}, []
+    while record.get("state") != "replayed":
+        record = await talk.turn(0)
+    text = {"role": "user", "content": "what was recalled"}
+    first = talk.workers[0]
+    measured = await first.measure(CHAT, {"model": "gpt-5", "messages": talk.messages})
+    recall = RecallInsertion(measured.conversation.chain[-2], json.dumps(text).encode(), 0.0, ())
+    assert await first.builder.insertion_store.add(measured.ref, recall, first.clock.monotonic())
+    for turn in range(9):
+        assert (await talk.turn(turn % 3))["id"] == record["id"]
+        reads.append(talk.store.insertions)
+        assert b"what was recalled" in talk.workers[turn % 3].upstream.requests[-1].body
+    # The first worker has it, the others do not; after that, nothing is new.
+    assert [count > 0 for count in reads] == [False, True, True, *[False] * 6]
 
 
 async def test_a_worker_that_is_new_asks_for_the_compaction_of_the_turn_before_alone():

@@ -28,6 +28,15 @@ from accordion.protocols.written_messages import WrittenMessageReader
 _log = logging.getLogger("accordion")
 
 
+class PreviousInsertions(msgspec.Struct, frozen=True):
+    """The insertions that the request before had, and those that its response brought: their digest (see
+    InsertionStore.digest), the number of the client's messages of that request, and of those that were covered."""
+
+    digest: bytes
+    message_count: int
+    covered_count: int
+
+
 class InsertionComposer(msgspec.Struct, frozen=True):
     """Puts stored insertions into histories, and offers our tool if the archive has something to read.
 
@@ -73,12 +82,14 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         history: CompactedConversation,
         *,
         check_store: bool,
+        previous: PreviousInsertions | None = None,
         with_insertions: bool = True,
         has_shared_artifacts: bool = False,
     ) -> tuple[CompactedConversation, str]:
         """Returns the history as it is forwarded, and the name of our tool, empty if it is not offered.
 
-        `original` is the conversation as the client sent it. `check_store`: other workers may know more.
+        `original` is the conversation as the client sent it. `check_store`: other workers may know more, unless this
+        worker knows what `previous` says that the request before had.
         `with_insertions`: whether read-backs and recalls are put in. `has_shared_artifacts`: whether there are
         artifacts to read beside those of compactions. Never raises: returns `history` after an error.
         """
@@ -88,6 +99,9 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         try:
             since = history.covered_count
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
+            if check_store and previous is not None and previous.covered_count == since:
+                chain = original.chain[: previous.message_count]
+                check_store = self.insertion_store.digest(ref, chain, since) != previous.digest
             insertions: Sequence[Insertion] = await self.insertion_store.find(
                 ref, original.chain, since, check_store=check_store
             )

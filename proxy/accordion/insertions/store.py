@@ -6,6 +6,7 @@ Like compactions they are found by content: by the chain key of the client messa
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -187,6 +188,19 @@ class InsertionStore:
                 writes = self._build_writes(ref.tenant, _insertion_key(label, anchor), cached.stored)
                 self.write_later(ref.tenant, writes)
         return tuple(insertions)
+
+    def digest(self, ref: ConversationRef, chain: Sequence[bytes], since: int) -> bytes:
+        """Returns a digest of the insertions that this worker's memory has where `find` looks.
+
+        It is empty if the store may have more of them, since this worker evicted some or could not read them.
+        """
+        label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
+        if self._evicted and any(label + key in self._evicted for key in chain_keys):
+            return b""
+        anchors = self._anchors.get(label, ())
+        present = [key for key in chain_keys if key in anchors] if anchors else []
+        values = [encode(StoredInsertions("", self._cached[label + anchor].stored.insertions)) for anchor in present]
+        return hashlib.sha256(b"".join((*present, *values))).digest()[:8] if present else b"0"
 
     async def load(self, ref: ConversationRef, chain: Sequence[bytes]) -> None:
         """Loads the insertions of a history from the store, each anchor once. If the history was loaded before, loads

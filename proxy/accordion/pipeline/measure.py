@@ -30,7 +30,7 @@ from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.repository import AppliedCompaction, CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
-from accordion.insertions.composer import InsertionComposer
+from accordion.insertions.composer import InsertionComposer, PreviousInsertions
 from accordion.model.boundaries import find_provider_compaction
 from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import CompactedConversation, without_compaction
@@ -281,12 +281,24 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
 
 def _previous_compaction(session_match: SessionMatch) -> AppliedCompaction | None:
     """Returns what applied to the request before, at whichever worker; None if that is not known."""
+    node = _previous_request(session_match)
+    return None if node is None else AppliedCompaction(node.compaction_id, node.covered_count)
+
+
+def _previous_insertions(session_match: SessionMatch) -> PreviousInsertions | None:
+    """Returns the insertions of the request before, at whichever worker; None if they are not known."""
+    node = _previous_request(session_match)
+    if node is None or not node.insertions:
+        return None
+    return PreviousInsertions(node.insertions, session_match.base_index + 1, node.covered_count)
+
+
+def _previous_request(session_match: SessionMatch) -> PrefixNode | None:
+    """Returns the node of the request right before this one, if the provider reported on it."""
     node, at = session_match.base_node, session_match.base_index
     if node is None or at < 0 or not node.reported or session_match.is_reworded:
         return None
-    if count_responses(session_match.conversation, at) != 1:
-        return None
-    return AppliedCompaction(node.compaction_id, node.covered_count)
+    return node if count_responses(session_match.conversation, at) == 1 else None
 
 
 def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
@@ -448,6 +460,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
                 match.conversation,
                 history,
                 check_store=check_store,
+                previous=_previous_insertions(match),
                 with_insertions=with_insertions,
                 has_shared_artifacts=bool(request.can_read_artifacts or request.block_artifacts),
             )

@@ -19,6 +19,7 @@ from accordion.accounting.holdout import update_entry
 from accordion.accounting.key_limits import KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
+from accordion.insertions.store import InsertionStore
 from accordion.model.budget import Utilization
 from accordion.model.cache import LONGEST_NAME
 from accordion.model.conversation import ToolCall, canonical_arguments
@@ -89,6 +90,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     composer: RequestComposer
     sleep: Callable[[float], Awaitable[object]]
     """Waits for a number of seconds."""
+    insertion_store: InsertionStore
     unpriced_logged: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Keys and models for which a missing price was already logged."""
 
@@ -186,6 +188,9 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             cached,
             covered_count=request.history.covered_count,
             sums=self._find_sums(request),
+            insertions=self.insertion_store.digest(
+                request.ref, match.conversation.chain, request.history.covered_count
+            ),
         )
 
     def _find_sums(self, request: PreparedRequest) -> tuple[StoredSum, ...]:

@@ -82,6 +82,9 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     sums: tuple[StoredSum, ...] = ()
     """Token counts of the messages of the request of `reported` as it was forwarded, and without insertions if it has
     any. A worker that is new to the conversation need not count them again."""
+    insertions: bytes = b""
+    """A digest of the insertions from the last covered message up to here, with those that the response brought; empty
+    if it is not known."""
 
 
 # The most nodes back to which a branch is compared with the recorded one: another worker may record a rival late.
@@ -90,6 +93,7 @@ _MAX_STEPS_BACK = 8
 # The fields that are set together when a response has arrived.
 _REPORT_FIELDS = (
     "reported", "counted", "overhead_key", "compaction_id", "covered_count", "model", "cached", "exact", "sums",
+    "insertions",
 )  # fmt: skip
 
 _KEY_PREFIX = "point/"

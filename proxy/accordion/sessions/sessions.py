@@ -254,11 +254,12 @@ class Sessions:
         *,
         covered_count: int = 0,
         sums: tuple[StoredSum, ...] = (),
+        insertions: bytes = b"",
     ) -> None:
         """Updates the session after a response, and records the provider's count at the request's node.
 
         `compaction_id` is the compaction that was applied to the request, `cached` what the provider's prompt cache has
-        of it; `covered_count` and `sums`: see PrefixNode.
+        of it; `covered_count`, `sums` and `insertions`: see PrefixNode.
         """
         if (entry := self._sessions.get(session.id)) is not None:
             self._sessions[session.id] = session, entry[1]
@@ -276,6 +277,7 @@ class Sessions:
                     covered_count=covered_count,
                     cached=cached,
                     sums=sums,
+                    insertions=insertions,
                     exact=_exact_key(conversation),
                 )
                 self.prefix_index.write(name, node_id(name), updated)
