@@ -130,6 +130,8 @@ class Assumptions:
     """How much of a master's core is used at the peak at most."""
     master_bytes: float = 16 * 2**30
     """The memory of a master that may be used for data."""
+    memory_factor: float = 1.0
+    """The memory that a server uses, in bytes of its records."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def compute_need(costs: UnitCosts, fleet: Assumptions) -> Need:
     day = costs.predict(Load(sessions, turns, visits, compacted * fleet.turns, later))
     idle = costs.predict(Load(idle_seconds=fleet.proxies))
     second = {name: fleet.peak * value / SECONDS_A_DAY + idle[name] for name, value in day.items()}
-    memory, cores = day["memory"] * fleet.retention_days, second["CPU ms"] / 1000
+    memory, cores = day["memory"] * fleet.retention_days * fleet.memory_factor, second["CPU ms"] / 1000
     return Need(
         fleet.peak * turns / SECONDS_A_DAY, second["commands"], second["bytes in"], second["bytes out"], cores, memory,
         cores / fleet.busy_share, memory / fleet.master_bytes,

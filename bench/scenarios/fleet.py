@@ -95,6 +95,12 @@ class Outcome:
         return self.costs.predict(self.phases[MIXED].load)
 
     @property
+    def memory_factor(self) -> float:
+        """The memory that the masters took for all phases, in bytes of the records."""
+        taken = sum(usage.used_memory for usage in self.usages)
+        return max(1.0, taken / sum(usage.figures["memory"] for usage in self.usages))
+
+    @property
     def problems(self) -> int:
         """Requests that failed, sessions that were split, and messages and artifacts that are lost."""
         return int(sum(row[at] for row in self.rows for at in (4, 5, 8, 9)))
@@ -105,7 +111,7 @@ def run(setting: RunSettings) -> list[Table]:
     outcome = carry_out(setting, plan)
     return [
         _work_table(outcome), _commands_table(outcome), _memory_table(outcome), _check_table(outcome, plan),
-        _need_table(outcome.costs),
+        _need_table(outcome),
     ]  # fmt: skip
 
 
@@ -129,8 +135,7 @@ def carry_out(setting: RunSettings, plan: Plan) -> Outcome:
                 lengths = fleet_load.lengths(random.Random(plan.seed), 2 * plan.sessions, plan.longest)
                 for name in more:
                     _measure(setting, plan, outcome, name, cluster, upstream, running, lengths, True)
-        for master in cluster.masters:
-            outcome.memory += memory_by_kind(master.port)
+        outcome.memory = _memory(cluster)
     return outcome
 
 
@@ -165,7 +170,8 @@ def _measure(
 ) -> None:  # fmt: skip
     """Runs a phase and adds what it came to."""
     reads = json.loads(servers.get(upstream, "/_stats"))["reads"]
-    before, began = _usage(cluster), time.monotonic()
+    records = _memory(cluster).total()
+    before, began = _usage(cluster, records), time.monotonic()
     done: dict[str, Any] = {"turns": 0, "failed": 0, "split": 0, "compactions": 0, "cpu_ms": None, "bodies": []}
     if lengths:
         job = Job(
@@ -177,7 +183,9 @@ def _measure(
         done = load.run(job, setting.pins.prefix())
     else:
         time.sleep(plan.idle_seconds)
-    seconds, usage = time.monotonic() - began, _usage(cluster).since(before)
+    seconds, after = time.monotonic() - began, _usage(cluster, 0)
+    after.figures["memory"] = _memory(cluster).total()
+    usage = after.since(before)
     reads = json.loads(servers.get(upstream, "/_stats"))["reads"] - reads
     if name == PHASES[4]:
         outcome.until_compacted = done["until_compacted"]
@@ -202,8 +210,13 @@ def _measure(
     ])  # fmt: skip
 
 
-def _usage(cluster: ValkeyCluster) -> Usage:
-    return read_usage([master.read("INFO", "everything") for master in cluster.masters])
+def _usage(cluster: ValkeyCluster, record_bytes: int) -> Usage:
+    return read_usage([master.read("INFO", "everything") for master in cluster.masters], record_bytes)
+
+
+def _memory(cluster: ValkeyCluster) -> Counter[str]:
+    """The bytes of all records by kind."""
+    return sum((memory_by_kind(master.port) for master in cluster.masters), Counter[str]())
 
 
 def _compare(running: Sequence[Server], bodies: Sequence[tuple[str, str, str]]) -> tuple[int, int]:
@@ -237,7 +250,7 @@ def _read(port: int, path: str, key: str) -> bytes:
 def _work_table(outcome: Outcome) -> Table:
     table = Table("A fleet on a cluster of three masters", WORK, outcome.rows)
     table.notes += [
-        "figures of a turn are without what proxies do without requests; KB kept: memory of all masters, grown",
+        "figures of a turn are without what proxies do without requests; KB kept: memory of the new records",
         "missing, lost: messages that are not in the transcripts of some sessions, artifacts that cannot be read",
         "busiest master: its CPU time as a part of an even share",
     ]
@@ -280,15 +293,17 @@ def _check_table(outcome: Outcome, plan: Plan) -> Table:
     return table
 
 
-def _need_table(costs: UnitCosts) -> Table:
+def _need_table(outcome: Outcome) -> Table:
     table = Table("What 100 proxies and a million sessions need of the store", NEED)
-    for name, fleet in FLEETS.items():
-        table.rows.append(_need_row(name, fleet, compute_need(costs, fleet)))
+    for name, assumed in FLEETS.items():
+        fleet = replace(assumed, memory_factor=outcome.memory_factor)
+        table.rows.append(_need_row(name, fleet, compute_need(outcome.costs, fleet)))
     usual = replace(Assumptions(), hops=False)
     table.notes.append(
         f"assumed: {usual.turns} turns of 4 KB a session, {usual.compacted_share:.0%} of the sessions compacted, "
         f"{usual.retention_days:.0f} days of retention, the busiest hour {usual.peak:g} times the average, a master's "
-        f"core half used, 16 GiB of data a master, no replicas"
+        f"core half used, 16 GiB of data a master, {outcome.memory_factor:.2f} bytes of memory for a byte of "
+        "records as measured, no replicas"
     )
     return table
 
