@@ -27,6 +27,8 @@ written behind a response is in the store by then, as it is when an agent works 
 BEHIND: Final = 1.5
 """Seconds until what is written behind requests is written."""
 IDLE: Final = 2.0
+BLOCK: Final = 16
+"""Turns of each conversation that are measured without a pause."""
 
 
 @dataclass
@@ -40,37 +42,57 @@ class Talk:
 async def measure_hops(job: Job) -> dict[str, Any]:
     """`count` conversations of `size` bytes for each route, all served by `targets`: CPU time and latency of a turn.
 
-    Their first turns are not measured; those of a conversation that hops reach each worker at least once.
+    Their first turns are not measured; those of a conversation that hops reach each worker at least once. The routes
+    are measured in blocks of BLOCK turns by turns, since other programs disturb both then.
     """
     connections = [await connection_to(target, job.targets) for target in job.targets]
-    path = conversations.PATHS[job.protocol_name].encode()
-    figures = {route: await _measure_route(job, connections, path, route) for route in ROUTES}
-    for connection in connections:
-        connection.close()
-    return figures
-
-
-async def _measure_route(job: Job, connections: Sequence[Connection], path: bytes, route: str) -> dict[str, float]:
-    talks = [_begin(job, 1_000 * ROUTES.index(route) + number) for number in range(job.count)]
-    at, counts = _choices(route, len(connections)), range(job.warmup)
-    await _turns(job, connections, path, talks, _choices(HOP if route == HOP else STAY, len(connections)), counts)
+    arms = {
+        route: Arm(route, [_begin(job, 1_000 * at + n) for n in range(job.count)]) for at, route in enumerate(ROUTES)
+    }
+    for arm in arms.values():
+        route = HOP if arm.route == HOP else STAY
+        await _turns(job, connections, arm.talks, _choices(route, len(connections)), range(job.warmup))
     await asyncio.sleep(BEHIND)
     idle = await _idle_rate(job.pids)
+    for start in range(0, job.turns, BLOCK):
+        for route in (STAY, HOP)[:: 1 if start // BLOCK % 2 else -1]:
+            turns = range(job.warmup + start, job.warmup + min(start + BLOCK, job.turns))
+            await _measure_block(job, connections, arms[route], turns, idle)
+    await _measure_block(job, connections, arms[NEW], range(job.warmup, job.warmup + len(connections) - 1), idle)
+    for connection in connections:
+        connection.close()
+    return {route: arm.figures() for route, arm in arms.items()}
+
+
+@dataclass
+class Arm:
+    """The conversations of one route, and what was measured of them."""
+
+    route: str
+    talks: list[Talk]
+    cpu_seconds: float = 0.0
+    replies: list[Reply] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        """The figures of a turn."""
+        took = sorted(1000 * (reply.done - reply.sent) for reply in self.replies)
+        return {
+            "turns": len(self.replies),
+            "failed": sum(not reply.ok for reply in self.replies),
+            "folded": sum(reply.state == "folded" for reply in self.replies),
+            "split": sum(len(set(talk.sessions)) > 1 for talk in self.talks),
+            "cpu_ms": 1000 * self.cpu_seconds / len(self.replies),
+            "p50_ms": took[len(took) // 2],
+        }
+
+
+async def _measure_block(job: Job, connections: Sequence[Connection], arm: Arm, turns: range, idle: float) -> None:
+    """Plays turns of an arm. What is done behind them belongs to them; `idle` is the CPU time a second without any."""
     loop = asyncio.get_running_loop()
     since, before = loop.time(), processes.cpu_seconds(job.pids)
-    turns = len(connections) - 1 if route == NEW else job.turns
-    replies = await _turns(job, connections, path, talks, at, range(job.warmup, job.warmup + turns))
+    arm.replies += await _turns(job, connections, arm.talks, _choices(arm.route, len(connections)), turns)
     await asyncio.sleep(BEHIND)
-    cpu = processes.cpu_seconds(job.pids) - before - idle * (loop.time() - since)
-    took = sorted(1000 * (reply.done - reply.sent) for reply in replies)
-    return {
-        "turns": len(replies),
-        "failed": sum(not reply.ok for reply in replies),
-        "folded": sum(reply.state == "folded" for reply in replies),
-        "split": sum(len(set(talk.sessions)) > 1 for talk in talks),
-        "cpu_ms": 1000 * cpu / len(replies),
-        "p50_ms": took[len(took) // 2],
-    }
+    arm.cpu_seconds += processes.cpu_seconds(job.pids) - before - idle * (loop.time() - since)
 
 
 def _begin(job: Job, number: int) -> Talk:
@@ -90,14 +112,13 @@ def _choices(route: str, workers: int) -> Callable[[int, int], int]:
 async def _turns(
     job: Job,
     connections: Sequence[Connection],
-    path: bytes,
     talks: Sequence[Talk],
     choose: Callable[[int, int], int],
     turns: range,
 ) -> list[Reply]:
     """Each conversation's turns of these numbers, one request at a time."""
     loop, replies = asyncio.get_running_loop(), list[Reply]()
-    due = loop.time()
+    due, path = loop.time(), conversations.PATHS[job.protocol_name].encode()
     for turn in turns:
         for number, talk in enumerate(talks):
             body = talk.conversation.body()
