@@ -79,7 +79,7 @@ async def work(job: Job) -> dict[str, Any]:
         "seconds": seconds,
         # Some of the compacted conversations, to be compared with their transcripts.
         "bodies": [
-            [min(each.sessions), each.key, each.body.decode()] for each in compacted[:: len(compacted) // 8 + 1]
+            [sorted(each.sessions), each.key, each.body.decode()] for each in compacted[:: len(compacted) // 8 + 1]
         ],
     }
 

@@ -219,17 +219,18 @@ def _memory(cluster: ValkeyCluster) -> Counter[str]:
     return sum((memory_by_kind(master.port) for master in cluster.masters), Counter[str]())
 
 
-def _compare(running: Sequence[Server], bodies: Sequence[tuple[str, str, str]]) -> tuple[int, int]:
+def _compare(running: Sequence[Server], bodies: Sequence[tuple[Sequence[str], str, str]]) -> tuple[int, int]:
     """Reads the transcripts and artifacts of some sessions at a proxy by turns. Returns how many messages are missing
     in the transcripts, and how many artifacts cannot be read."""
     missing = lost = 0
-    for number, (session, key, body) in enumerate(bodies):
-        port = running[number % len(running)].port
-        sent = json.loads(body)["messages"]
-        stored = json.loads(_read(port, f"/accordion/sessions/{session}/original", key) or b'{"messages": []}')
-        missing += sum(message not in stored["messages"] for message in sent)
-        listed = json.loads(_read(port, f"/accordion/artifacts?session={session}&limit=1000", key) or b"{}")
-        lost += sum(not _read(port, f"/accordion/artifacts/{each['id']}", key) for each in listed["artifacts"])
+    for number, (sessions, key, body) in enumerate(bodies):
+        port, stored = running[number % len(running)].port, list[Any]()
+        for session in sessions:
+            transcript = _read(port, f"/accordion/sessions/{session}/original", key) or b'{"messages": []}'
+            stored += json.loads(transcript)["messages"]
+            listed = json.loads(_read(port, f"/accordion/artifacts?session={session}&limit=1000", key))
+            lost += sum(not _read(port, f"/accordion/artifacts/{each['id']}", key) for each in listed["artifacts"])
+        missing += sum(message not in stored for message in json.loads(body)["messages"])
     return missing, lost
 
 

@@ -7,7 +7,7 @@ from bench.scenarios.fleet import PHASES, Plan, carry_out
 from bench.servers import Pins
 
 SMALL = Plan(
-    proxies=2, sessions=6, idle_seconds=0.5, concurrency=6, long=20, pause=0.15,
+    proxies=2, sessions=6, idle_seconds=0.5, concurrency=6, long=20, pause=0.4,
     phases=("no requests", "compacted, hopping"),
 )  # fmt: skip
 
