@@ -158,12 +158,38 @@ def test_a_quote_is_made_of_marked_lines_and_notes_within_its_room(text: str, na
 # -- what it remembers -------------------------------------------------------------------------------------------------
 
 
-def test_after_an_excerpt_there_is_nothing_left_to_read() -> None:
+def test_the_first_turn_indexes_only_its_own_words() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
     recaller = ArtifactRecaller(find_claims)
     assert recaller.pending_bytes(shown, client) > len(ORDERS)
-    recaller.find_excerpt(TENANT, shown, client, newest, count)
-    assert recaller.pending_bytes(shown, client) < 300, "the newest message itself, at most"
+    first = recaller.find_excerpt(TENANT, shown, client, newest, count)
+    assert recaller.pending_bytes(shown, client) > len(ORDERS)
+    assert recaller.find_excerpt(TENANT, shown, client, newest, count) == first
+    assert recaller.pending_bytes(shown, client) == 0, "the second turn made the whole index"
+
+
+def test_after_a_compaction_was_indexed_there_is_nothing_left_to_read() -> None:
+    client, shown, newest = summarized([user("What is in W5918442?")])
+    recaller, other = ArtifactRecaller(find_claims), ArtifactRecaller(find_claims)
+    first = recaller.find_excerpt(TENANT, shown, client, newest, count)
+    assert first is not None
+    for each in (recaller, other):
+        index = each.index_compaction(TENANT, shown, client)
+        assert index is not None
+        assert [*index.find("customers")[1]] == [*build_index(TENANT, shown, client.messages).find("customers")[1]]
+        assert each.find_excerpt(TENANT, shown, client, newest, count) == first
+        assert each.pending_bytes(shown, client) == 0
+
+
+def test_an_index_of_some_words_agrees_with_the_whole_index() -> None:
+    client, shown, _ = summarized([user("Go on.")])
+    whole = build_index(TENANT, shown, client.messages)
+    words = frozenset(words_in("W5918442 ORDERS orders billing rules absent_word"))
+    part = build_index(TENANT, shown, client.messages, words)
+    assert [*part.passages] == [*whole.passages]
+    assert all([*part.words.numbers_of(word)] == [*whole.words.numbers_of(word)] for word in words)
+    assert any(whole.words.numbers_of(word) for word in words)
+    assert part.size < whole.size
 
 
 def test_instructions_that_must_be_found_again_are_left_to_read() -> None:

@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,6 +14,8 @@ from msgspec.structs import replace
 from accordion.http.metrics import Metrics
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
+from accordion.pipeline.features import RecallIndexing
+from accordion.server.event_loop import LoopTasks
 from tests import pipeline_setup
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.pipeline.test_compact import words
@@ -383,6 +386,26 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
     assert "the archive could not be searched for this turn" in caplog.text
     assert made.recorder.exchanges[-1].recall is None
     assert NAMING in json.dumps(sent(made, CHAT)[-1])
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_compaction_is_indexed_behind_the_response(path: str):
+    made = build_world()
+    [artifact_recall] = made.forward.compaction_step.recall_sources
+    assert isinstance(artifact_recall, ArtifactRecall)
+    recaller, tasks = artifact_recall.recaller, LoopTasks()
+    made.rebuild(features=[RecallIndexing(recaller, tasks)])
+    await made.ask(path, request(path))
+    await asyncio.gather(*tasks._running_tasks)
+    compaction_id = made.recorder.exchanges[-1].compaction
+    assert compaction_id
+    assert len(recaller._indexes) == 1
+    index = next(iter(recaller._indexes._entries.values()))[0]
+    assert index.words.numbers_of(b"r0_1"), "a word that the turn did not name"
+    await made.ask(path, build_question(path))
+    assert ITEM in json.dumps(sent(made, path))
+    assert not tasks._running_tasks, "a compaction that is applied again has its index"
+    await tasks.close()
 
 
 async def test_a_recalled_excerpt_is_counted_once():

@@ -34,9 +34,10 @@ from accordion.archive.recall_index import (
     build_index,
     readable_text,
     words_in,
+    words_of_name,
 )
 from accordion.archive.recall_quotes import OPENING, label_quote, quote_text, render_call
-from accordion.model.cache import BoundedCache
+from accordion.model.cache import ENTRY, BoundedCache
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
@@ -57,6 +58,7 @@ _MAX_FOUND_NAMES: Final = 60
 _CHARACTERS_PER_TOKEN: Final = 3.2
 """A first guess."""
 _FITTING_TRIES: Final = 3
+_MAX_PARTIAL_INDEXES: Final = 1_000
 _RULE_SOURCE: Final = "Standing instruction of the user"
 """The source of an instruction in the label of its quote."""
 
@@ -82,6 +84,8 @@ class ArtifactRecaller:
     ) -> None:
         self._find_words, self._find_rules = find_words, rules
         self._indexes = BoundedCache[str, RecallIndex](capacity * 9 // 16)
+        self._partial_indexes = BoundedCache[str, None](_MAX_PARTIAL_INDEXES * ENTRY)
+        """The compactions of which a turn had an index of its own words only."""
         # Apart from the indexes, because they are small, and to find them again takes the longest.
         self._omitted_rules = BoundedCache[str, OmittedRules](capacity * 2 // 16)
         self._views = BoundedCache[str, RecallView](capacity * 5 // 16)
@@ -116,14 +120,8 @@ class ArtifactRecaller:
             return None
         turn_range = range(_last_round_start(client.messages, newest.start), newest.stop)
         turn = client.messages[turn_range.start : turn_range.stop]
-        index = self._indexes.get(history.compaction.id)
-        if index is None:
-            # Indexing runs in a thread, since it reads much. So the view is built here too.
-            self._visible_texts(history, client, turn_range)
-            index = build_index(tenant, history, client.messages)
-            self._indexes.put(history.compaction.id, index, index.size)
-        omitted_rules = self._find_omitted_rules(history, client, history.compaction, index)
-        candidates = islice(dict.fromkeys(self._find_names(turn)), _MAX_TURN_NAMES)
+        candidates = list(islice(dict.fromkeys(self._find_names(turn)), _MAX_TURN_NAMES))
+        index, omitted_rules = self._find_index(tenant, history, client, history.compaction, candidates)
         names = list(islice(filter(None, map(NameLookup(index, client.messages), candidates)), _MAX_FOUND_NAMES))
         rules = omitted_rules.relevant_to(turn, sources)
         # Most turns name nothing archived. Only for the others, all texts in view are searched.
@@ -150,15 +148,52 @@ class ArtifactRecaller:
             characters = min(characters, len(text)) * tokens / token_count * 0.95
         return _build_excerpt(rule_quotes, count)
 
-    def _find_omitted_rules(
-        self, history: CompactedConversation, client: Conversation, compaction: Compaction, index: RecallIndex
-    ) -> OmittedRules:
-        omitted_rules = self._omitted_rules.get(compaction.id)
+    def index_compaction(
+        self, tenant: TenantScope, history: CompactedConversation, client: Conversation
+    ) -> RecallIndex | None:
+        """Indexes the compaction of a history, if there is one, and the texts in view, for the turns to come.
+
+        `history` is the list as it is forwarded.
+        """
+        compaction = history.compaction
+        if compaction is None:
+            return None
+        index = self._indexes.get(compaction.id)
+        if index is None:
+            self._build_view(history, client, len(history.conversation.messages))
+            index = build_index(tenant, history, client.messages)
+            self._indexes.put(compaction.id, index, index.size)
+            self._partial_indexes.pop(compaction.id)
+        return index
+
+    def _find_index(
+        self,
+        tenant: TenantScope,
+        history: CompactedConversation,
+        client: Conversation,
+        compaction: Compaction,
+        names: Sequence[str],
+    ) -> tuple[RecallIndex, OmittedRules]:
+        """Returns the index of a compaction, and the instructions that it left out.
+
+        The first turn after a compaction gets an index of its own words only: the client waits for it, and the whole
+        index is made behind the response. If that did not happen, the second turn makes it.
+        """
+        omitted_rules, rules = self._omitted_rules.get(compaction.id), list[Rule]()
         if omitted_rules is None:
-            rules = self._find_rules(client.messages, compaction.message_count)
+            rules = list(self._find_rules(client.messages, compaction.message_count))
+        index = self._indexes.get(compaction.id)
+        if index is None and compaction.id in self._partial_indexes:
+            index = self.index_compaction(tenant, history, client)
+        if index is None:
+            words = {word for name in names for word in (name.encode("utf-8", "replace"), *words_of_name(name))}
+            words.update(word for rule in rules for name in _names_in(rule) for word in _forms_of(name))
+            index = build_index(tenant, history, client.messages, frozenset(words))
+            self._partial_indexes.put(compaction.id, None, ENTRY)
+        if omitted_rules is None:
             omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.words)
             self._omitted_rules.put(compaction.id, omitted_rules, omitted_rules.size)
-        return omitted_rules
+        return index, omitted_rules
 
     def _find_names(self, turn: Sequence[Message]) -> list[str]:
         """Lists the user's quotations, the arguments of calls, and the words that are not plain language."""
@@ -545,10 +580,10 @@ class OmittedRules(msgspec.Struct, frozen=True):
 
 def find_omitted_rules(rules: Iterable[Rule], visible: Sequence[Message], archived_words: WordIndex) -> OmittedRules:
     """Returns the instructions that none of the visible messages states."""
-    texts = [readable_text(part) for message in visible for part in message.parts]
-    missing = [rule for rule in rules if not any(rule.text in text for text in texts)]
+    visible_text = "\n".join([readable_text(part) for message in visible for part in message.parts])
+    missing = [rule for rule in rules if rule.text not in visible_text]
     names = [
-        tuple(filter(None, (stems_of(name) for name in _NAME.findall(rule.text) if _is_rare(name, archived_words))))
+        tuple(filter(None, (stems_of(name) for name in _names_in(rule) if _is_rare(name, archived_words))))
         for rule in missing
     ]
     return OmittedRules(tuple(missing), tuple(stems_of(rule.text) for rule in missing), tuple(names))
@@ -566,11 +601,16 @@ def _quote_rules(rules: Sequence[Rule], index: RecallIndex, tokens: int, count: 
     return quotes
 
 
+def _names_in(rule: Rule) -> list[str]:
+    return [name for name in _NAME.findall(rule.text) if len(name) >= _MIN_NAME]
+
+
 def _is_rare(name: str, archived_words: WordIndex) -> bool:
-    if len(name) < _MIN_NAME:
-        return False
-    counts = (len(archived_words.numbers_of(word.encode("utf-8", "replace"))) for word in {name, name.lower()})
-    return sum(counts) <= _MAX_RARE
+    return sum(len(archived_words.numbers_of(word)) for word in _forms_of(name)) <= _MAX_RARE
+
+
+def _forms_of(name: str) -> set[bytes]:
+    return {form.encode("utf-8", "replace") for form in (name, name.lower())}
 
 
 def _subject_texts(message: Message) -> Iterable[str]:

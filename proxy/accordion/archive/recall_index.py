@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from accordion.archive.artifacts import ArchivedRange, result_text
-from accordion.archive.references import artifact_id, range_id
+from accordion.archive.references import artifact_id, growing_range_ids
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
@@ -205,7 +205,7 @@ class RecallIndex(msgspec.Struct, frozen=True):
 
         The numbers are empty if no passage holds one of the words.
         """
-        words = tuple(dict.fromkeys(word for word in _split(text) if 2 < len(word) <= _MAX_WORD))
+        words = words_of_name(text)
         return words, self.words.find(words, _MAX_NAME_WORDS)
 
 
@@ -217,21 +217,40 @@ def is_literal(text: str) -> bool:
     return _LETTER.search(text) is not None and _ESCAPED.search(text) is None
 
 
-def build_index(tenant: TenantScope, history: CompactedConversation, client: Sequence[Message]) -> RecallIndex:
-    """Returns the index of the content that the compaction in force removed from the client's messages."""
+def build_index(
+    tenant: TenantScope,
+    history: CompactedConversation,
+    client: Sequence[Message],
+    words: frozenset[bytes] | None = None,
+) -> RecallIndex:
+    """Returns the index of the content that the compaction in force removed from the client's messages.
+
+    `words`: only these are indexed, which takes a third of the time; all words if None.
+    """
     covered = client[: history.covered_count]
     passages = tuple(_passages(tenant, history, covered))
-    words = WordIndex(set().union(*map(words_in, passage.texts(covered))) for passage in passages)
+    index = WordIndex(set().union(*(words_in(text, words) for text in each.texts(covered))) for each in passages)
     packed = PassageList(passages)
-    return RecallIndex(packed, words, _INDEX_BYTES + words.size + packed.size)
+    return RecallIndex(packed, index, _INDEX_BYTES + index.size + packed.size)
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------
 
 
-def words_in(text: str) -> set[bytes]:
-    """Returns the words of a text: runs of letters, digits and underscores, three to 64 bytes long."""
-    return {word for word in set(_split(text[:_MAX_PART])) if 2 < len(word) <= _MAX_WORD}
+def words_in(text: str, words: frozenset[bytes] | None = None) -> set[bytes] | frozenset[bytes]:
+    """Returns the words of a text: runs of letters, digits and underscores, three to 64 bytes long.
+
+    `words`: only those among them.
+    """
+    pieces = _split(text[:_MAX_PART])
+    if words is not None:
+        return words.intersection(pieces)
+    return {word for word in set(pieces) if 2 < len(word) <= _MAX_WORD}
+
+
+def words_of_name(name: str) -> tuple[bytes, ...]:
+    """Returns the words by which a name is looked up, each once, in order."""
+    return tuple(dict.fromkeys(word for word in _split(name) if 2 < len(word) <= _MAX_WORD))
 
 
 def _split(text: str) -> list[bytes]:
@@ -334,29 +353,31 @@ class _ArtifactLookup:
         written_spans = (
             history.spans[at] for at in range(_count_compacted(history)) if history.origins[at] == WRITTEN_BY_COMPACTION
         )
-        self._ranges = [each for first, last, _ in written_spans for each in self._find_ranges(first, last)]
+        self._range_by_message: dict[int, str] = {}
+        for first, last, _ in written_spans:
+            for each in self._find_ranges(first, last):
+                for at in range(each.first, each.last + 1):
+                    self._range_by_message.setdefault(at, each.artifact_id)
 
     def find(self, position: PartPosition) -> tuple[str, bool]:
         """Returns the artifact that holds a part, and whether it holds nothing else; ("", False) if there is none."""
         part_id = artifact_id(self._tenant, self._covered[position[0]].key, position[1])
         if part_id in self._ids:
             return part_id, True
-        ids = (each.artifact_id for each in self._ranges if each.first <= position[0] <= each.last)
-        return next(ids, ""), False
+        return self._range_by_message.get(position[0], ""), False
 
     def _find_ranges(self, first: int, last: int) -> Iterator[ArchivedRange]:
         """Yields the archived ranges from `first` on, one after the other: a known id shows where each ends."""
-        keys = [message.key for message in self._covered[first : last + 1]]
-        start = 0
-        while start < len(keys):
-            ends = range(start + 1, min(len(keys), start + _MAX_RANGE) + 1)
-            ids = ((end, range_id(self._tenant, keys[start:end])) for end in ends)
-            match = next(((end, name) for end, name in ids if name in self._ids), None)
+        start = first
+        while start <= last:
+            keys = [message.key for message in self._covered[start : min(last + 1, start + _MAX_RANGE)]]
+            numbered_ids = enumerate(growing_range_ids(self._tenant, keys), start)
+            match = next(((end, name) for end, name in numbered_ids if name in self._ids), None)
             if match is None:
                 return
             end, name = match
-            yield ArchivedRange(first + start, first + end - 1, name)
-            start = end
+            yield ArchivedRange(start, end, name)
+            start = end + 1
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

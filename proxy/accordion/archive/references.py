@@ -7,7 +7,7 @@ or not the request offers that tool ("where offered"), and the id is the same fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -33,6 +33,14 @@ def artifact_id(tenant: TenantScope, message_key: bytes, part: int | None) -> st
 def range_id(tenant: TenantScope, keys: Iterable[bytes]) -> str:
     """Returns the id of a range of messages, given their keys in order."""
     return _id(b"range", tenant, keys)
+
+
+def growing_range_ids(tenant: TenantScope, keys: Iterable[bytes]) -> Iterator[str]:
+    """Yields the ids of the ranges of the first message, of the first two, and so on."""
+    digest = _digest(b"range", tenant)
+    for key in keys:
+        _add_key(digest, key)
+        yield _name(digest)
 
 
 def slice_id(tenant: TenantScope, keys: Iterable[bytes], number: int, of: int) -> str:
@@ -135,7 +143,21 @@ def shorten_arguments(arguments: str) -> str:
 
 
 def _id(kind: bytes, tenant: TenantScope, keys: Iterable[bytes]) -> str:
+    digest = _digest(kind, tenant)
+    for key in keys:
+        _add_key(digest, key)
+    return _name(digest)
+
+
+def _digest(kind: bytes, tenant: TenantScope) -> hashlib._Hash:
     digest = hashlib.sha256(kind)
-    for piece in (tenant.key, *keys):
-        digest.update(len(piece).to_bytes(8, "big") + piece)
+    _add_key(digest, tenant.key)
+    return digest
+
+
+def _add_key(digest: hashlib._Hash, key: bytes) -> None:
+    digest.update(len(key).to_bytes(8, "big") + key)
+
+
+def _name(digest: hashlib._Hash) -> str:
     return "art_" + digest.hexdigest()[:_DIGITS]

@@ -71,6 +71,7 @@ from accordion.pipeline.features import (
     HiddenResultArchiving,
     MemoryCapturing,
     NamedItemRecording,
+    RecallIndexing,
     TranscriptRecording,
 )
 from accordion.pipeline.identify import Identifier
@@ -341,6 +342,9 @@ class Application:
         memory_capture = self.memory_builder.memory_capture(settings)
         if memory_capture is not None:
             features.append(MemoryCapturing(memory_capture))
+        artifact_recall = self._compaction_builder.artifact_recall(settings)
+        if artifact_recall is not None:
+            features.append(RecallIndexing(artifact_recall.recaller, self.tasks))
         return features
 
     def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:

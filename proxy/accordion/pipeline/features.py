@@ -11,7 +11,9 @@ from typing import Protocol
 import msgspec
 
 from accordion.archive.named_items import NamedItems
+from accordion.archive.recall import ArtifactRecaller
 from accordion.archive.transcripts import TranscriptStore
+from accordion.model.ports import Tasks
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.request import PreparedRequest
@@ -75,6 +77,24 @@ class MemoryCapturing(msgspec.Struct, frozen=True):
                 compaction.message_count,
                 request.controls.project,
             )
+
+
+class RecallIndexing(msgspec.Struct, frozen=True):
+    """Indexes what a compaction removed, for the turns to come."""
+
+    recaller: ArtifactRecaller
+    tasks: Tasks
+
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
+        """Indexes the compaction that was made for this request, in a thread."""
+        outcome = request.compaction_outcome
+        if outcome is not None and outcome.state == "folded":
+            self.tasks.spawn(self._index(request), "index a compaction")
+
+    async def _index(self, request: PreparedRequest) -> None:
+        await self.tasks.offload(
+            self.recaller.index_compaction, request.caller.tenant, request.forwarded_history, request.conversation
+        )
 
 
 class NamedItemRecording(msgspec.Struct, frozen=True):
