@@ -179,3 +179,6 @@ class FakeExtractor:
 
     def prepare_facts(self, messages: Sequence[Message]) -> None:
         return
+
+    def for_one_summary(self) -> FakeExtractor:
+        return self

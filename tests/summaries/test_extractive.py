@@ -2,6 +2,7 @@
 
 import json
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.summaries import extractive
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
+from accordion.summaries.facts import MessageFacts, extract_facts
 from accordion.summaries.instructions import find_instructions
 
 
@@ -201,6 +203,30 @@ def test_planning_with_an_edited_message_leaves_the_facts_of_the_original() -> N
     call, original = step(1, "read", {"path": "a"}, "src/auth/token.py: 41 errors in validate_token")
     extractor.count_instruction_tokens(replace(original, parts=(ToolResult("c1", (Text("(archived as art_1)"),)),)))
     assert "src/auth/token.py" in write([call, original], extractor=extractor)
+
+
+def test_planning_with_an_edited_request_leaves_the_facts_of_the_original() -> None:
+    extractor, request = ExtractiveWriter(), message("user", Text("Never deploy on Fridays."))
+    for each in (replace(request, parts=(Text("(cut)"),)), request, replace(request, parts=(Text("Always ask."),))):
+        extractor.count_instruction_tokens(each)
+    assert "Never deploy" in write([request], extractor=extractor)
+
+
+def test_a_summary_reads_each_message_once_however_small_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[bytes]()
+
+    def extract(message: Message, *more: Any) -> MessageFacts:
+        read.append(message.key)
+        return extract_facts(message, *more)
+
+    monkeypatch.setattr(extractive, "extract_facts", extract)
+    extractor = ExtractiveWriter(capacity=1).for_one_summary()
+    texts = set[str]()
+    for _ in range(2):
+        extractor.find_standing_instructions(sources(WORK), ())
+        texts.add(write(WORK, extractor=extractor))
+    assert len(read) == len(set(read)) == len({each.key for each in WORK})
+    assert texts == {write(WORK)}
 
 
 def test_the_instructions_of_a_text_are_found_once(monkeypatch):

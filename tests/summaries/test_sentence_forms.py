@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accordion.summaries import sentence_forms
 from accordion.summaries.sentence_forms import SentenceForm
@@ -37,3 +39,31 @@ def test_no_form_has_a_capital_which_no_text_in_small_letters_contains() -> None
     patterns = [re.sub(r"\\.", "", each.pattern) for form in forms for each in (form._words, form._east_asia) if each]
     assert len(forms) > 15
     assert [each for each in patterns if each != each.lower()] == []
+
+
+def test_a_union_has_the_signs_of_all_its_forms() -> None:
+    union = SentenceForm.union(FORM, SentenceForm("soon|(?<!at )(?:on|in) time", "必须", r"[?]"), SentenceForm("later"))
+    for text in ("no one", "先看再", "wait, no", "soon", "he is in time", "the 必须", "so?", "later"):
+        assert union.is_in(text), text
+    for text in ("at on time", "nothing", "sooner", "so wait", "先看了一下再"):
+        assert not union.is_in(text), text
+
+
+@pytest.mark.parametrize("form", [sentence_forms._ANY_SIGN, sentence_forms._ANY_PROMISE])
+def test_a_condition_before_a_word_is_followed_by_a_letter(form: SentenceForm) -> None:
+    alternatives = list(sentence_forms._list_alternatives(form._sources[0]))
+    assert len(alternatives) > 30
+    assert [each for each in alternatives if "(?<" in each[:6] and not each[0].isalpha()] == []
+
+
+LATIN = st.characters(max_codepoint=0xFF)
+
+
+@given(st.from_regex(sentence_forms._PARTICULARS, alphabet=LATIN))
+def test_a_text_with_particulars_has_a_sign_of_them(text: str) -> None:
+    assert sentence_forms._PARTICULARS_SIGN.search(text)
+
+
+@given(st.from_regex(sentence_forms._REPORTED, alphabet=LATIN))
+def test_a_text_that_reports_has_one_of_the_reporting_words(text: str) -> None:
+    assert any(word in text.lower() for word in sentence_forms._REPORTING_WORDS)

@@ -315,8 +315,9 @@ class SummaryAuthor:
         references = _fit_references(task.reference_lines, int(task.budget * REFERENCE_SHARE), task.count_tokens)
         available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
         section, dropped_lines = _InstructionSection(), summary.dropped_lines
+        extractor = self._extractor.for_one_summary()
         try:
-            section = self._write_instructions(task, summary, available_tokens)
+            section = _write_instructions(extractor, task, summary, available_tokens)
         except Exception as error:
             # A compaction must not fail because of the summary.
             dropped_lines = (*dropped_lines, f"no instructions could be extracted: {type(error).__name__}")
@@ -326,7 +327,7 @@ class SummaryAuthor:
         )
         available_tokens -= task.count_tokens(narrative)
         try:
-            extract = self._write_extract(task, narrative, available_tokens, section)
+            extract = _write_extract(extractor, task, narrative, available_tokens, section)
         except Exception as error:
             extract, dropped_lines = "", (*dropped_lines, f"nothing could be extracted: {type(error).__name__}")
         extract = _clip_lines(extract, max(0, available_tokens), task.count_tokens)
@@ -336,42 +337,48 @@ class SummaryAuthor:
             summary, text=render_block(head, section.text, narrative, extract, references), dropped_lines=dropped_lines
         )
 
-    def _write_instructions(self, task: SummaryTask, summary: Summary, available_tokens: int) -> _InstructionSection:
-        """Writes the section of standing instructions and promises within `available_tokens` tokens.
 
-        Beside a narrative the section gets what that leaves, but at least `MIN_INSTRUCTION_SHARE`, and at most
-        `MAX_INSTRUCTION_SHARE`. Otherwise it gets `MAX_INSTRUCTION_SHARE` and what the lines about the work leave.
-        """
-        standing = self._extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
-        instructions = standing.in_order()
-        outdated_lines = {instruction.text for _, instruction in standing.outdated}
-        max_tokens = int(available_tokens * MAX_INSTRUCTION_SHARE)
-        if summary.narrative:
-            narrative_tokens = task.count_tokens(summary.narrative)
-            max_tokens = max(
-                int(available_tokens * MIN_INSTRUCTION_SHARE), min(max_tokens, available_tokens - narrative_tokens)
-            )
-        text, listed_lines = render_instructions(instructions, max_tokens, task.count_tokens, task.artifact)
-        section = _InstructionSection(text, listed_lines | outdated_lines, standing.outdated)
-        if summary.narrative or len(listed_lines) == len({each.instruction.text for each in instructions}):
-            return section
-        section = replace(section, is_complete=False)
-        work_lines = self._write_extract(task, "", available_tokens - max_tokens, section)
-        text, listed_lines = render_instructions(
-            instructions, available_tokens - task.count_tokens(work_lines), task.count_tokens, task.artifact
-        )
-        return replace(section, text=text, known_lines=listed_lines | outdated_lines)
+def _write_instructions(
+    extractor: ExtractiveWriter, task: SummaryTask, summary: Summary, available_tokens: int
+) -> _InstructionSection:
+    """Writes the section of standing instructions and promises within `available_tokens` tokens.
 
-    def _write_extract(self, task: SummaryTask, narrative: str, budget: int, section: _InstructionSection) -> str:
-        return self._extractor.write(
-            task.sources,
-            remaining_messages=_visible_messages(task, narrative),
-            budget=budget,
-            count=task.count_tokens,
-            kind=task.kind,
-            known_lines=section.known_lines,
-            only_work=not section.is_complete,
+    Beside a narrative the section gets what that leaves, but at least `MIN_INSTRUCTION_SHARE`, and at most
+    `MAX_INSTRUCTION_SHARE`. Otherwise it gets `MAX_INSTRUCTION_SHARE` and what the lines about the work leave.
+    """
+    standing = extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
+    instructions = standing.in_order()
+    outdated_lines = {instruction.text for _, instruction in standing.outdated}
+    max_tokens = int(available_tokens * MAX_INSTRUCTION_SHARE)
+    if summary.narrative:
+        narrative_tokens = task.count_tokens(summary.narrative)
+        max_tokens = max(
+            int(available_tokens * MIN_INSTRUCTION_SHARE), min(max_tokens, available_tokens - narrative_tokens)
         )
+    text, listed_lines = render_instructions(instructions, max_tokens, task.count_tokens, task.artifact)
+    section = _InstructionSection(text, listed_lines | outdated_lines, standing.outdated)
+    if summary.narrative or len(listed_lines) == len({each.instruction.text for each in instructions}):
+        return section
+    section = replace(section, is_complete=False)
+    work_lines = _write_extract(extractor, task, "", available_tokens - max_tokens, section)
+    text, listed_lines = render_instructions(
+        instructions, available_tokens - task.count_tokens(work_lines), task.count_tokens, task.artifact
+    )
+    return replace(section, text=text, known_lines=listed_lines | outdated_lines)
+
+
+def _write_extract(
+    extractor: ExtractiveWriter, task: SummaryTask, narrative: str, budget: int, section: _InstructionSection
+) -> str:
+    return extractor.write(
+        task.sources,
+        remaining_messages=_visible_messages(task, narrative),
+        budget=budget,
+        count=task.count_tokens,
+        kind=task.kind,
+        known_lines=section.known_lines,
+        only_work=not section.is_complete,
+    )
 
 
 def _remove_outdated_lines(narrative: str, outdated: tuple[OutdatedInstruction, ...]) -> str:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
-from accordion.model.conversation import Message
+from accordion.model.conversation import Message, Text
 from accordion.summaries.facts import (
     NO_EXTRACTED_WORDS,
     CallFacts,
@@ -55,6 +56,16 @@ class ExtractiveWriter:
         self._facts = BoundedCache[bytes, MessageFacts](capacity * 3 // 4, lambda _, facts: ENTRY + facts.size)
         self._instructions = BoundedCache[str, tuple[Instruction, ...]](capacity // 4, _size_of_instructions)
         self._classifier = WordClassifier(words)
+        self._summary_facts: dict[bytes, MessageFacts] | None = None
+
+    def for_one_summary(self) -> ExtractiveWriter:
+        """Returns a writer with the same caches that keeps all facts it reads until it is dropped.
+
+        Those of a long conversation may be more than the cache holds, and a summary reads them several times.
+        """
+        writer = copy(self)
+        writer._summary_facts = {}
+        return writer
 
     def prepare_facts(self, messages: Sequence[Message]) -> None:
         """Extracts the facts of messages ahead of a compaction."""
@@ -94,7 +105,10 @@ class ExtractiveWriter:
         """Estimates the tokens of the standing instructions in a message, with those in an earlier summary."""
         if message.role != "user" or not (text := author_text(message)):
             return 0
-        characters = sum(len(instruction.text) + _CITATION_LENGTH for instruction in self._find_instructions(text))
+        is_text = all(isinstance(part, Text) for part in message.parts)
+        # An edited message has the key of the original while a compaction is planned. Equal texts have the same facts.
+        instructions = self._facts_of(message).instructions if is_text else self._find_instructions(text)
+        characters = sum(len(instruction.text) + _CITATION_LENGTH for instruction in instructions)
         return int(characters / _CHARACTERS_PER_TOKEN)
 
     def find_standing_instructions(
@@ -116,9 +130,12 @@ class ExtractiveWriter:
         return select_standing(instructions, lambda index, text: index in source_indexes and text not in visible_text)
 
     def _facts_of(self, message: Message) -> MessageFacts:
-        facts = self._facts.get(message.key)
-        if facts is None:
+        facts = self._summary_facts.get(message.key) if self._summary_facts else None
+        facts = facts or self._facts.get(message.key)
+        if facts is None or (message.role == "user" and facts.text != author_text(message)):
             facts = self._facts[message.key] = extract_facts(message, self._classifier, self._find_instructions)
+        if self._summary_facts is not None:
+            self._summary_facts[message.key] = facts
         return facts
 
     def _find_instructions(self, text: str) -> tuple[Instruction, ...]:

@@ -12,6 +12,7 @@ the parts by which two sentences are compared.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -35,18 +36,32 @@ _PIECE: Final = re.compile(r"\\.|\[[^\]]*\]|.")
 """A piece of a regular expression: an escape, a class of characters, or a character."""
 
 
+_CONDITION_BEFORE: Final = re.compile(r"\(\?<([!=])([^()]*)\)")
+"""A condition on what stands before, at the beginning of an alternative."""
+
+
 class SentenceForm:
     """The signs of one form of sentences: words, characters of East Asia, and others. Patterns are in small letters.
 
     The patterns have hundreds of words, and every sentence of a user is searched for most of them. So texts are in
     small letters, words are tried by their first letter, and East Asia's only in a text that is not ASCII. That takes
-    a fifth of the time of one expression that ignores case.
+    a fifth of the time of one expression that ignores case. Conditions on what stands before a word must be followed
+    by a letter.
     """
 
     def __init__(self, words: str, east_asia: str = "", other: str = "") -> None:
-        whole_words = rf"(?<!\w)(?:{_group_by_first_character(words)})(?!\w)"
+        self._sources = words, east_asia, other
+        whole_words = rf"(?<!\w)(?:{_group_by_first_letter(_list_alternatives(words))})(?!\w)"
         self._words = re.compile(f"{whole_words}|{other}" if other else whole_words)
         self._east_asia = re.compile(east_asia) if east_asia else None
+
+    @classmethod
+    def union(cls, *forms: SentenceForm) -> SentenceForm:
+        """Returns the form of all signs of some forms. One search for it takes as long as for one of them."""
+        words, east_asia, other = (
+            "|".join(filter(None, each)) for each in zip(*(f._sources for f in forms), strict=True)
+        )
+        return cls(words, east_asia, other)
 
     def is_in(self, text: str) -> bool:
         """Whether a text in small letters has one of the signs."""
@@ -60,14 +75,48 @@ class SentenceForm:
         return text if self._east_asia is None or text.isascii() else self._east_asia.sub(" ", text)
 
 
-def _group_by_first_character(words: str) -> str:
+def _group_by_first_letter(alternatives: Iterable[str]) -> str:
     """Returns the alternatives of a regular expression, grouped by the first letter; those without one come last."""
-    groups: dict[str, list[str]] = {}
-    for word in _split_alternatives(words):
-        letter = word[0] if word[0].isalpha() and word[1:2] not in {"?", "*", "+"} else ""
-        groups.setdefault(letter, []).append(word[len(letter) :])
-    others = groups.pop("", [])
+    groups: dict[str, dict[str, None]] = {}
+    for each in alternatives:
+        letter = each[0] if each[0].isalpha() and each[1:2] not in {"?", "*", "+"} else ""
+        groups.setdefault(letter, {})[each[len(letter) :]] = None
+    others = groups.pop("", {})
     return "|".join([*(f"{letter}(?:{'|'.join(ends)})" for letter, ends in groups.items()), *others])
+
+
+def _list_alternatives(pattern: str) -> Iterator[str]:
+    """Yields the alternatives of a regular expression, so that most begin with a letter.
+
+    For `(?:a|b)c` these are `ac` and `bc`. A condition on what stands before goes behind the first letter: `(?<!d)e` is
+    `e(?<!(?:d)e)`.
+    """
+    for each in _split_alternatives(pattern):
+        if (condition := _CONDITION_BEFORE.match(each)) is not None:
+            sign, before = condition.groups()
+            for rest in _list_alternatives(each[condition.end() :]):
+                yield f"{rest[0]}(?<{sign}(?:{before}){rest[0]}){rest[1:]}"
+            continue
+        group = _first_group(each)
+        rest = each[len(group) :]
+        if group.startswith("(?:") and rest[:1] not in {"?", "*", "+"}:
+            for inner in _split_alternatives(group[3:-1]):
+                yield from _list_alternatives(inner + rest)
+        else:
+            yield each
+
+
+def _first_group(pattern: str) -> str:
+    """Returns the group at the beginning of a regular expression; empty if it begins otherwise."""
+    if pattern[:1] != "(":
+        return ""
+    depth, length = 0, 0
+    for piece in _PIECE.findall(pattern):
+        depth += (piece == "(") - (piece == ")")
+        length += len(piece)
+        if not depth:
+            break
+    return pattern[:length]
 
 
 def _split_alternatives(pattern: str) -> list[str]:
@@ -171,6 +220,10 @@ _REPORTED = re.compile(
     re.IGNORECASE,
 )
 """The words that say how something behaves, not how it has to behave."""
+_REPORTING_WORDS: Final = (
+    "always", "never", "only", "toujours", "jamais", "immer ", "noch nie", "now and ",
+)  # fmt: skip
+"""Each text with such words has one of these."""
 _LIMIT = SentenceForm(
     r"limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops|"
     r"(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)",
@@ -377,6 +430,8 @@ _PARTICULARS = re.compile(
     r"\b[A-Z]{2}[\w-]*\d|"
     r"\b\w+[-_/.]\w*\d|\b\w[\w-]*\.[a-z]{3,}\b|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
 )
+_PARTICULARS_SIGN = re.compile(rf"[\d_\"“`«{EAST_ASIA}]|[a-z][A-Z]|://|\.[a-z]|Herr|Frau")
+"""Each text with particulars has one of these, and is found ten times as fast."""
 _CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
 """A name in most languages."""
 _NAMES = re.compile(r"(?<!das)(?<!es) (?:ist|sind|heißt|heißen|lautet) (?:[A-ZÄÖÜ][\w-]+[ .!]?){1,3}$")
@@ -418,6 +473,13 @@ _OPENING_WORD = re.compile(
 )
 
 
+_ANY_SIGN = SentenceForm.union(
+    _LASTING_WORDS, _LIMIT, _GENERALIZING_WORD, _ORDER, _NEGATED, _TASTE, _DECISION, _PENDING, _MODAL_VERB, _CHANGE,
+    _CORRECTS,
+)  # fmt: skip
+_ANY_PROMISE = SentenceForm.union(_PROMISE, _SPEAKER, _PENDING)
+
+
 class Claim(msgspec.Struct, frozen=True):
     """The content of one sentence, for comparison with others.
 
@@ -455,8 +517,13 @@ def rank_sentence(sentence: str) -> int:
     """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark or a long text."""
     if len(sentence) > _MAX_SENTENCE_LENGTH:
         return 0
-    text = _REPORTED.sub(" ", BULLET.sub("", sentence))
+    text = BULLET.sub("", sentence)
     small = text.lower()
+    if any(word in small for word in _REPORTING_WORDS):
+        text = _REPORTED.sub(" ", text)
+        small = text.lower()
+    if not _ANY_SIGN.is_in(small):
+        return _rank_without_sign(text)
     is_particular = _has_particulars(text)
     is_taste, is_correction = _TASTE.is_in(small), _CORRECTS.is_in(small)
     is_request = (
@@ -479,9 +546,21 @@ def rank_sentence(sentence: str) -> int:
     return REQUEST if is_request or is_pending else STATEMENT if is_particular else 0
 
 
+def _rank_without_sign(text: str) -> int:
+    """Returns the rank of a sentence that has none of the signs in `_ANY_SIGN`: most have none."""
+    is_particular = _has_particulars(text)
+    if text[-1:] in "?？" and not _TAG_QUESTION.search(text):
+        return STATEMENT if is_particular or _begins_with(_ALL_IMPERATIVES, text) else 0
+    if _PROHIBITION.match(text) is not None:
+        return RULE
+    if len(text) <= BRIEF and is_particular and _is_self_contained(text):
+        return FACT
+    return REQUEST if _begins_with(_ALL_IMPERATIVES, text) else STATEMENT if is_particular else 0
+
+
 def _has_particulars(text: str) -> bool:
     """Whether a sentence has an amount, a date, a name, an address, an identifier or a quotation."""
-    if _PARTICULARS.search(text):
+    if _PARTICULARS_SIGN.search(text) and _PARTICULARS.search(text):
         return True
     return _CAPITALIZED.search(text) is not None and (_GERMAN.search(text) is None or _NAMES.search(text) is not None)
 
@@ -500,7 +579,7 @@ def _is_lasting(text: str, small: str) -> bool:
 
 def _is_self_contained(text: str) -> bool:
     """Whether a sentence with particulars can be understood without the ones before it."""
-    if parse_claim(text).has_value:
+    if _find_copula(text)[1]:
         return True
     if _FIGURE.search(text) and _RATE.is_in(text.lower()):
         return True
@@ -518,8 +597,10 @@ def _begins_with(verbs: frozenset[str], text: str) -> bool:
 def rank_promise(sentence: str) -> int:
     """Returns the rank of a promise, or of something that an assistant left open; 0 for any other sentence."""
     small = sentence.lower()
+    # Most sentences have none of the signs.
+    if not _ANY_PROMISE.is_in(small):
+        return 0
     is_promise = _PROMISE.is_in(small) or (_SPEAKER.is_in(small) and _LATER.is_in(small)) or _PENDING.is_in(small)
-    # The rarest sign is searched first: most sentences have none.
     if not is_promise or sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.is_in(small):
         return 0
     is_particular = _PARTICULARS.search(sentence) or _CAPITALIZED.search(sentence)
@@ -538,15 +619,11 @@ def is_correction(sentence: str) -> bool:
 
 def parse_claim(sentence: str) -> Claim:
     """Splits a sentence into the parts by which it is compared with others."""
-    # The text up to the last colon is a heading such as "Note:".
-    start = max((heading.end() for heading in _HEADING.finditer(sentence)), default=0)
-    copula = _COPULA.search(sentence, start)
-    subject, value_words, has_value = frozenset[str](), frozenset[str](), False
+    copula, has_value, start = _find_copula(sentence)
+    subject, value_words = frozenset[str](), frozenset[str]()
     if copula is not None:
-        value = sentence[copula.end() :].strip()
         subject = words_of(_CHANGE.remove(sentence[start : copula.start()].strip().lower()))
-        value_words = words_of(value)
-        has_value = len(value.split()) <= _VALUE_WORDS and _VALUE.search(value) is not None
+        value_words = words_of(sentence[copula.end() :].strip())
     figures = tuple((match.group().strip(" ."), _is_value(sentence, match)) for match in _FIGURE.finditer(sentence))
     text_without_figures = _FIGURE.sub(" ", sentence)
     stem = words_of(text_without_figures.rstrip(" .!。！").rpartition(" ")[0])
@@ -559,6 +636,17 @@ def parse_claim(sentence: str) -> Claim:
         stem,
         _NEGATION.is_in(sentence.lower()),
     )
+
+
+def _find_copula(sentence: str) -> tuple[re.Match[str] | None, bool, int]:
+    """Returns the "is" of a sentence, whether a value follows it, and where the sentence starts."""
+    # The text up to the last colon is a heading such as "Note:".
+    start = max((heading.end() for heading in _HEADING.finditer(sentence)), default=0)
+    copula = _COPULA.search(sentence, start)
+    if copula is None:
+        return None, False, start
+    value = sentence[copula.end() :].strip()
+    return copula, len(value.split()) <= _VALUE_WORDS and _VALUE.search(value) is not None, start
 
 
 def _is_value(sentence: str, figure: re.Match[str]) -> bool:
