@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Final
 
 from accordion.server.interpreter import set_up_interpreter
-from bench import compaction_steps, load, processes, servers
+from bench import compaction_steps, first_compactions, load, processes, servers
 from bench.compaction_load import BLOCK
 from bench.compaction_steps import COUNT, FACTS, STEPS, Maker, Steps
 from bench.connection_load import percentile
@@ -59,7 +59,7 @@ MEMORY: Final = (
 
 
 def run(setting: RunSettings) -> list[Table]:
-    tables = _making(setting)
+    tables = [*_making(setting), _first(setting)]
     with servers.upstream(setting.pins) as upstream:
         for pinned in (False, True) if setting.pins.server else (False,):
             # By the scheduler first: folds have a thread of their own, and a worker more than one core as a rule.
@@ -111,6 +111,29 @@ def _making(setting: RunSettings) -> list[Table]:
         f" {longest:.1f} ms at most ({len(waits):,} times; counted as CPU time of the fold)"
     )
     return [table, _written(one)]
+
+
+def _first(setting: RunSettings) -> Table:
+    """The CPU time of the first compaction of each kind of conversation, by steps; the median of some rounds."""
+    size = f"{first_compactions.SIZE // 1000} KB past a window of {first_compactions.WINDOW:,}"
+    columns = ("conversation", *first_compactions.STEPS, first_compactions.OTHER, "all", "behind")
+    table = Table(f"The first request of a conversation of about {size}, CPU ms until it is forwarded", columns)
+    kinds = first_compactions.made_conversations(5) | first_compactions.recorded_conversations(setting.data)
+    for kind, (path, body) in kinds.items():
+        with _serving_interpreter():
+            rounds = [
+                asyncio.run(first_compactions.compact_first(path, body, is_timed=True))[0]
+                for _ in range(setting.fewer(setting.rounds, 1))
+            ]
+        row = medians(rounds)
+        table.rows.append([kind, *(row[step] for step in columns[1:])])
+        table.goal(f"CPU until it is forwarded, {kind}", row["all"], 150.0, "ms")
+    table.notes.append(
+        "nothing of a conversation is cached; facts: what a summary may be made of; behind: after it is sent"
+    )
+    if setting.data is None:
+        table.notes.append("recorded conversations are left out, since no --data is given")
+    return table
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def test_a_union_has_the_signs_of_all_its_forms() -> None:
 
 
 @pytest.mark.parametrize("form", [sentence_forms._ANY_SIGN, sentence_forms._ANY_PROMISE])
-def test_a_condition_before_a_word_is_followed_by_a_letter(form: SentenceForm) -> None:
+def test_a_condition_before_a_word_precedes_a_plain_character(form: SentenceForm) -> None:
     alternatives = list(sentence_forms._list_alternatives(form._sources[0]))
     assert len(alternatives) > 30
     assert [each for each in alternatives if "(?<" in each[:6] and not each[0].isalpha()] == []

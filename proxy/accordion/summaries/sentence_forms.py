@@ -51,7 +51,7 @@ class SentenceForm:
 
     def __init__(self, words: str, east_asia: str = "", other: str = "") -> None:
         self._sources = words, east_asia, other
-        whole_words = rf"(?<!\w)(?:{_group_by_first_letter(_list_alternatives(words))})(?!\w)"
+        whole_words = rf"(?<!\w)(?:{_group_by_first_character(_list_alternatives(words))})(?!\w)"
         self._words = re.compile(f"{whole_words}|{other}" if other else whole_words)
         self._east_asia = re.compile(east_asia) if east_asia else None
 
@@ -75,7 +75,7 @@ class SentenceForm:
         return text if self._east_asia is None or text.isascii() else self._east_asia.sub(" ", text)
 
 
-def _group_by_first_letter(alternatives: Iterable[str]) -> str:
+def _group_by_first_character(alternatives: Iterable[str]) -> str:
     """Returns the alternatives of a regular expression, grouped by the first letter; those without one come last."""
     groups: dict[str, dict[str, None]] = {}
     for each in alternatives:
