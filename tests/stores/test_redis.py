@@ -14,6 +14,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.redis import RedisStore, index_key, lock_key, log_key, value_key
+from tests.proxy_process import held_port
 from tests.valkey import (  # noqa: F401
     Valkey,
     ValkeyCluster,
@@ -211,6 +212,15 @@ def cluster(valkey_cluster: ValkeyCluster) -> ValkeyCluster:  # noqa: F811
 
 def open_cluster(cluster: ValkeyCluster) -> RedisStore:
     return RedisStore(cluster.url.replace("+cluster", ""), timeout=20.0, cluster=True)
+
+
+async def test_a_cluster_that_cannot_be_reached_is_unavailable():
+    with held_port() as port:
+        store = RedisStore(f"redis://127.0.0.1:{port}", timeout=20.0, cluster=True)
+        with pytest.raises(StoreUnavailable):
+            await store.put(Key("", "a"), b"1")
+        assert not store.is_available
+        await store.close()
 
 
 async def test_the_first_calls_of_a_client_go_to_the_servers_of_their_keys(cluster: ValkeyCluster):

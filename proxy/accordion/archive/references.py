@@ -37,10 +37,10 @@ def range_id(tenant: TenantScope, keys: Iterable[bytes]) -> str:
 
 def growing_range_ids(tenant: TenantScope, keys: Iterable[bytes]) -> Iterator[str]:
     """Yields the ids of the ranges of the first message, of the first two, and so on."""
-    digest = _digest(b"range", tenant)
+    digest = hashlib.sha256(b"range" + _encode(tenant.key))
     for key in keys:
-        _add_key(digest, key)
-        yield _name(digest)
+        digest.update(_encode(key))
+        yield _name(digest.hexdigest())
 
 
 def slice_id(tenant: TenantScope, keys: Iterable[bytes], number: int, of: int) -> str:
@@ -143,21 +143,13 @@ def shorten_arguments(arguments: str) -> str:
 
 
 def _id(kind: bytes, tenant: TenantScope, keys: Iterable[bytes]) -> str:
-    digest = _digest(kind, tenant)
-    for key in keys:
-        _add_key(digest, key)
-    return _name(digest)
+    return _name(hashlib.sha256(b"".join((kind, *map(_encode, (tenant.key, *keys))))).hexdigest())
 
 
-def _digest(kind: bytes, tenant: TenantScope) -> hashlib._Hash:
-    digest = hashlib.sha256(kind)
-    _add_key(digest, tenant.key)
-    return digest
+def _encode(key: bytes) -> bytes:
+    """Puts the length before a key, so that keys one after the other cannot be taken for others."""
+    return len(key).to_bytes(8, "big") + key
 
 
-def _add_key(digest: hashlib._Hash, key: bytes) -> None:
-    digest.update(len(key).to_bytes(8, "big") + key)
-
-
-def _name(digest: hashlib._Hash) -> str:
-    return "art_" + digest.hexdigest()[:_DIGITS]
+def _name(digest: str) -> str:
+    return "art_" + digest[:_DIGITS]

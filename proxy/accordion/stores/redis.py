@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
@@ -65,6 +65,9 @@ def index_key(key: Key) -> bytes:
 def _tail(key: Key) -> bytes:
     return name_bytes(key.name) if key.collection else b""
 
+
+_FAILURES = (RedisError, RedisClusterException, OSError)
+"""What redis-py raises if a server, or a whole cluster, cannot be reached; TimeoutError is an OSError."""
 
 T = TypeVar("T")
 Command = Sequence[bytes | str]
@@ -231,9 +234,10 @@ class RedisStore:
     async def close(self) -> None:
         """See KeyValueStore."""
         if not self._closed:
-            with suppress(StoreUnavailable):
-                await self._with_timeout(self._client.aclose)
             self._closed, self._available = True, False
+            with suppress(*_FAILURES):
+                async with asyncio.timeout(self._timeout):
+                    await self._client.aclose()
 
     async def run_script(self, script: scripts.Script, keys: Sequence[bytes], args: Sequence[bytes | str]) -> Any:
         """Runs a script and returns its reply. Raises StoreUnavailable."""
@@ -262,7 +266,7 @@ class RedisStore:
         except TimeoutError as error:
             self._available = False
             raise StoreUnavailable(f"Redis did not answer within {self._timeout:g} s") from error
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             self._available = False
             raise StoreUnavailable(f"Redis: {str(error) or type(error).__name__}") from error
         self._available = True
