@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from accordion.model.insertions import RecallInsertion
 from accordion.stores.memory_store import InMemoryStore
-from tests.fakes import FakeUpstream, FakeWindows
+from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.growing_conversation import compaction_record, reply_with_usage
 from tests.pipeline_setup import CHAT, PipelineSetup
 
@@ -35,8 +37,10 @@ class ReadingStore(InMemoryStore):
 class ReportingUpstream(FakeUpstream):
     """Reports the words of a request's body as its tokens."""
 
+    fails = False
+
     async def send(self, request):
-        self.answers = [reply_with_usage(len(request.body.split()))]
+        self.answers = [FakeReply(503) if self.fails else reply_with_usage(len(request.body.split()))]
         return await super().send(request)
 
 
@@ -64,7 +68,7 @@ class Talk:
         worker.counter.count = counting
         return worker
 
-    async def turn(self, worker: int) -> Json:
+    async def turn(self, worker: int, status: int = 200) -> Json:
         """Sends the next turn to a worker; returns the compaction header of its response."""
         at = len(self.messages)
         if at > 1:
@@ -76,7 +80,7 @@ class Talk:
                           {"role": "tool", "tool_call_id": f"c{at}", "content": result}]  # fmt: skip
         self.words_counted = 0
         out, _ = await self.workers[worker].ask(CHAT, {"model": "gpt-5", "messages": self.messages})
-        assert out.status == 200
+        assert out.status == status
         await self.workers[worker].outbox.flush()
         return compaction_record(out)
 
@@ -153,3 +157,22 @@ async def test_a_count_of_another_list_is_not_taken_for_this_one():
     await talk.turn(1)
     words = len(json.dumps(talk.messages).split())
     assert abs(talk.workers[1].recorder.exchanges[-1].utilization.tokens - words) < words / 3
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["again", "changed"])
+async def test_a_compaction_whose_request_failed_is_applied_by_another_worker(is_changed: bool):
+    """The client sends its request again, or asks something else in its place."""
+    talk, record, at = Talk(2), {}, 0
+    while record.get("state") != "folded":
+        at = len(talk.messages)
+        talk.workers[0].upstream.fails = True
+        record = await talk.turn(0, 503)
+        if record.get("state") != "folded":
+            del talk.messages[at:]
+            talk.workers[0].upstream.fails = False
+            await talk.turn(0)
+    if is_changed:
+        talk.messages[-1]["content"] = "another result"
+    out, _ = await talk.workers[1].ask(CHAT, {"model": "gpt-5", "messages": talk.messages})
+    assert compaction_record(out)["state"] == "replayed"
+    assert compaction_record(out)["id"] == record["id"]

@@ -294,9 +294,12 @@ def _previous_insertions(session_match: SessionMatch) -> PreviousInsertions | No
 
 
 def _previous_request(session_match: SessionMatch) -> PrefixNode | None:
-    """Returns the node of the request right before this one, if the provider reported on it."""
+    """Returns the node of the request right before this one, if the provider reported on it.
+
+    If another request continued it before this one, that one may have been compacted since.
+    """
     node, at = session_match.base_node, session_match.base_index
-    if node is None or at < 0 or not node.reported or session_match.is_reworded:
+    if node is None or at < 0 or not node.reported or node.branch or session_match.is_reworded:
         return None
     return node if count_responses(session_match.conversation, at) == 1 else None
 
