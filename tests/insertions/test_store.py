@@ -994,6 +994,21 @@ async def test_the_names_of_what_left_memory_are_bounded_with_it():
         assert worker.insertions.size <= 20_000
 
 
+async def test_insertions_are_found_though_the_names_of_evicted_ones_have_no_space():
+    store = Fickle()
+    worker = Worker(store, capacity=20_000)
+    chains = [[b"%032d" % (1_000 * number)] for number in range(200)]
+    for [key] in chains:
+        await worker.add(ToolRoundInsertion(key, (ToolRound((b"{}",)),), ("call_1",), "said", 1.0))
+    assert worker.insertions.digest(CONVERSATION, chains[0], 0) == b""
+    for chain in chains[:5]:
+        assert len(await worker.insertions.find(CONVERSATION, chain, 0, check_store=False)) == 1
+    store.asked.clear()
+    newest = [*chains[4], b"%032d" % 7]
+    assert len(await worker.insertions.find(CONVERSATION, newest, 0, check_store=False)) == 1
+    assert store.asked == []
+
+
 async def test_insertions_are_kept_as_long_as_they_are_used():
     clock = FakeClock()
     store = Fickle()

@@ -93,8 +93,10 @@ class InsertionStore:
         """Anchors of the cached insertions, by label: most requests have none or few."""
         self._tenants: dict[ScopePrefix, TenantScope] = {}
         self._size = 0
-        self._evicted: OrderedDict[bytes, None] = OrderedDict()
+        self._evicted = set[bytes]()
         """Anchors whose insertions were evicted or could not be read, so that the store is asked for them."""
+        self._are_all_named = True
+        """Whether `_evicted` has all of them. If not, each history that is not in `_loaded` is loaded once more."""
         self._loaded = dict[bytes, int]()
         """By the last chain key of a loaded history, the number of messages before the first anchor that was asked for;
         replaced by a new one after an erasure."""
@@ -171,6 +173,8 @@ class InsertionStore:
         """
         label, first = scope_prefix(ref), max(0, since - 1)
         chain_keys = chain[first:]
+        if not self._are_all_named and not check_store:
+            check_store = all(self._loaded.get(label + key, len(chain)) > first for key in reversed(chain_keys))
         is_read = not check_store or await self._load_history(ref.tenant, label, chain, first, _OVERLAP)
         if is_read and self._evicted and (evicted := [key for key in chain_keys if label + key in self._evicted]):
             await self._load_from_store(ref.tenant, label, evicted)
@@ -195,7 +199,7 @@ class InsertionStore:
         It is empty if the store may have more of them, since this worker evicted some or could not read them.
         """
         label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
-        if self._evicted and any(label + key in self._evicted for key in chain_keys):
+        if not self._are_all_named or any(label + key in self._evicted for key in chain_keys):
             return b""
         anchors = self._anchors.get(label, ())
         present = [key for key in chain_keys if key in anchors] if anchors else []
@@ -213,13 +217,13 @@ class InsertionStore:
         self._anchors.clear()
         self._tenants.clear()
         self._evicted.clear()
-        self._loaded = {}
+        self._are_all_named, self._loaded = True, {}
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
 
     def _cache(self, tenant: TenantScope, name: bytes, stored: StoredInsertions, stored_at: float) -> None:
-        self._evicted.pop(name, None)
+        self._evicted.discard(name)
         if (former := self._cached.pop(name, None)) is not None:
             self._size -= former.size
         self._cached[name] = cached = _CachedInsertions(stored, sum(map(_memory_size, stored.insertions)), stored_at)
@@ -234,9 +238,10 @@ class InsertionStore:
             self._ask_again(oldest_name)
 
     def _ask_again(self, name: bytes) -> None:
-        self._evicted[name] = None
+        self._evicted.add(name)
         if len(self._evicted) > self._max_evicted:
-            self._evicted.popitem(last=False)
+            self._evicted.clear()
+            self._are_all_named, self._loaded = False, {}
 
     def _forget_anchor(self, name: bytes) -> None:
         label = ScopePrefix(name[:SCOPE_PREFIX_LENGTH])
@@ -280,7 +285,7 @@ class InsertionStore:
                 is_read = store.is_available
             is_complete = is_complete and is_read
             for anchor, key, value in zip(batch, keys, values, strict=True):
-                self._evicted.pop(label + anchor, None)
+                self._evicted.discard(label + anchor)
                 if value is not None:
                     self._merge_from_store(tenant, label + anchor, self._decode_value(tenant, key, value, anchor))
                 elif not is_read:
