@@ -9,14 +9,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from accordion.accounting.holdout import Holdout
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config.load import build
 from accordion.model.http import Inbound
+from accordion.model.insertions import RecallInsertion
 from accordion.pipeline.request import PassthroughRequest
 from accordion.providers.models.windows import ModelWindows
+from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline.test_context_edits import CLEAR, message, translated
@@ -107,6 +110,20 @@ async def test_a_short_request_is_counted_first(words: int):
     setup, _ = build_setup()
     out, _ = await setup.ask(CHAT, body(words))
     assert (header(out, SOURCE), header(out, "x-accordion-tokens")) == (None, str(words + STRUCTURE))
+
+
+async def test_a_long_request_into_which_another_worker_put_something_is_counted_first():
+    """As in a sub-agent that read artifacts of other agents, before anything was compacted."""
+    store = InMemoryStore()
+    first, second = (PipelineSetup(store=store, windows=FakeWindows()) for _ in range(2))
+    sent = body(LONG, {"role": "assistant", "content": "one two"}, {"role": "user", "content": "three"})
+    measured = await first.measure(CHAT, sent)
+    recalled = json.dumps({"role": "user", "content": "what was recalled"}).encode()
+    recall = RecallInsertion(measured.conversation.chain[-2], recalled, 0.0, ())
+    assert await first.builder.insertion_store.add(measured.ref, recall, first.clock.monotonic())
+    of_agent, composer = replace(measured, can_read_artifacts=False), second.forward.reader.measurer.composer
+    assert await composer.is_estimable(measured, measured.history, check_store=True)
+    assert not await composer.is_estimable(of_agent, of_agent.history, check_store=True)
 
 
 async def test_a_request_that_is_to_be_compacted_now_is_counted_first():

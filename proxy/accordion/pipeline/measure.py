@@ -147,7 +147,8 @@ class Measurer(msgspec.Struct, frozen=True):
             )
         if request.session_match.base_node is not None:
             self.composer.add_sums(request.session_match.base_node.sums)
-        return await self._estimate(measured, history) or await self._count(measured, history, may_be_stale)
+        estimated = await self._estimate(measured, history, may_be_stale)
+        return estimated or await self._count(measured, history, may_be_stale)
 
     async def _count(
         self, request: MeasuredRequest, history: CompactedConversation, check_store: bool
@@ -155,7 +156,9 @@ class Measurer(msgspec.Struct, frozen=True):
         counted = await self.composer.compose(request, history, check_store=check_store)
         return replace(counted, decision=self.decide(counted))
 
-    async def _estimate(self, request: MeasuredRequest, history: CompactedConversation) -> MeasuredRequest | None:
+    async def _estimate(
+        self, request: MeasuredRequest, history: CompactedConversation, check_store: bool
+    ) -> MeasuredRequest | None:
         """Returns the request with estimated tokens if it passes even with the most tokens that it may have.
 
         It is then counted while the provider works. Returns None if it must be counted first: near a threshold (half of
@@ -163,7 +166,7 @@ class Measurer(msgspec.Struct, frozen=True):
         """
         if not self.can_estimate or len(request.decoded_body) < ESTIMATED_FROM:
             return None
-        if not await self.composer.is_estimable(request, history):
+        if not await self.composer.is_estimable(request, history, check_store=check_store):
             return None
         estimates, size = self.composer.estimate(request, history), len(request.decoded_body)
         is_quick = size <= _MAX_ESTIMATED_INLINE and len(history.conversation.messages) <= _MAX_MESSAGES_INLINE
@@ -358,7 +361,9 @@ class RequestComposer(msgspec.Struct, frozen=True):
         for each in sums:
             self.token_meter.add_sum(each.chain, each.rules, TokenSum(each.text, each.media))
 
-    async def is_estimable(self, request: MeasuredRequest, history: CompactedConversation) -> bool:
+    async def is_estimable(
+        self, request: MeasuredRequest, history: CompactedConversation, *, check_store: bool
+    ) -> bool:
         """Returns whether the list is forwarded as it came, and counting it would take long.
 
         Not so if a token decides about more than the thresholds (in a count that the client asks for, in context edits,
@@ -372,7 +377,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
             return False
         if not self.token_meter.is_estimable(history.conversation, request.actual_model):
             return False
-        composed, _ = await self._insert(request, history, check_store=False, with_insertions=True)
+        composed, _ = await self._insert(request, history, check_store=check_store, with_insertions=True)
         return composed is history
 
     def estimate(self, request: Measured, history: CompactedConversation) -> Iterator[tuple[Measured, Measured]]:
