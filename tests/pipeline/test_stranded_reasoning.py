@@ -214,14 +214,18 @@ async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(head
     assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
 
 
-async def test_lone_reasoning_is_left_out_of_a_compacted_list():
-    """Its read-backs could not be looked up, and the store is there again when the provider refuses the list."""
-    world = PipelineSetup(store=Counting(), windows=FakeWindows(2_000))
-    items = [user("Look.")]
+async def compacted_with_lone_reasoning() -> tuple[PipelineSetup, list[Any]]:
+    """A compacted conversation, and its list with reasoning whose read-backs are not known."""
+    world, items = PipelineSetup(store=Counting(), windows=FakeWindows(2_000)), [user("Look.")]
     for at in range(12):
         items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
         await sent(world, items, AUTO)
-    items = [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
+    return world, [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
+
+
+async def test_lone_reasoning_is_left_out_of_a_compacted_list():
+    """Its read-backs could not be looked up, and the store is there again when the provider refuses the list."""
+    world, items = await compacted_with_lone_reasoning()
     world.upstream.answers = [refusal(ALONE), FakeReply(pieces=(b'{"id": "resp_1"}',))]
     out, _ = await world.ask(RESPONSES, body(items, {}), AUTO)
     first, second = (json.loads(each.body)["input"] for each in world.upstream.requests[-2:])
@@ -232,12 +236,7 @@ async def test_lone_reasoning_is_left_out_of_a_compacted_list():
 
 async def test_lone_reasoning_that_was_refused_stays_out_of_the_rounds_that_follow():
     """The model reads back in its answer to the list without it."""
-    world = PipelineSetup(store=Counting(), windows=FakeWindows(2_000))
-    items = [user("Look.")]
-    for at in range(12):
-        items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
-        await sent(world, items, AUTO)
-    items = [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
+    world, items = await compacted_with_lone_reasoning()
     replies = [
         {"id": "r1", "status": "completed", "output": [ASKED]},
         {"id": "r2", "status": "completed", "output": [SAID]},
