@@ -7,9 +7,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -174,18 +174,10 @@ def run(
 
     Options come before the command; all that follows the command belongs to it.
     """
-    from accordion.cli.agents import AgentError  # noqa: PLC0415  # see above
-    from accordion.cli.run import RunOptions  # noqa: PLC0415
+    from accordion.cli.run import RunOptions  # noqa: PLC0415  # see above
     from accordion.cli.run import run as run_agent  # noqa: PLC0415
 
-    try:
-        code = run_agent(command, RunOptions(config, port, observe))
-    except AgentError as error:
-        typer.secho(f"accordion run: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(error.status) from None
-    except ConfigError as error:
-        raise config_error(error) from None
-    raise typer.Exit(code)
+    _exit_with("run", lambda: run_agent(command, RunOptions(config, port, observe)))
 
 
 @app.command()
@@ -199,13 +191,19 @@ def demo(
     ] = False,
 ) -> None:
     """Show what Accordion does with a scripted agent, without a key: nothing leaves the machine or stays behind."""
+    from accordion.cli.demo import demo as show  # noqa: PLC0415  # see above
+
+    _exit_with("demo", lambda: show(port, is_opening=opens, is_ending=ends))
+
+
+def _exit_with(command: str, run_it: Callable[[], int]) -> NoReturn:
+    """Exits with the code that the function returns, or with that of its error, which is printed."""
     from accordion.cli.agents import AgentError  # noqa: PLC0415  # see above
-    from accordion.cli.demo import demo as show  # noqa: PLC0415
 
     try:
-        code = show(port, is_opening=opens, is_ending=ends)
+        code = run_it()
     except AgentError as error:
-        typer.secho(f"accordion demo: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"accordion {command}: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(error.status) from None
     except ConfigError as error:
         raise config_error(error) from None
