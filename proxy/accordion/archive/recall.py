@@ -2,10 +2,11 @@
 
 Theory of operation. A client sends its whole history with every request, so all that a compaction took out is at hand:
 nothing is read from a store here. `recall_index` lists the passages that left the window and the words of each, once
-for each compaction. For each request, `ArtifactRecaller.find_excerpt` takes the names in the newest turn
-(`_find_names`), keeps those that passages hold and that are not in view (`NameLookup`, `RecallView`), chooses the
-passages to quote (`QuoteChoice`), and quotes the lines around the names (`recall_quotes`). A standing instruction of
-the user that no message in view states any more (`Rule`) is quoted too, when the turn is about its subject.
+for each compaction: behind the response, and for the first turn only the words of that turn. For each request,
+`ArtifactRecaller.find_excerpt` takes the names in the newest turn (`_find_names`), keeps those that passages hold and
+that are not in view (`NameLookup`, `VisibleTexts`), chooses the passages to quote (`QuoteChoice`), and quotes the lines
+around the names (`recall_quotes`). A standing instruction of the user that no message in view states any more (`Rule`)
+is quoted too, when the turn is about its subject.
 
 The insertions package places the excerpt in the request, and keeps it there.
 """
@@ -75,8 +76,8 @@ class Excerpt(msgspec.Struct, frozen=True):
 class ArtifactRecaller:
     """Finds and writes excerpts. Safe to use from threads.
 
-    Caches, within `capacity` bytes, the index of each compaction, the instructions that it left out, and the texts of
-    the messages in view.
+    Caches, within `capacity` bytes, the index of each compaction, the instructions that it left out, and the words in
+    view.
     """
 
     def __init__(
