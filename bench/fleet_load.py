@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench import conversations, processes
 from bench.client import Connection, connect
+from bench.hop_load import BEHIND
 from bench.texts import Texts
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 MODEL: Final = "fleet"
 """Nobody knows it, so its window is the one that fleet.yaml assumes."""
 TEAMS: Final = 12
-BEHIND: Final = 1.5
-"""Seconds until what is written behind requests is written."""
 
 
 @dataclass
@@ -34,7 +33,6 @@ class Session:
     conversation: conversations.Conversation
     sessions: set[str] = field(default_factory=set)
     """The sessions that its requests were taken for: one, if nothing is wrong."""
-    proxies: set[int] = field(default_factory=set)
     compactions: int = 0
     turns_until_compacted: int = 0
     body: bytes = b""
@@ -52,8 +50,6 @@ async def work(job: Job) -> dict[str, Any]:
     ]
     waiting, counts = agents[::-1], Counter[str]()
     before = processes.cpu_seconds(job.pids)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
 
     async def serve() -> None:
         connections = [await connect(port) for port, _ in job.targets]
@@ -63,20 +59,15 @@ async def work(job: Job) -> dict[str, Any]:
             connection.close()
 
     await asyncio.gather(*(serve() for _ in range(min(job.concurrency, job.count))))
-    seconds = loop.time() - began
     await asyncio.sleep(BEHIND)
     cpu = processes.cpu_seconds(job.pids) - before
     compacted = [each for each in agents if each.compactions]
     return {
         **{name: counts[name] for name in ("turns", "failed")},
-        "sessions": len(agents),
-        "visits": sum(len(each.proxies) for each in agents),
         "compactions": sum(each.compactions for each in agents),
-        "compacted_turns": sum(each.length for each in compacted),
         "until_compacted": min((each.turns_until_compacted for each in compacted), default=0),
         "split": sum(len(each.sessions) > 1 for each in agents),
         "cpu_ms": 1000 * cpu / max(1, counts["turns"]),
-        "seconds": seconds,
         # Some of the compacted conversations, to be compared with their transcripts.
         "bodies": [
             [sorted(each.sessions), each.key, each.body.decode()] for each in compacted[:: len(compacted) // 8 + 1]
@@ -96,7 +87,6 @@ async def _play(
         agent.conversation.grow(job.step)
         agent.body = agent.conversation.body()
         reply = await connections[at].ask(path, agent.body, header)
-        agent.proxies.add(at)
         agent.sessions.add(reply.session)
         counts["turns"] += 1
         counts["failed"] += not reply.ok

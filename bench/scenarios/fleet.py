@@ -18,6 +18,7 @@ from typing import Any
 
 from bench import fleet_load, load, servers
 from bench.cluster_usage import FIGURES, Usage, memory_by_kind, read_usage
+from bench.hop_load import BEHIND
 from bench.load import Job
 from bench.report import Table
 from bench.run_settings import RunSettings
@@ -125,13 +126,13 @@ def carry_out(setting: RunSettings, plan: Plan) -> Outcome:
         servers.get(upstream, "/_mode", {"read_every": READ_EVERY})
         with _proxies(setting, upstream, cluster, plan.proxies) as running:
             # What a start leaves to be written is not counted.
-            time.sleep(fleet_load.BEHIND)
+            time.sleep(BEHIND)
             for name, lengths, hops in _phases(plan):
                 if name in plan.phases:
                     _measure(setting, plan, outcome, name, cluster, upstream, running, lengths, hops)
         if more := [name for name in PHASES[MIXED:] if name in plan.phases]:
             with _proxies(setting, upstream, cluster, 2 * plan.proxies) as running:
-                time.sleep(fleet_load.BEHIND)
+                time.sleep(BEHIND)
                 lengths = fleet_load.lengths(random.Random(plan.seed), 2 * plan.sessions, plan.longest)
                 for name in more:
                     _measure(setting, plan, outcome, name, cluster, upstream, running, lengths, True)

@@ -15,7 +15,7 @@ from bench.load import Job
 from bench.report import Table
 from bench.run_settings import RunSettings, medians
 from bench.servers import ACCORDION, Server
-from tests.valkey import running_cluster, running_valkey
+from tests.valkey import running_valkey
 
 COUNT = 4
 """Workers of one proxy, or proxies with one worker each."""
@@ -78,12 +78,9 @@ def store_url(store: str, folder: Path) -> Iterator[str]:
     """The address of a store with its files in `folder`."""
     if store == "SQLite":
         yield f"sqlite:///{folder}/accordion.db"
-    elif store == "Valkey":
+    else:
         with running_valkey(folder) as server:
             yield server.url
-    else:
-        with running_cluster(folder) as cluster:
-            yield cluster.url
 
 
 def hop_job(setting: RunSettings, running: list[Server], name: str, number: int) -> Job:
