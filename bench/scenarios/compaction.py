@@ -122,7 +122,7 @@ def _first(setting: RunSettings) -> Table:
     for kind, (path, body) in kinds.items():
         with _serving_interpreter():
             rounds = [
-                asyncio.run(first_compactions.compact_first(path, body, is_timed=True))[0]
+                asyncio.run(first_compactions.compact_first(path, body))
                 for _ in range(setting.fewer(setting.rounds, 1))
             ]
         row = medians(rounds)
