@@ -44,13 +44,13 @@ class Job:
     step: int = 4096
     moving_breakpoint: bool = False
     every: float = 1.0
-    """Seconds between two large requests beside the small ones."""
+    """Seconds between two large requests beside the small ones; for `fleet`, of an agent between two turns."""
     folder: str = ""
     """Where the server keeps its files; for `soak`."""
     shape: str = ""
     """The name of the body that is sent beside small requests; for `beside_large`."""
     targets: list[list[int]] = field(default_factory=list)
-    """Of each worker its port and its process id; for `hops`."""
+    """Of each worker its port and its process id; for `hops`, and for `fleet`, which needs the ports only."""
     lengths: list[int] = field(default_factory=list)
     """Turns of the conversations, in order; for `fleet`."""
     teams: int = 1

@@ -1,4 +1,5 @@
-"""The upstream's answers as ready-made bytes: JSON and server-sent events, both protocols."""
+"""The upstream's answers as ready-made bytes: JSON of Chat Completions, Messages and Responses, and server-sent events
+of the first two."""
 
 from __future__ import annotations
 
