@@ -403,11 +403,10 @@ _VIEW_BYTES: Final = 700
 class RecallView(msgspec.Struct, frozen=True):
     """The words in view in front of a turn, so that nothing of them is recalled.
 
-    In view are the system prompt and the list entries that belong to it, whose hash is `preamble`, and `count`
-    messages, of which the last has the chain key `last`. `words` are those of the system prompt (number 0), of its
-    entries, and of the first `indexed` messages. `later_calls` has the arguments of the calls in each message after
-    these, since to decode them takes time. All other texts are those of the request: with a copy here, an idle
-    conversation would take as much memory as an active one. `size` is in bytes.
+    In view are the system prompt, whose hash is `preamble`, and `count` messages, of which the last has the chain key
+    `last`. `words` are those of the system prompt (number 0) and of the first `indexed` messages. `later_calls` has the
+    arguments of the calls in each message after these, since to decode them takes time. All other texts are those of
+    the request: with a copy here, an idle conversation would take as much memory as an active one. `size` is in bytes.
     """
 
     preamble: int
@@ -420,7 +419,7 @@ class RecallView(msgspec.Struct, frozen=True):
 
     def is_prefix_of(self, client: Conversation, keys: Sequence[bytes]) -> bool:
         """Whether a list with these chain keys begins with this view."""
-        if self.preamble != hash((client.preamble, client.lead)) or self.count > len(keys):
+        if self.preamble != hash(client.preamble) or self.count > len(keys):
             return False
         return self.count == 0 or keys[self.count - 1] == self.last
 
@@ -439,10 +438,10 @@ class RecallView(msgspec.Struct, frozen=True):
 
 def build_view(client: Conversation, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
     """Returns the view of these messages, whose chain keys are `keys`, after the client's system prompt."""
-    parts = (client.preamble, *[entry.parts for entry in (*client.lead, *messages)])
+    parts = (client.preamble, *[message.parts for message in messages])
     words = WordIndex(set().union(*map(words_in, map(readable_text, each))) for each in parts)
-    last, preamble = keys[-1] if keys else b"", hash((client.preamble, client.lead))
-    return RecallView(preamble, len(messages), last, words, len(messages), (), _VIEW_BYTES + words.size)
+    last = keys[-1] if keys else b""
+    return RecallView(hash(client.preamble), len(messages), last, words, len(messages), (), _VIEW_BYTES + words.size)
 
 
 class VisibleTexts:
@@ -452,8 +451,7 @@ class VisibleTexts:
         self, view: RecallView, client: Conversation, messages: Sequence[Message], newest: Sequence[Sequence[Part]]
     ) -> None:
         self._view, self._newest, self._preamble = view, newest, client.preamble
-        self._entries = (*client.lead, *messages[: view.count])
-        self._indexed = len(client.lead) + view.indexed
+        self._messages = messages[: view.count]
 
     def contains(self, name: TurnName) -> bool:
         """Whether a name is in view."""
@@ -470,24 +468,24 @@ class VisibleTexts:
     @cached_property
     def results(self) -> set[str]:
         """The texts of all results."""
-        parts = (*[entry.parts for entry in self._entries], *self._newest)
+        parts = (*[message.parts for message in self._messages], *self._newest)
         return set(chain.from_iterable(map(_result_texts, parts)))
 
     def _indexed_texts(self, number: int) -> Iterable[str]:
-        return map(readable_text, self._entries[number - 1].parts if number else self._preamble)
+        return map(readable_text, self._messages[number - 1].parts if number else self._preamble)
 
     @cached_property
     def _later(self) -> Sequence[Sequence[str]]:
         """The texts of each message without an index."""
-        later = zip(self._entries[self._indexed :], self._view.later_calls, strict=True)
+        later = zip(self._messages[self._view.indexed :], self._view.later_calls, strict=True)
         return [
-            *[[*_read_others(entry.parts), *calls] for entry, calls in later],
+            *[[*_read_others(message.parts), *calls] for message, calls in later],
             *[[*map(readable_text, parts)] for parts in self._newest],
         ]
 
     @cached_property
     def _all(self) -> Sequence[str]:
-        indexed = map(self._indexed_texts, range(self._indexed + 1))
+        indexed = map(self._indexed_texts, range(self._view.indexed + 1))
         return [*chain.from_iterable(indexed), *chain.from_iterable(self._later)]
 
 
