@@ -22,4 +22,6 @@ def retained_bytes(*roots: object) -> int:
         size = sys.getsizeof(each)
         total += -(-size // _ALLOCATION) * _ALLOCATION + (_ALLOCATION if size > _SMALL else 0)
         waiting += gc.get_referents(each)
+        if isinstance(each, dict):  # of a dictionary whose keys are all strings, Python names only the values
+            waiting += each
     return total

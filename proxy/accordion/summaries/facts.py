@@ -250,6 +250,8 @@ _MAX_WORD_LENGTH: Final = 200
 """Characters. Anything longer is encoded data, not a word."""
 _WORD_CLASS_SIZE: Final = 200
 """Bytes of a cached word besides its letters."""
+_PLAIN_WORD_SIZE: Final = 110
+"""The same for a word that is plain language, which has no class of its own."""
 _MAX_WORDS: Final = 4_000
 _MAX_LINKS: Final = 500
 _HEAD, _TAIL = 160_000, 80_000
@@ -325,7 +327,7 @@ class WordClassifier(dict[str, WordClass]):
         if len(word) > _MAX_WORD_LENGTH:
             return _PLAIN_WORD
         word_class = _classify(word)
-        size = _WORD_CLASS_SIZE + 2 * len(word)
+        size = _PLAIN_WORD_SIZE + len(word) if word_class is _PLAIN_WORD else _WORD_CLASS_SIZE + 2 * len(word)
         if self._size + size > self._capacity:
             self.clear()
             self._size = 0
@@ -389,7 +391,9 @@ def _classify(raw: str) -> WordClass:
     if "@" in word:
         return ("id", (word,)) if "." in word else _PLAIN_WORD
     names = _find_identifiers(word)
-    return "", (word,) if names and "." in word and _FILE.fullmatch(word) else names
+    if not names:
+        return _PLAIN_WORD
+    return "", (word,) if "." in word and _FILE.fullmatch(word) else names
 
 
 def _classify_path(word: str) -> WordClass:
