@@ -4,16 +4,21 @@ A sentence does not depend on the problem's position in the list, so that the pr
 with those of the client's own list: clients send odd lists that providers accept. Only parts and roles are read, each
 once.
 
-Calls and results are paired by order, never by a set of ids: an id that is used again is another pair.
+Calls and results are paired by order, never by a set of ids: an id that is used again is another pair. Gemini's are
+paired by their names and their number: an id may be missing on either side.
 
 Sources: the providers' own error texts ("An assistant message with 'tool_calls' must be followed by tool messages
 responding to each 'tool_call_id'", "No tool output problems for function call …", "`tool_use` ids were problems without
 `tool_result` blocks immediately after", "reasoning … was provided without its required following item", "The final
-block in an assistant message cannot be `thinking`", "text content blocks must contain non-whitespace text").
+block in an assistant message cannot be `thinking`", "text content blocks must contain non-whitespace text", "Please
+ensure that function response turn comes immediately after a function call turn", "Please ensure that the number of
+function response parts is equal to the number of function call parts of the function call turn", "Unable to submit
+request because it must include at least one parts field"), and Gemini's guide "Function calling".
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Opaque, Reasoning, Role, Text, ToolCall, ToolResult
@@ -183,3 +188,51 @@ def _check_first_speaker(messages: Sequence[Message], ignored: Iterable[Role]) -
 
 def _describe_stray_result(call_id: str) -> str:
     return f"The result of the call {call_id} answers no call before it."
+
+
+# -- Gemini ------------------------------------------------------------------------------------------------------------
+
+
+def find_gemini_problems(messages: Sequence[Message]) -> list[str]:
+    """Checks a list of contents. Contents of one role in a row are one turn."""
+    problems = [] if not messages or messages[0].role != "assistant" else [FIRST]
+    open_calls, is_model_before = Counter[str](), False
+    for index, message in enumerate(messages):
+        is_model = message.role == "assistant"
+        if is_model and not is_model_before:
+            problems += _describe_unanswered(open_calls)
+            open_calls = Counter()
+        is_model_before = is_model
+        if message.role == "other":
+            problems.append(UNKNOWN)
+        _check_gemini_content(message, index + 1 == len(messages), problems)
+        _pair_gemini_calls(message, open_calls, problems)
+        if not is_model and not message.has_tool_result:
+            problems += _describe_unanswered(open_calls)
+            open_calls = Counter()
+    if messages and messages[-1].role != "assistant":
+        problems += _describe_unanswered(open_calls)
+    return problems
+
+
+def _check_gemini_content(message: Message, is_last: bool, problems: list[str]) -> None:
+    if message.role != "assistant":
+        problems += [] if message.parts else [EMPTY]
+    elif not is_last and _REASONING_ONLY.issuperset(map(type, message.parts)):
+        problems.append(SILENT)
+
+
+def _pair_gemini_calls(message: Message, open_calls: Counter[str], problems: list[str]) -> None:
+    """Opens the calls of a content, and closes those that its results answer."""
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            open_calls[part.call_id] += 1
+        elif isinstance(part, ToolResult):
+            if open_calls[part.call_id] > 0:
+                open_calls[part.call_id] -= 1
+            else:
+                problems.append(_describe_stray_result(part.call_id))
+
+
+def _describe_unanswered(open_calls: Counter[str]) -> Iterable[str]:
+    return [f"The call {call_id} is not answered." for call_id in open_calls.elements()]

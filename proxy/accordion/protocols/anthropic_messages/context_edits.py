@@ -24,7 +24,7 @@ from accordion.model.context_edits import (
     ThinkingClearing,
     ToolUseClearing,
 )
-from accordion.protocols.anthropic_messages import writing
+from accordion.protocols.anthropic_messages import message_json
 from accordion.protocols.compaction_blocks import (
     TOKEN_PREFIX,
     ContextEditProtocol,
@@ -99,7 +99,7 @@ class MessagesContextEdits(ContextEditProtocol):
                     rest = _rest_behind(entries, index, blocks[at + 1 :])
                     return _join(_without_repeated(opened.entries, rest), rest), opened.artifacts
                 if reads_foreign and (text := as_string(block.get("content"))):
-                    return _join([writing.text_message(text)], _rest_behind(entries, index, blocks[at + 1 :])), ()
+                    return _join([message_json.text_message(text)], _rest_behind(entries, index, blocks[at + 1 :])), ()
         if not reads_foreign:
             return None
         others = _without_blocks(entries)
@@ -217,7 +217,7 @@ def _without_repeated(own: Sequence[bytes], rest: Sequence[bytes]) -> list[bytes
 def _join(own: Sequence[bytes], rest: Sequence[bytes]) -> list[bytes]:
     """Joins a block's messages with the ones behind it. Two messages of the user at the seam become one."""
     if own and rest and _is_user(own[-1]) and _is_user(rest[0]):
-        return [*own[:-1], *writing.join_messages([own[-1], rest[0]], {0}), *rest[1:]]
+        return [*own[:-1], *message_json.join_messages([own[-1], rest[0]], {0}), *rest[1:]]
     return [*own, *rest]
 
 

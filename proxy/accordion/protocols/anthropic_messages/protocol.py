@@ -2,9 +2,9 @@
 
 Theory of operation. A request has the system prompt in `system` and a list `messages` in which user and assistant
 alternate. A message is a string or a list of content blocks: text, media, thinking, calls, and results, which come
-first in the user message after their calls. blocks.py reads blocks into parts and writing.py edits them. Cache
-breakpoints (`cache_control`) are explicit, so `with_breakpoint` sets them. Responses are parsed in response.py; the
-artifact tool is in tools.py.
+first in the user message after their calls. message_json.py reads blocks into parts and edits them. Cache breakpoints
+(`cache_control`) are explicit, so `with_breakpoint` sets them. Responses are parsed in response.py; the artifact tool
+is in tools.py.
 
 Source: the type files of the anthropic SDK (`anthropic/types`, `anthropic/types/beta`).
 """
@@ -16,9 +16,9 @@ from typing import Any
 
 from accordion.model.conversation import Message, Part, ProviderState
 from accordion.model.errors import AccordionError, ContextOverflow, ThreadNotFound
-from accordion.protocols.anthropic_messages import writing
-from accordion.protocols.anthropic_messages.blocks import read_parts
+from accordion.protocols.anthropic_messages import message_json
 from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
+from accordion.protocols.anthropic_messages.message_json import read_parts
 from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.json_values import (
@@ -123,19 +123,19 @@ class AnthropicMessages(WireProtocol):
 
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the message with parts changed; None if only thinking is left."""
-        return writing.edit_message(message, changes)
+        return message_json.edit_message(message, changes)
 
     def text_message(self, text: str) -> bytes:
         """Returns `{"role": "user", "content": [{"type": "text", "text": text}]}`."""
-        return writing.text_message(text)
+        return message_json.text_message(text)
 
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Merges the proxy's own blocks with the user messages beside them."""
-        return writing.join_messages(wires, own_positions)
+        return message_json.join_messages(wires, own_positions)
 
     def with_breakpoint(self, wire: bytes) -> bytes:
         """Sets `cache_control` on the last block that may carry it."""
-        return writing.with_breakpoint(wire)
+        return message_json.with_breakpoint(wire)
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that results start the user message after their calls, that nothing is empty, and the user is

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from accordion.model.records import Usage
-from accordion.protocols.anthropic_messages.blocks import CALLS, HOSTED
+from accordion.protocols.anthropic_messages.message_json import CALLS, HOSTED
 from accordion.protocols.json_spans import NULL, fields_of, object_of
 from accordion.protocols.json_values import arguments_text, as_count, as_list, as_mapping, as_string, encode
 from accordion.protocols.message_keys import decode_json

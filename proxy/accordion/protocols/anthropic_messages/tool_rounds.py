@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accordion.model.records import Usage
-from accordion.protocols.anthropic_messages.blocks import CALLS
+from accordion.protocols.anthropic_messages.message_json import CALLS
 from accordion.protocols.anthropic_messages.response import (
     INPUT_COUNTS,
     DeltaPattern,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.protocols.anthropic_messages import writing
+from accordion.protocols.anthropic_messages import message_json
 from accordion.protocols.anthropic_messages.tool_rounds import MessagesToolDocument, MessagesToolStream
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode
@@ -134,7 +134,7 @@ def _set_breakpoint(wires: Sequence[bytes], cache_control: bytes) -> list[bytes]
     """Sets this `cache_control` on the last block of the messages that may carry one."""
     marked = list(wires)
     for position in range(len(marked) - 1, -1, -1):
-        message = writing.with_breakpoint(marked[position])
+        message = message_json.with_breakpoint(marked[position])
         if message == marked[position]:
             continue
         fields, original_blocks = fields_of(message), items_of(fields_of(marked[position])["content"])

@@ -3,8 +3,8 @@
 Theory of operation. A request names its model, and whether the response is streamed, in its path. It has the system
 prompt in `system` and a list `messages` in which user and assistant alternate. A message has a role and a list of
 blocks, each an object with one field that names its type: text, media, reasoning, calls, and results, which come in the
-user message after their calls. Cache points are blocks of their own. blocks.py reads blocks into parts and writing.py
-edits them. Responses are parsed in response.py; the artifact tool is in tools.py.
+user message after their calls. Cache points are blocks of their own. message_json.py reads blocks into parts and edits
+them. Responses are parsed in response.py; the artifact tool is in tools.py.
 
 Errors have the field `message` and the name of the exception in the header `x-amzn-errortype` (clouds.py).
 
@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote
 from accordion.model.conversation import Message, Part
 from accordion.model.errors import AccordionError, ContextOverflow
 from accordion.protocols.base import Endpoint, ReadMessage, TextPrompt, WireProtocol
-from accordion.protocols.bedrock_converse import writing
-from accordion.protocols.bedrock_converse.blocks import block_type, read_parts
+from accordion.protocols.bedrock_converse import message_json
+from accordion.protocols.bedrock_converse.message_json import block_type, read_parts
 from accordion.protocols.bedrock_converse.response import ConverseParser
 from accordion.protocols.bedrock_frames import exception_event, exception_name
 from accordion.protocols.json_values import (
@@ -127,15 +127,15 @@ class BedrockConverse(WireProtocol):
 
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the message with parts changed; None if only reasoning is left."""
-        return writing.edit_message(message, changes)
+        return message_json.edit_message(message, changes)
 
     def text_message(self, text: str) -> bytes:
         """Returns `{"role": "user", "content": [{"text": text}]}`."""
-        return writing.text_message(text)
+        return message_json.text_message(text)
 
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Merges the proxy's own blocks with the user messages beside them."""
-        return writing.join_messages(wires, own_positions)
+        return message_json.join_messages(wires, own_positions)
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that results start the user message after their calls, that nothing is empty, and the user is first.

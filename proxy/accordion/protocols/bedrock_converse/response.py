@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from accordion.model.records import Usage
-from accordion.protocols.bedrock_converse.blocks import block_type
+from accordion.protocols.bedrock_converse.message_json import block_type
 from accordion.protocols.json_values import arguments_text, as_count, as_list, as_mapping, as_string, to_json
 from accordion.protocols.response_parser import (
     END,

@@ -27,7 +27,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from accordion.protocols.artifact_placeholders import PlaceholderScanner, find_placeholders, replace_placeholders
-from accordion.protocols.bedrock_converse.blocks import block_type
+from accordion.protocols.bedrock_converse.message_json import block_type
 from accordion.protocols.bedrock_converse.response import DONE, content_of, read_usage, sum_usage, write_event
 from accordion.protocols.json_values import arguments_text, as_count, as_mapping, as_string, from_json, to_json
 from accordion.protocols.response_parser import BOUND

@@ -4,8 +4,8 @@ Theory of operation. A request names its model, and whether the response is stre
 prompt in `systemInstruction` and a list `contents`, in which user and model alternate. A content has a role and a list
 of parts: text, media, thoughts, calls, and results, which come in the user content directly after their calls, as many
 as the calls. A thought signature belongs to the part that carries it; newer models refuse a turn in which the first
-call of a step has lost its signature. parts.py reads parts and writing.py edits them. Responses are parsed in
-response.py; the artifact tool is in tools.py.
+call of a step has lost its signature. message_json.py reads parts and edits them. Responses are parsed in response.py;
+the artifact tool is in tools.py.
 
 `cachedContent` names a beginning of the conversation that the provider keeps. Only the rest is in the request, and only
 the rest is counted and compacted.
@@ -27,10 +27,16 @@ from accordion.model.conversation import Message, Part, Role
 from accordion.model.errors import AccordionError, ContextOverflow
 from accordion.model.http import GOOGLE_KEY
 from accordion.protocols.base import Endpoint, ReadMessage, TextPrompt, WireProtocol
-from accordion.protocols.gemini import writing
-from accordion.protocols.gemini.fields import both_spellings, camel_case, dig, get
-from accordion.protocols.gemini.legality import find_gemini_problems
-from accordion.protocols.gemini.parts import is_thought, read_parts, signature_of
+from accordion.protocols.gemini import message_json
+from accordion.protocols.gemini.message_json import (
+    both_spellings,
+    camel_case,
+    dig,
+    get,
+    is_thought,
+    read_parts,
+    signature_of,
+)
 from accordion.protocols.gemini.response import GeminiParser
 from accordion.protocols.json_spans import fields_of, is_object, list_of, object_of, remove_fields
 from accordion.protocols.json_values import (
@@ -41,6 +47,7 @@ from accordion.protocols.json_values import (
     opaque_part,
     tool_definitions,
 )
+from accordion.protocols.legality import find_gemini_problems
 from accordion.protocols.message_keys import decode_json
 from accordion.protocols.model_name import MODEL_METHOD
 
@@ -189,15 +196,15 @@ class Gemini(WireProtocol):
 
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the content with parts changed; None if only thoughts are left."""
-        return writing.edit_message(message, changes)
+        return message_json.edit_message(message, changes)
 
     def text_message(self, text: str) -> bytes:
         """Returns `{"role": "user", "parts": [{"text": text}]}`."""
-        return writing.text_message(text)
+        return message_json.text_message(text)
 
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Merges the proxy's own blocks with the user contents beside them."""
-        return writing.join_messages(wires, own_positions)
+        return message_json.join_messages(wires, own_positions)
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that calls are answered at once and one by one, that nothing is empty, and that the user is first."""

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from accordion.model.records import Usage
-from accordion.protocols.gemini.fields import dig, get
-from accordion.protocols.gemini.parts import arguments_of, call_id_of, is_thought, part_type
+from accordion.protocols.gemini.message_json import arguments_of, call_id_of, dig, get, is_thought, part_type
 from accordion.protocols.json_values import (
     as_count,
     as_list,

@@ -27,8 +27,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from accordion.protocols.artifact_placeholders import find_placeholders, replace_placeholders
-from accordion.protocols.gemini.fields import get, spelling
-from accordion.protocols.gemini.parts import arguments_of, call_id_of, is_thought, signature_of
+from accordion.protocols.gemini.message_json import arguments_of, call_id_of, get, is_thought, signature_of, spelling
 from accordion.protocols.gemini.response import (
     DONE,
     finish_reason,

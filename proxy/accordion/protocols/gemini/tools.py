@@ -11,7 +11,7 @@ from typing import Any
 
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.protocols.gemini.fields import dig, get, spelling
+from accordion.protocols.gemini.message_json import dig, get, spelling
 from accordion.protocols.gemini.tool_rounds import GeminiToolDocument, GeminiToolStream
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, items_of, list_of, object_of
 from accordion.protocols.json_values import as_list, as_string, decode_field, encode

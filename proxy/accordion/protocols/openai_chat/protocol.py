@@ -1,8 +1,8 @@
 """The OpenAI Chat Completions protocol: `POST /v1/chat/completions`.
 
 Theory of operation. A request has one list, `messages`; system and developer messages at its start are the preamble.
-`read_message` turns each message into parts (parts.py), `edit_message` and `join_messages` write messages back with as
-few changes as possible (writing.py). Responses are parsed in response.py; the artifact tool is in tools.py.
+`read_message` turns each message into parts, `edit_message` and `join_messages` write messages back with as few changes
+as possible (message_json.py). Responses are parsed in response.py; the artifact tool is in tools.py.
 
 Source: the type files of the openai SDK (`openai/types/chat`), and what compatible servers add to them
 (`reasoning_content` of DeepSeek and vLLM, `reasoning` and `reasoning_details` of OpenRouter,
@@ -29,8 +29,8 @@ from accordion.protocols.json_values import (
 )
 from accordion.protocols.legality import find_chat_problems
 from accordion.protocols.message_keys import canonical_object, canonical_text_message, decode_json
-from accordion.protocols.openai_chat import writing
-from accordion.protocols.openai_chat.parts import read_calls, read_parts, read_reasoning, read_refusal_and_audio
+from accordion.protocols.openai_chat import message_json
+from accordion.protocols.openai_chat.message_json import read_calls, read_parts, read_reasoning, read_refusal_and_audio
 from accordion.protocols.openai_chat.response import ChatParser
 
 
@@ -100,15 +100,15 @@ class OpenAIChat(WireProtocol):
 
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the message with parts changed; None if only reasoning is left."""
-        return writing.edit_message(message, changes)
+        return message_json.edit_message(message, changes)
 
     def text_message(self, text: str) -> bytes:
         """Returns `{"role": "user", "content": text}`."""
-        return writing.text_message(text)
+        return message_json.text_message(text)
 
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Merges the proxy's own blocks with the user messages beside them."""
-        return writing.join_messages(wires, own_positions)
+        return message_json.join_messages(wires, own_positions)
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that results directly follow their calls, every call is answered, and the user is first."""

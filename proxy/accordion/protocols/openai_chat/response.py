@@ -23,7 +23,7 @@ from accordion.model.conversation import ToolCall
 from accordion.model.records import Usage
 from accordion.protocols.json_values import COUNTS, as_count, as_list, as_mapping, as_string, from_json, to_json
 from accordion.protocols.message_keys import parse_number
-from accordion.protocols.openai_chat.parts import read_calls
+from accordion.protocols.openai_chat.message_json import read_calls
 from accordion.protocols.response_parser import (
     END,
     CallPiece,

@@ -31,7 +31,7 @@ from accordion.protocols.artifact_placeholders import (
 )
 from accordion.protocols.json_values import arguments_text, as_list, as_mapping, as_string, encode, from_json, to_json
 from accordion.protocols.message_keys import decode_json
-from accordion.protocols.openai_chat.parts import BLOCKS, read_parts
+from accordion.protocols.openai_chat.message_json import BLOCKS, read_parts
 from accordion.protocols.openai_chat.response import event_data, find_usage, is_done, read_chunk, write_event
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, event_end

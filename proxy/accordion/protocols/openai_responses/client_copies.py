@@ -20,7 +20,7 @@ from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.protocols.artifact_placeholders import find_placeholders
 from accordion.protocols.json_spans import fields_of, object_of, remove_fields
 from accordion.protocols.json_values import as_string
-from accordion.protocols.openai_responses.items import CALLS, read_item
+from accordion.protocols.openai_responses.message_json import CALLS, read_item
 from accordion.protocols.openai_responses.response import decode_object
 from accordion.protocols.openai_responses.tool_rounds import with_arguments
 
@@ -125,7 +125,7 @@ def _find_dropped(items: Sequence[_ProviderItem], matches: Mapping[int, int]) ->
 
 def _find_unsupported(items: Sequence[_ProviderItem], dropped_indexes: set[int]) -> set[int]:
     """Finds the items that followed dropped reasoning: by an item's id the provider knows its reasoning, and rejects
-    the item without it (`writing.join_messages`)."""
+    the item without it (`message_json.join_messages`)."""
     unsupported, reasoning = set[int](), -1
     for index, item in enumerate(items):
         if item.kind == "reasoning":

@@ -37,7 +37,7 @@ from accordion.protocols.compaction_blocks import (
 )
 from accordion.protocols.json_spans import fields_of, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, from_json, to_json
-from accordion.protocols.openai_responses.items import read_content
+from accordion.protocols.openai_responses.message_json import read_content
 from accordion.protocols.openai_responses.response import ENDS, OPENINGS, ResponsesEvent, split_object
 from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import list_field

@@ -1,8 +1,8 @@
 """The OpenAI Responses protocol: `POST /v1/responses`.
 
 Theory of operation. A request has a list of items, `input` (or one string), and the system prompt in `instructions`. An
-item is a message, a call, a call's output or reasoning; items.py reads it into parts and writing.py edits it. A request
-may continue a stored response (`previous_response_id`, `conversation`), whose items it does not repeat. Responses are
+item is a message, a call, a call's output or reasoning; message_json.py reads it into parts and edits it. A request may
+continue a stored response (`previous_response_id`, `conversation`), whose items it does not repeat. Responses are
 parsed in response.py; the artifact tool is in tools.py.
 
 Besides the equivalences in message_keys.py, the canonical form omits the `id` of an item that has its content: a
@@ -35,9 +35,9 @@ from accordion.protocols.json_values import (
 )
 from accordion.protocols.legality import find_responses_problems
 from accordion.protocols.message_keys import canonical_object, decode_json
-from accordion.protocols.openai_responses import writing
+from accordion.protocols.openai_responses import message_json
 from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
-from accordion.protocols.openai_responses.items import read_content, read_item
+from accordion.protocols.openai_responses.message_json import read_content, read_item
 from accordion.protocols.openai_responses.response import ResponsesParser
 
 # A name quoted within a text is escaped there, so it cannot match.
@@ -173,15 +173,15 @@ class OpenAIResponses(WireProtocol):
 
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the item with parts changed. Reasoning and hosted calls can only be removed as a whole."""
-        return writing.edit_message(message, changes)
+        return message_json.edit_message(message, changes)
 
     def text_message(self, text: str) -> bytes:
         """Returns a user's `message` item with one `input_text`."""
-        return writing.text_message(text)
+        return message_json.text_message(text)
 
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Returns the items, a plain string as a message, and without ids that refer to removed reasoning."""
-        return writing.join_messages(wires)
+        return message_json.join_messages(wires)
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that outputs and calls are paired, and that reasoning comes with the item that follows it."""

@@ -36,7 +36,7 @@ from accordion.protocols.json_values import (
     from_json,
     to_json,
 )
-from accordion.protocols.openai_responses.items import CALLS, is_hosted_call, read_call
+from accordion.protocols.openai_responses.message_json import CALLS, is_hosted_call, read_call
 from accordion.protocols.response_parser import (
     END,
     RESPONSE_START,

@@ -34,7 +34,7 @@ from accordion.protocols.artifact_placeholders import (
 )
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode, to_json
-from accordion.protocols.openai_responses.items import CALLS, read_call, read_item
+from accordion.protocols.openai_responses.message_json import CALLS, read_call, read_item
 from accordion.protocols.openai_responses.response import (
     ARGUMENTS_START,
     DELTA,

@@ -1,14 +1,16 @@
-"""Writes Chat Completions messages: edits one, creates one, joins neighbours.
+"""The JSON of Chat Completions messages: reads it into parts, and writes edited, new and joined messages. Source: as
+for protocol.py.
 
-It walks a message in the order in which protocol.py reads it: reasoning, content, refusal, audio, calls.
+The writer walks a message in the order in which it is read: reasoning, content, refusal, audio, calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from accordion.model.conversation import Message
+from accordion.model.conversation import Media, Message, Part, Reasoning, Text, ToolCall
 from accordion.protocols.json_spans import (
     NULL,
     fields_of,
@@ -20,13 +22,132 @@ from accordion.protocols.json_spans import (
     object_of,
     remove_fields,
 )
-from accordion.protocols.json_values import as_list, as_mapping, as_string, encode, role_of
+from accordion.protocols.json_values import (
+    Inner,
+    arguments_text,
+    as_list,
+    as_mapping,
+    as_string,
+    audio_media,
+    encode,
+    file_media,
+    opaque_part,
+    role_of,
+    text_parts,
+    url_media,
+)
 from accordion.protocols.json_writing import PartChanges, ValueChange, arguments_object, edit_part, join_blocks
-from accordion.protocols.message_keys import decode_json
-from accordion.protocols.openai_chat import parts
+from accordion.protocols.message_keys import TEXT_TYPES, decode_json
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_parts(content: Any) -> Iterable[Inner]:
+    """Reads a message's content: a string, a list of parts, or nothing."""
+    if type(content) is str:
+        return (Text(content),) if content else ()
+    if type(content) is list:
+        return [part for entry in content for part in read_part(entry)]
+    return () if content is None else (opaque_part(content),)
+
+
+def read_part(entry: Any) -> Iterable[Inner]:
+    """Reads one entry of a content list."""
+    if type(entry) is str:
+        return text_parts(entry)
+    kind = as_string(as_mapping(entry).get("type"))
+    if kind in TEXT_TYPES:
+        return text_parts(entry.get("text"))
+    reader = _PARTS.get(kind)
+    return (reader(entry),) if reader is not None else (opaque_part(entry),)
+
+
+def _image(part: dict[str, Any]) -> Inner:
+    image = part.get("image_url")
+    url, detail = (image.get("url"), image.get("detail")) if type(image) is dict else (image, part.get("detail"))
+    return url_media("image", url, detail)
+
+
+def _video(part: dict[str, Any]) -> Inner:
+    return url_media("video", as_mapping(part.get("video_url")).get("url"))
+
+
+def _audio_url(part: dict[str, Any]) -> Inner:
+    return url_media("audio", as_mapping(part.get("audio_url")).get("url"))
+
+
+def _audio(part: dict[str, Any]) -> Inner:
+    return audio_media(part.get("input_audio"))
+
+
+def _file(part: dict[str, Any]) -> Inner:
+    file = as_mapping(part.get("file"))
+    return file_media(file.get("file_data"), file.get("filename"))
+
+
+def _refusal(part: dict[str, Any]) -> Inner:
+    return Text(as_string(part.get("refusal")))
+
+
+def _thinking(part: dict[str, Any]) -> Inner:
+    return Reasoning(as_string(part.get("thinking")), len(as_string(part.get("signature"))))
+
+
+_PARTS: dict[str, Callable[[dict[str, Any]], Inner]] = {
+    "image_url": _image,
+    "video_url": _video,
+    "audio_url": _audio_url,
+    "input_audio": _audio,
+    "file": _file,
+    "refusal": _refusal,
+    "thinking": _thinking,
+}
+
+
+BLOCKS = ("reasoning_details", "thinking_blocks")
+"""Fields with lists of reasoning blocks, OpenRouter's and LiteLLM's. A stream sends them in pieces, by `index`."""
+
+
+def read_reasoning(entry: dict[str, Any]) -> Iterable[Part]:
+    """Reads the reasoning that servers add to an assistant message: a text under one of two names, and the same in
+    blocks, some of them encrypted or signed."""
+    text = as_string(entry.get("reasoning_content")) or as_string(entry.get("reasoning"))
+    blocks = [as_mapping(block) for name in BLOCKS for block in as_list(entry.get(name))]
+    if not text:
+        texts = (as_string(block.get(name)) for block in blocks for name in ("text", "summary", "thinking"))
+        text = "\n".join(filter(None, texts))
+    encrypted_size = sum(len(as_string(block.get(name))) for block in blocks for name in ("data", "signature"))
+    return (Reasoning(text, encrypted_size),) if text or encrypted_size else ()
+
+
+def read_refusal_and_audio(entry: dict[str, Any]) -> Iterable[Part]:
+    """Reads a refusal, and the audio of an earlier response, which the provider stores under its id."""
+    yield from text_parts(entry.get("refusal"))
+    if entry.get("audio"):
+        yield Media("audio")
+
+
+def read_calls(entry: dict[str, Any]) -> Iterable[Part]:
+    """Reads an assistant message's calls: one part for each entry of `tool_calls`, then the legacy call."""
+    for call in as_list(entry.get("tool_calls")):
+        custom = as_mapping(call).get("custom")
+        function = custom if type(custom) is dict else as_mapping(as_mapping(call).get("function"))
+        if not function:
+            yield opaque_part(call, "tool_call")
+            continue
+        arguments = function.get("input") if custom else function.get("arguments")
+        yield ToolCall(as_string(call.get("id")), as_string(function.get("name")), arguments_text(arguments))
+    legacy = entry.get("function_call")
+    if type(legacy) is dict:
+        name = as_string(legacy.get("name"))
+        yield ToolCall(name, name, arguments_text(legacy.get("arguments")))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
 
 # The same reasoning under the names of several servers: it is removed as a whole.
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+_REASONING_FIELDS = ("reasoning_content", "reasoning", *BLOCKS)
 _RESULT_HEADING = b'"[What follows is what the tool returned.]"'
 
 
@@ -114,7 +235,7 @@ def _edit_result(fields: dict[str, bytes], part_changes: PartChanges) -> None:
 
 
 def _edit_reasoning(entry: dict[str, object], fields: dict[str, bytes], part_changes: PartChanges) -> None:
-    change = part_changes.take(len(tuple(parts.read_reasoning(entry))))
+    change = part_changes.take(len(tuple(read_reasoning(entry))))
     if change is not None:
         change.require_removal("reasoning")
         remove_fields(fields, *_REASONING_FIELDS)
@@ -123,13 +244,11 @@ def _edit_reasoning(entry: dict[str, object], fields: dict[str, bytes], part_cha
 def _edit_content(fields: dict[str, bytes], part_changes: PartChanges) -> None:
     content = fields.get("content", NULL)
     if not is_list(content):
-        change = part_changes.take(len(tuple(parts.read_parts(decode_json(content)))))
+        change = part_changes.take(len(tuple(read_parts(decode_json(content)))))
         if change is not None:
             fields["content"] = NULL if change.text is None else encode(change.text)
         return
-    fields["content"] = (
-        part_changes.edit_each(content, parts.read_part, partial(edit_part, text_type=b'"text"')) or NULL
-    )
+    fields["content"] = part_changes.edit_each(content, read_part, partial(edit_part, text_type=b'"text"')) or NULL
 
 
 def _text(text: str) -> dict[str, bytes]:
@@ -163,7 +282,7 @@ def _edit_calls(entry: dict[str, object], fields: dict[str, bytes], part_changes
     """Edits `tool_calls`, one part for each entry, then the legacy call. The field is removed with its last call."""
     if as_list(entry.get("tool_calls")):
         calls = part_changes.edit_each(
-            fields["tool_calls"], lambda call: parts.read_calls({"tool_calls": [call]}), _edit_call
+            fields["tool_calls"], lambda call: read_calls({"tool_calls": [call]}), _edit_call
         )
         if calls is None:
             remove_fields(fields, "tool_calls")
