@@ -23,7 +23,7 @@ from accordion.model.tenant import ConversationRef
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import PassthroughRequest
 from accordion.protocols.content_encoding import Decoder
-from accordion.protocols.openai_responses.stored_responses import rewrite_document, rewrite_events
+from accordion.protocols.openai_responses.tool_rounds import rewrite_document, rewrite_events
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer
 from accordion.sessions.prefix_nodes import PrefixNode

@@ -13,6 +13,10 @@ Theory of operation of the stream. Each event has a sequence number and, if it i
 - `response.completed` and the other end events are kept back (`_end`). `continue_response` drops the end event, and the
   numbers continue; `close` writes it, with the items and the usage of all rounds.
 
+The provider stores under the id of the last round only that round: a response object, or the events of its stream
+(`GET /responses/{id}`, with `stream=true`). `rewrite_document` and `rewrite_events` put the others before it, so that
+the client gets the same response again.
+
 Source: the type files of the openai SDK (`openai/types/responses/*_event.py`).
 """
 
@@ -25,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.artifact_placeholders import (
     PlaceholderScanner,
     find_placeholders,
@@ -570,3 +575,62 @@ class ResponsesToolDocument(ToolLoopDocument):
             is_client_call = entry.get("type") == "function_call" and not is_own_call(entry, self._tool)
             if is_client_call and type(entry.get("arguments")) is str:
                 yield entry
+
+
+# -- stored responses --------------------------------------------------------------------------------------------------
+
+
+def rewrite_document(raw: bytes, client_id: str, insertions: Sequence[ToolRoundInsertion]) -> bytes:
+    """Returns the response object under the client's id, with the items of the earlier rounds, without own calls.
+
+    The rounds are those of the insertion that ends with the object's items; without one the object keeps only its own.
+    The same bytes where it is no response object.
+    """
+    fields = split_object(raw)
+    return object_of(_rewrite_fields(fields, client_id, insertions)) if "id" in fields else raw
+
+
+def rewrite_events(block: bytes, client_id: str, insertions: Sequence[ToolRoundInsertion]) -> bytes:
+    """Rewrites the response objects in whole events of a stream; the events' numbers stay."""
+    return b"".join(
+        _rewrite_event(piece, client_id, insertions) if b'"response"' in piece else piece
+        for piece in split_events(block)
+    )
+
+
+def _rewrite_event(raw: bytes, client_id: str, insertions: Sequence[ToolRoundInsertion]) -> bytes:
+    event = ResponsesEvent(raw)
+    response = event.fields.get("response", NULL)
+    if not is_object(response):
+        return raw
+    return event.with_fields({"response": object_of(_rewrite_fields(split_object(response), client_id, insertions))})
+
+
+def _rewrite_fields(
+    fields: dict[str, bytes], client_id: str, insertions: Sequence[ToolRoundInsertion]
+) -> dict[str, bytes]:
+    fields = {**fields, "id": to_json(client_id)}
+    output = list_field(fields, "output")
+    insertion = next((one_round for one_round in insertions if _ends_with(one_round, output)), None)
+    if insertion is None or not is_list(fields.get("output", NULL)):
+        return fields
+    answered_ids = {decode_object(wire).get("call_id") for one_round in insertion.rounds for wire in one_round.results}
+    earlier_items = [wire for one_round in insertion.rounds[:-1] for wire in one_round.response]
+    items = [(decode_object(wire), wire) for wire in (*earlier_items, *output)]
+    names = {as_string(entry.get("name")) for entry, _ in items if entry.get("call_id") in answered_ids}
+    for name in names:
+        fields = without_own_tool(fields, name)
+        items = [(entry, wire) for entry, wire in items if not is_own_call(entry, name)]
+    return {**fields, "output": list_of(wire for _, wire in items)}
+
+
+def _ends_with(insertion: ToolRoundInsertion, output: Sequence[bytes]) -> bool:
+    """Whether the last round of an insertion has these items."""
+    items = insertion.rounds[-1].response if insertion.rounds else ()
+    return bool(items) and list(map(_item_name, map(decode_object, items))) == list(
+        map(_item_name, map(decode_object, output))
+    )
+
+
+def _item_name(entry: dict[str, Any]) -> str:
+    return as_string(entry.get("id")) or as_string(entry.get("call_id"))
