@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
-from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
 from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
 from accordion.server.event_loop import LoopTasks
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore

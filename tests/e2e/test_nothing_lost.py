@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from accordion.archive.reader import ReadRequest
 from accordion.archive.tool_calls import ReadContext
-from accordion.model.artifact_tool import ArtifactToolCall
 from accordion.model.tenant import TenantScope
+from accordion.protocols.tool_loop import ArtifactToolCall
 from tests.compaction.compactor_setup import with_long_results
 from tests.fakes import FakeWindows
 from tests.histories import PROTOCOL_NAMES, History, Json, ProtocolName, body, histories

@@ -11,7 +11,7 @@ from accordion.accounting.key_limits import KeyLimits
 from accordion.model.ports import Route
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.pipeline.context_edit_reader import MissingFeatures
-from accordion.protocols.compaction_blocks import TOKEN_PREFIX
+from accordion.protocols.context_edits import TOKEN_PREFIX
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
 from tests.pipeline_setup import MESSAGES, RESPONSES, PipelineSetup, header

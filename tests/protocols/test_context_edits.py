@@ -9,7 +9,10 @@ from typing import Any
 import anthropic
 import pytest
 
-from accordion.model.context_edits import (
+from accordion.model.errors import BadRequest
+from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
+from accordion.protocols.context_edits import (
+    TOKEN_PREFIX,
     ClearedContent,
     CompactionBlock,
     ContextEdits,
@@ -19,9 +22,6 @@ from accordion.model.context_edits import (
     ThinkingClearing,
     ToolUseClearing,
 )
-from accordion.model.errors import BadRequest
-from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
-from accordion.protocols.compaction_blocks import TOKEN_PREFIX
 from accordion.protocols.json_spans import fields_of
 from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
 from tests.sdks import anthropic_sdk, openai_sdk

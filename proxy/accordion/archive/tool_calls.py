@@ -20,12 +20,12 @@ from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.archive.loaded_artifact import LoadedArtifact, MessageParser, find_calls, load_artifact, resolve_path
 from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_page, value_at
-from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
 from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import InvalidPath, StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Tasks
 from accordion.model.tenant import TenantScope
+from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
 
 NAME: Final = "read_artifact"
 OTHER_NAME: Final = "accordion_read_artifact"

@@ -12,10 +12,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import msgspec
 
 from accordion.archive.sealing import SEALED
-from accordion.model.context_edits import OpenedBlock
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.protocols.compaction_blocks import TOKEN_PREFIX
+from accordion.protocols.context_edits import TOKEN_PREFIX, OpenedBlock
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _MAX_BYTES = 64 * 2**20

@@ -17,12 +17,11 @@ from functools import partial
 import msgspec
 
 from accordion.model.cache import BoundedCache, count_entry
-from accordion.model.context_edits import ContextEdits, RequestedSummary
 from accordion.model.ports import Route, Sealer
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.block_tokens import open_token
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.compaction_blocks import TOKEN_BYTES
+from accordion.protocols.context_edits import TOKEN_BYTES, ContextEdits, RequestedSummary
 from accordion.protocols.json_spans import fields_of, is_list, items_of, list_of, object_of
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 

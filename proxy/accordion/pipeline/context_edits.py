@@ -21,14 +21,6 @@ from msgspec.structs import replace
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.strategies.context_edits import build_clearing, can_clear, find_cleared_content
 from accordion.model.budget import Decision
-from accordion.model.context_edits import (
-    ClearedContent,
-    CompactionBlock,
-    ContextEdits,
-    ContextReport,
-    OpenedBlock,
-    RequestedSummary,
-)
 from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import BadRequest
 from accordion.model.http import CompleteResponse
@@ -38,8 +30,17 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import COMPACT_PATH
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
-from accordion.protocols.compaction_blocks import ListCompactionProtocol, ReportWriter
 from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.context_edits import (
+    ClearedContent,
+    CompactionBlock,
+    ContextEdits,
+    ContextReport,
+    ListCompactionProtocol,
+    OpenedBlock,
+    ReportWriter,
+    RequestedSummary,
+)
 from accordion.protocols.json_writing import without_breakpoints
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer

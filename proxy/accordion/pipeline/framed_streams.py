@@ -11,8 +11,7 @@ from contextlib import aclosing
 
 from accordion.model.ports import Headers, UpstreamResponse
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding
-from accordion.protocols.bedrock_frames import BedrockFrames
-from accordion.protocols.event_frames import MEDIA_TYPE
+from accordion.protocols.bedrock_frames import MEDIA_TYPE, BedrockFrames
 
 _EVENTS = "text/event-stream"
 

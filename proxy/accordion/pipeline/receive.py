@@ -22,8 +22,8 @@ from accordion.pipeline.request import PassthroughRequest, ReceivedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.clouds import open_frames, unread_reason
-from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.content_encoding import decode_body
+from accordion.protocols.context_edits import TOKEN_BYTES
 from accordion.protocols.model_name import model_in_body, model_in_target
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.sessions.client_metadata import read_client_metadata

@@ -25,7 +25,6 @@ from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
 from accordion.model.budget import Decision, HoldoutGroup, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
-from accordion.model.context_edits import ContextEdits, ContextReport
 from accordion.model.conversation import Conversation, ProviderState
 from accordion.model.http import Inbound
 from accordion.model.ports import Route
@@ -34,6 +33,7 @@ from accordion.model.tenant import ConversationRef
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.bedrock_frames import BedrockFrames
+from accordion.protocols.context_edits import ContextEdits, ContextReport
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
 from accordion.delegation.branch_access import BranchViewer
 from accordion.insertions.store import InsertionStore
-from accordion.model.artifact_tool import ArtifactToolCall, ArtifactToolResult
 from accordion.model.conversation import ToolResult
 from accordion.model.errors import UpstreamDisconnected
 from accordion.model.http import CompleteResponse
@@ -40,7 +39,13 @@ from accordion.protocols.json_spans import fields_of, items_of, list_of, object_
 from accordion.protocols.json_values import to_json
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer
-from accordion.protocols.tool_loop import ArtifactToolProtocol, ObservedRound, repair_utf8
+from accordion.protocols.tool_loop import (
+    ArtifactToolCall,
+    ArtifactToolProtocol,
+    ArtifactToolResult,
+    ObservedRound,
+    repair_utf8,
+)
 
 _log = logging.getLogger("accordion")
 

@@ -18,7 +18,7 @@ from accordion.model.conversation import Conversation, Message, Part, ProviderSt
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
 from accordion.model.ports import Family, Headers
-from accordion.protocols.compaction_blocks import ContextEditProtocol
+from accordion.protocols.context_edits import ContextEditProtocol
 from accordion.protocols.json_values import encode, find_error
 from accordion.protocols.message_keys import count_breakpoints
 from accordion.protocols.response_observer import ResponseObserver

@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.records import Usage
@@ -44,15 +43,39 @@ from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, 
 from accordion.protocols.json_values import HOSTED, as_count, as_mapping, from_json, to_json
 from accordion.protocols.response_parser import BOUND
 
-__all__ = [
-    "ArtifactPlaceholder",
-    "ArtifactToolCall",
-    "ArtifactToolProtocol",
-    "ArtifactToolResult",
-    "ObservedRound",
-    "ToolDefinition",
-    "ToolLoopResponse",
-]
+
+class ToolDefinition(msgspec.Struct, frozen=True):
+    """The definition that is sent to the model. `schema` is the JSON schema of the arguments, as JSON."""
+
+    name: str
+    description: str
+    schema: bytes
+
+
+class ArtifactToolCall(msgspec.Struct, frozen=True):
+    """The model's call of the artifact tool. `arguments` is the model's text, which may be invalid JSON."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ArtifactToolResult(msgspec.Struct, frozen=True):
+    """The artifact tool's answer to a call."""
+
+    call_id: str
+    text: str
+    error: bool = False
+
+
+class ArtifactPlaceholder(msgspec.Struct, frozen=True):
+    """A reference in the arguments of a call of the client's own tool, in place of an artifact's text.
+
+    The model writes `{"$artifact": "art_…", "path": "$.x"}`. An empty `path` means the whole artifact.
+    """
+
+    artifact: str
+    path: str = ""
 
 
 class ObservedRound(msgspec.Struct, frozen=True):

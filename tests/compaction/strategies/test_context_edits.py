@@ -8,9 +8,9 @@ from accordion.compaction.plan_state import PlanState
 from accordion.compaction.planner import Planner
 from accordion.compaction.strategies.base import NO_ARGUMENTS, Strategy, StrategyView
 from accordion.compaction.strategies.context_edits import ClearThinking, ClearToolUses
-from accordion.model.context_edits import ThinkingClearing, ToolUseClearing
 from accordion.model.conversation import Reasoning, Text
 from accordion.model.plan import Drop, PlanStep, Replace
+from accordion.protocols.context_edits import ThinkingClearing, ToolUseClearing
 from tests.compaction.view_samples import (
     assistant_message,
     call_and_result,

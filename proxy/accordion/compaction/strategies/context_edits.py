@@ -18,9 +18,9 @@ from accordion.compaction.strategies.base import (
 from accordion.compaction.strategies.steps import is_earlier_replacement, replace_with_reference
 from accordion.model.boundaries import PartPosition
 from accordion.model.compaction import CompactedConversation
-from accordion.model.context_edits import ClearedContent, ContextEdits, ThinkingClearing, ToolUseClearing
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, Replace
+from accordion.protocols.context_edits import ClearedContent, ContextEdits, ThinkingClearing, ToolUseClearing
 
 _MAX_REFERENCE = 1_000
 """Maximum number of characters of a reference."""

@@ -16,20 +16,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accordion.model.context_edits import (
+from accordion.protocols.anthropic_messages import message_json
+from accordion.protocols.context_edits import (
+    TOKEN_PREFIX,
     CompactionBlock,
+    ContextEditProtocol,
     ContextEdits,
     ContextReport,
+    OpenToken,
+    ReportWriter,
     RequestedSummary,
     ThinkingClearing,
     ToolUseClearing,
-)
-from accordion.protocols.anthropic_messages import message_json
-from accordion.protocols.compaction_blocks import (
-    TOKEN_PREFIX,
-    ContextEditProtocol,
-    OpenToken,
-    ReportWriter,
     response_id,
 )
 from accordion.protocols.json_spans import fields_of, is_object, list_of, object_of

@@ -18,20 +18,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accordion.model.context_edits import (
+from accordion.model.errors import BadRequest
+from accordion.protocols.context_edits import (
+    TOKEN_BYTES,
+    TOKEN_PREFIX,
     CompactionBlock,
     ContextEdits,
     ContextReport,
-    OpenedBlock,
-    RequestedSummary,
-)
-from accordion.model.errors import BadRequest
-from accordion.protocols.compaction_blocks import (
-    TOKEN_BYTES,
-    TOKEN_PREFIX,
     ListCompactionProtocol,
+    OpenedBlock,
     OpenToken,
     ReportWriter,
+    RequestedSummary,
     block_id,
     response_id,
 )

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.protocols.bedrock_frames import InvokeFrames
-from accordion.protocols.event_frames import Frame, FrameBuffer, read_frame, write_frame
+from accordion.protocols.bedrock_frames import Frame, FrameBuffer, InvokeFrames, read_frame, write_frame
 from tests import frames
 from tests.loopback import split
 
