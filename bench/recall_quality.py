@@ -28,7 +28,7 @@ from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.composition.compaction_builder import find_rules
 from accordion.config import Settings
 from accordion.config.settings import RecallConfig
-from accordion.insertions.composition_cache import compose_once
+from accordion.insertions.composer import compose_once
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound

@@ -17,7 +17,7 @@ from accordion.archive.archive_entries import scan_entries
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
 from accordion.compaction.rendering import RequestRenderer
-from accordion.insertions.composition_cache import CompositionCache, compose_once
+from accordion.insertions.composer import CompositionCache, compose_once
 from accordion.insertions.store import InsertionStore, StoredInsertions, decode, encode, is_insertion_key
 from accordion.model.compaction import (
     CompactedConversation,

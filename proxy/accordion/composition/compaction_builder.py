@@ -31,8 +31,7 @@ from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache, divide_compaction_cache
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
-from accordion.insertions.composer import InsertionComposer
-from accordion.insertions.composition_cache import CompositionCache
+from accordion.insertions.composer import CompositionCache, InsertionComposer
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Summarizer, Tasks, TokenCounter

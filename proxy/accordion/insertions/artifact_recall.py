@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from accordion.archive.recall import ArtifactRecaller, Excerpt
-from accordion.insertions.composition_cache import CompositionCache
+from accordion.insertions.composer import CompositionCache
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import RecallInsertion

@@ -1,7 +1,7 @@
 """Compares the forwarded history, with insertions, to the one that compactions are planned on, without them.
 
-A compaction drops the insertions after messages that it covers (composition_cache.py). So a plan counts each insertion
-with the message that it stands before, or that it replaces.
+A compaction drops the insertions after messages that it covers (composer.py). So a plan counts each insertion with the
+message that it stands before, or that it replaces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The store of insertions: tool rounds and recalls that were sent once, and must be sent with every later request.
 
 Like compactions they are found by content: by the chain key of the client message after which they stand, the anchor.
-`composition_cache.py` puts them in place.
+`composer.py` puts them in place.
 """
 
 from __future__ import annotations
