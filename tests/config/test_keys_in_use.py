@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.composition import Application, rules_by_model
 from accordion.composition.tables import build_windows
 from accordion.config import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings, find_hints
 from accordion.config.load import build

@@ -25,7 +25,7 @@ OF_NO_TENANT = {
     "sessions/prefix_index.py build_writes",
     "delegation/erasure.py forget_nodes",
     # What is learned of a model. The owner, with the tenant, is the name.
-    "accounting/learned_sync.py _put",
+    "accounting/calibration.py _put",
     # The name is a proxy key's id, which is that of the tenant.
     "accounting/key_limits.py _take_number",
     "accounting/key_limits.py count",

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from accordion.accounting.calibration import LearnedLimits
 from accordion.accounting.holdout import Holdout
-from accordion.accounting.learned_limits import LearnedLimits
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config.load import build
 from accordion.model.http import Inbound

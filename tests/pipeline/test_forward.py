@@ -9,7 +9,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.accounting.ledger import EXCHANGES
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Family, Route

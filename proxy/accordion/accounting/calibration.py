@@ -1,4 +1,5 @@
-"""Learns from the usage that providers report: corrections of token counts, and how long responses are.
+"""Learns from providers' responses: corrections of token counts, how long responses are, and limits of windows; and
+shares what was learned between workers.
 
 A correction is the ratio of reported to counted input tokens, a plain number. Each model at each upstream has one, the
 median of the latest few reports. Each session has its own: it starts from the model's and moves half-way to each
@@ -6,10 +7,16 @@ report. One odd report (a model behind a router, a cached part left out) changes
 
 Agents ask for far more output (`max_tokens`) than any response has. The space that is kept free for a response is a
 multiple of the longest one of the session and of the model's latest ones.
+
+An overflow error may name the limit of a window, or say that the requested output counts towards it (overflow.py reads
+it). `LearnedSync` stores all of this for other workers and for the next run.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
 from statistics import median
 from threading import Lock
 from typing import NamedTuple
@@ -18,6 +25,8 @@ import msgspec
 
 from accordion.model.budget import Window
 from accordion.model.cache import LONGEST_NAME, BoundedCache, count_entry
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 
 UNKNOWN = 1.0
 """The correction of a session without reports."""
@@ -190,3 +199,173 @@ def estimate_tokens(counted: int, last: ReportedCount | None, factor: float) -> 
 
 def _clamp(value: float, least: float, most: float) -> float:
     return min(most, max(least, value))
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+MAX_LIMITS = 1_024
+
+
+class LimitOwner(NamedTuple):
+    """The requests that a limit applies to; no other window is made smaller by it."""
+
+    tenant: str
+    upstream: str
+    model: str
+    long: bool
+    """Whether the request asked for a long context."""
+
+
+class LearnedLimit(NamedTuple):
+    """A limit in tokens (0: none was named), and the time when it expires, in seconds since the epoch.
+
+    `counts_output` says that the provider refuses a request whose input and requested output together exceed the
+    window.
+    """
+
+    tokens: int
+    until: float
+    counts_output: bool = False
+
+
+class LearnedLimits:
+    """The latest learned limits. `now` returns seconds since the epoch. Safe to use from several threads."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lock = Lock()
+        self._changed: dict[LimitOwner, LearnedLimit] = {}
+        self.limits: BoundedCache[LimitOwner, LearnedLimit] = BoundedCache(
+            MAX_LIMITS, count_entry, lambda owner, _: self._changed.pop(owner, None)
+        )
+
+    def get(self, owner: LimitOwner) -> int | None:
+        """Returns the limit in tokens; None if none was learned, or it has expired."""
+        limit = self._find(owner)
+        return limit.tokens or None if limit else None
+
+    def counts_output(self, owner: LimitOwner) -> bool:
+        """Whether the provider is known to count the requested output towards the window."""
+        limit = self._find(owner)
+        return limit is not None and limit.counts_output
+
+    def _find(self, owner: LimitOwner) -> LearnedLimit | None:
+        with self._lock:
+            limit = self.limits.get(owner)
+            if limit is not None and limit.until <= self._now():
+                self.limits.pop(owner)
+                return None
+        return limit
+
+    def list_limits(self, tenant: str) -> list[tuple[LimitOwner, LearnedLimit]]:
+        """Returns a tenant's limits that have not expired."""
+        with self._lock:
+            return [
+                (owner, limit)
+                for owner, limit in self.limits.items()
+                if owner.tenant == tenant and limit.tokens and limit.until > self._now()
+            ]
+
+    def learn(self, owner: LimitOwner, tokens: int, seconds: float, *, counts_output: bool = False) -> None:
+        """Learns from an overflow error; it applies for `seconds`. What it does not say stays as it was."""
+        known = self._find(owner)
+        if known is not None:
+            tokens, counts_output = tokens or known.tokens, counts_output or known.counts_output
+        limit = LearnedLimit(tokens, self._now() + seconds, counts_output)
+        with self._lock:
+            self._changed[owner] = limit
+            self.limits[owner] = limit
+
+    def restore(self, owner: LimitOwner, limit: LearnedLimit) -> None:
+        """Takes a limit of another worker or an earlier run, unless this one learned a later one."""
+        with self._lock:
+            current = self.limits.get(owner)
+            if limit.until > self._now() and (current is None or current.until < limit.until):
+                self.limits[owner] = limit
+
+    def drain_changes(self) -> dict[LimitOwner, LearnedLimit]:
+        """Returns the limits that were learned here since the last call."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+        return changed
+
+
+# -- sharing between workers -------------------------------------------------------------------------------------------
+
+
+LIMITS_COLLECTION, RATIOS_COLLECTION, OUTPUTS_COLLECTION = "learnt/limits", "learnt/ratios", "learnt/outputs"
+"""Collections. The name of a row is its owner in JSON, its value the limit, the ratios or the lengths in JSON."""
+
+_PAGE = 500
+# Longer names are not those of models. They stay in memory.
+_MAX_ROW_NAME = 512
+_OWNER_DECODER, _LIMIT_DECODER = msgspec.json.Decoder(LimitOwner), msgspec.json.Decoder(LearnedLimit)
+_MODEL_DECODER, _RATIOS_DECODER = msgspec.json.Decoder(tuple[str, str]), msgspec.json.Decoder(tuple[float, ...])
+_LENGTHS_DECODER = msgspec.json.Decoder(tuple[int, ...])
+
+
+class LearnedSync:
+    """Publishes this worker's limits and corrections, and reads those of others. A correction is stored for `retention`
+    seconds.
+
+    Limits are read again and again: else the window would depend on the worker. Corrections are read once, at the
+    start: from then on each worker has reports of its own.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        outbox: Outbox,
+        clock: Clock,
+        limits: LearnedLimits,
+        calibrations: Calibrations,
+        retention: float,
+    ) -> None:
+        self._store, self._outbox, self._clock = store, outbox, clock
+        self._limits, self._calibrations = limits, calibrations
+        self._retention = retention
+        self._has_read_ratios = False
+
+    async def poll(self) -> None:
+        """Publishes and reads; to be called about every second. Never fails."""
+        self.publish()
+        with suppress(StoreUnavailable):
+            async for name, value in self._read_rows(LIMITS_COLLECTION):
+                with suppress(msgspec.MsgspecError):
+                    self._limits.restore(_OWNER_DECODER.decode(name), _LIMIT_DECODER.decode(value))
+            if not self._has_read_ratios:
+                async for name, value in self._read_rows(RATIOS_COLLECTION):
+                    with suppress(msgspec.MsgspecError):
+                        self._calibrations.restore(_MODEL_DECODER.decode(name), _RATIOS_DECODER.decode(value))
+                async for name, value in self._read_rows(OUTPUTS_COLLECTION):
+                    with suppress(msgspec.MsgspecError):
+                        self._calibrations.restore_outputs(_MODEL_DECODER.decode(name), _LENGTHS_DECODER.decode(value))
+                self._has_read_ratios = True
+
+    def publish(self) -> None:
+        """Queues the limits and ratios that changed here; does not wait for the write."""
+        now = self._clock.now()
+        for owner, limit in self._limits.drain_changes().items():
+            if limit.until > now:
+                self._put(LIMITS_COLLECTION, owner, limit, limit.until - now)
+        for model, latest in self._calibrations.drain_changes().items():
+            self._put(RATIOS_COLLECTION, model, latest, self._retention)
+        for model, lengths in self._calibrations.drain_output_changes().items():
+            self._put(OUTPUTS_COLLECTION, model, lengths, self._retention)
+
+    def _put(self, collection: str, owner: tuple[object, ...], value: tuple[object, ...], ttl: float) -> None:
+        name = msgspec.json.encode(owner).decode()
+        if len(name) <= _MAX_ROW_NAME:
+            self._outbox.put(Key(collection, name), partial(msgspec.json.encode, value), ttl)
+
+    async def _read_rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Reads a collection, at most as many rows as fit in memory."""
+        after = ""
+        for _ in range(0, MAX_LIMITS, _PAGE):
+            page = await self._store.scan(collection, after=after, limit=_PAGE)
+            for row in page:
+                yield row
+            if len(page) < _PAGE:
+                return
+            after = page[-1][0]

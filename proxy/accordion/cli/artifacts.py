@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.archive.archive import Archive
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact

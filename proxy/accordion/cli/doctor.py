@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from accordion import __version__
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.cli.agents import INSTALL
 from accordion.cli.document_links import document_link
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url

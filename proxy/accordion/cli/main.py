@@ -503,7 +503,7 @@ _SOURCES = {"config": "from the config", "table": "from LiteLLM's table", "defau
 
 def _format_windows(settings: Settings) -> Iterator[str]:
     """Formats the window of each configured model, its source, and its triggers."""
-    from accordion.accounting.learned_limits import LearnedLimits  # noqa: PLC0415  # see above
+    from accordion.accounting.calibration import LearnedLimits  # noqa: PLC0415  # see above
     from accordion.composition.tables import build_windows  # noqa: PLC0415
 
     windows = build_windows(settings, LearnedLimits(lambda: 0.0))

@@ -18,11 +18,9 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from accordion import __version__
-from accordion.accounting.calibration import Calibrations
+from accordion.accounting.calibration import Calibrations, LearnedLimits, LearnedSync
 from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
-from accordion.accounting.learned_limits import LearnedLimits
-from accordion.accounting.learned_sync import LearnedSync
 from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.erasure_notices import CHECK_INTERVAL

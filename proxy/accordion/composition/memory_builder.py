@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.transcripts import TranscriptStore
 from accordion.composition.cache_shares import divide_cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from accordion import __version__
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.config import ModelConfig, Settings
 from accordion.model.budget import Thresholds
 from accordion.model.errors import MissingExtra

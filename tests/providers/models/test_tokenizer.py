@@ -181,7 +181,7 @@ def test_counting_works_offline_and_imports_neither_litellm_nor_a_network_client
         "def refuse(*a, **k): raise OSError('no network')\n"
         "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
         "from accordion.providers.models.tokenizer import TiktokenCounter\n"
-        "from accordion.accounting.learned_limits import LearnedLimits as Limits\n"
+        "from accordion.accounting.calibration import LearnedLimits as Limits\n"
         "from accordion.providers.models.windows import ModelWindows\n"
         "print(TiktokenCounter().count('hello world', 'o200k_base'))\n"
         "print(ModelWindows(Limits(lambda: 0.0)).window('gpt-4o').size)\n"

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.calibration import LearnedLimits
 from accordion.model.budget import Thresholds, Window
 from accordion.model.errors import ConfigError
 from accordion.providers.models.model_table import LimitPair, ModelTable, candidate_names

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from markupsafe import Markup
 
-from accordion.accounting.learned_limits import LearnedLimit, LimitOwner
+from accordion.accounting.calibration import LearnedLimit, LimitOwner
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.charts import curve_points, draw_meter, draw_small_curve
 from accordion.model.budget import TokenLimits

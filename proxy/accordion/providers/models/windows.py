@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from accordion.accounting.learned_limits import LearnedLimits, LimitOwner
+from accordion.accounting.calibration import LearnedLimits, LimitOwner
 from accordion.model.budget import Window
 from accordion.model.errors import ConfigError
 from accordion.providers.models.model_table import LONGEST_ID, ModelTable, candidate_names
