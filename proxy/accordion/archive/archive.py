@@ -22,6 +22,8 @@ from accordion.archive.artifacts import (
     Artifact,
     decode,
     encode,
+    item_key,
+    item_name,
     make_packer,
     record_keys,
     records_collection,
@@ -29,7 +31,6 @@ from accordion.archive.artifacts import (
     session_collection,
     unpack,
 )
-from accordion.archive.provider_items import item_key, item_name
 from accordion.archive.sealing import PlainSealer
 from accordion.model.cache import BoundedCache, entry_size
 from accordion.model.ports import Append, Clock, Key, KeyValueStore, Put, Sealer

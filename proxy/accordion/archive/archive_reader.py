@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import Artifact
+from accordion.archive.artifacts import Artifact, MessageParser, load_artifact, resolve_path
 from accordion.archive.erasure import ExportAndErasure
-from accordion.archive.loaded_artifact import MessageParser, load_artifact, resolve_path
 from accordion.archive.reader import ReadRequest, TextPart, read
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreUnavailable

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import make_packer
+from accordion.archive.artifacts import item_key, item_name, make_packer
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.provider_items import item_key, item_name
 from accordion.model.boundaries import is_known_to_provider_only
 from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Conversation, Message, Text

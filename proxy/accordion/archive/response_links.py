@@ -20,9 +20,8 @@ import msgspec
 from msgspec import structs
 
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import make_packer, unpack
+from accordion.archive.artifacts import make_packer, provider_key, unpack
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.provider_items import provider_key
 from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable

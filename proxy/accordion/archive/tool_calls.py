@@ -17,8 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import Artifact
-from accordion.archive.loaded_artifact import LoadedArtifact, MessageParser, find_calls, load_artifact, resolve_path
+from accordion.archive.artifacts import Artifact, LoadedArtifact, MessageParser, find_calls, load_artifact, resolve_path
 from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_page, value_at
 from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import InvalidPath, StoreUnavailable

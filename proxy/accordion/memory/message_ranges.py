@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from accordion.archive.loaded_artifact import MessageParser
+from accordion.archive.artifacts import MessageParser
 from accordion.archive.transcript_log import Transcript, system_json
 from accordion.model.conversation import Conversation, Message, Part
 from accordion.model.errors import BadRequest, NotFound
