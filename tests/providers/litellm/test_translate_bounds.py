@@ -14,8 +14,7 @@ import pytest
 from accordion.model.errors import UpstreamDisconnected, UpstreamError
 from accordion.model.ports import Route
 from accordion.providers.litellm.litellm_compat import load_litellm
-from accordion.providers.litellm.translator import LiteLLMTranslator
-from accordion.providers.litellm.worker import ResponseChannel, ResponseEnd
+from accordion.providers.litellm.translator import LiteLLMTranslator, ResponseChannel, ResponseEnd
 from tests.providers.litellm.translator_setup import KEY, PROTOCOLS, TranslatorSetup, chat, request, say
 
 
