@@ -23,7 +23,7 @@ from accordion.model.http import Inbound
 from accordion.model.ports import Route, UpstreamRequest
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, SendableRequest
 from accordion.protocols.registry import find_protocol
-from accordion.providers.http.headers import end_to_end
+from accordion.providers.http.client import end_to_end
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
 from accordion.sessions.tenants import Caller
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.providers.http.headers import HOP_BY_HOP, end_to_end, outgoing_headers
+from accordion.providers.http.client import HOP_BY_HOP, end_to_end, outgoing_headers
 
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyzABCDEF0123456789-_", min_size=1, max_size=12).map(str.encode)
 VALUE = st.binary(max_size=20).map(lambda raw: raw.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"").strip())

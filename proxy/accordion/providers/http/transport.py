@@ -3,13 +3,17 @@
 A session would parse URL and headers again, store cookies, add headers of its own and cost twice as much. Here the
 given head is written unchanged and the response is returned unchanged. `AiohttpTransport` sends a request on a
 `ProviderConnection`, an idle one of `IdleConnections` or a new one. It returns an `IncomingResponse` when the head of
-the response has arrived. When the response has ended, its connection is idle again.
+the response has arrived. When the response has ended, its connection is idle again. aiohttp's exceptions become
+httpx's, with plain words.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import select
+import socket
 import ssl as tls
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,8 +39,57 @@ from accordion.providers.http.aiohttp_compat import (
     expect_response,
     take_rest,
 )
-from accordion.providers.http.errors import describe_connect_error, to_httpx_error
 from accordion.providers.http.origin import ServerOrigin, find_origin, split_url
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def to_httpx_error(error: Exception) -> Exception:
+    """Returns the httpx error for a failure on an open connection. Other errors (of a request's body) are unchanged."""
+    if isinstance(error, httpx.HTTPError):
+        return error
+    if isinstance(error, aiohttp.SocketTimeoutError):
+        return httpx.ReadTimeout("nothing arrived within the read time-out")
+    if isinstance(error, HttpProcessingError):
+        return httpx.RemoteProtocolError("the answer is not valid HTTP, or its head is too large")
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return httpx.RemoteProtocolError("the connection was closed before the head of the reply was complete")
+    if isinstance(error, aiohttp.ClientOSError):
+        return httpx.RemoteProtocolError(f"the connection broke ({_describe_os_error(error)})")
+    if isinstance(error, aiohttp.ClientError | RuntimeError):
+        return httpx.RemoteProtocolError("the connection ended before the reply did")
+    return error
+
+
+def describe_connect_error(error: Exception) -> str:
+    """Returns why no connection could be made. The text names no address, URL or credential."""
+    prefix = "the HTTP proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
+        return "its name could not be resolved"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, tls.SSLCertVerificationError):
+        reason = error.verify_message or "the certificate is not valid"
+        return f"its certificate is not trusted: {reason}; SSL_CERT_FILE may name a file of trusted certificates"
+    if isinstance(error, tls.SSLError):
+        return f"TLS failed ({error.reason or 'no common ground'})"
+    if isinstance(error, OSError):
+        return prefix + _describe_os_error(error)
+    if isinstance(error, UnicodeError):
+        return "the name of a host is not valid"
+    return "the connection failed"
+
+
+def _describe_os_error(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "this proxy may not open any more files; raise its limit of open files (LimitNOFILE, ulimit -Hn)"
+    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else "no connection"
+
+
+# -- the transport -----------------------------------------------------------------------------------------------------
+
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110 9.2.2
 _LARGEST_COPY = 64 * 1024  # a larger body is not copied behind its head

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from accordion.providers.http.errors import describe_connect_error
+from accordion.providers.http.transport import describe_connect_error
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
