@@ -7,23 +7,39 @@ malformed step is left out, an implausible count is replaced by an estimate, and
 longer is left out. `rules.py` leaves out steps that are not legal; `PlanState` applies the others and counts them. The
 planner stops when the target is met. Nothing of the client's is changed: the plan is a list of steps, which `apply.py`
 carries out. A strategy that fails is left out.
+
+The last resort are steps before a request is refused, if nothing else brought it below the hard limit. First the oldest
+removable groups are left out. Then, if that is enough, one note replaces all removable messages, a summary included.
+Otherwise the largest results of the newest batch are sliced, then the largest parts of the opening request and of the
+task. Each step removes no more than necessary.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from math import ceil
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from accordion.compaction import last_resort
+from accordion.accounting.token_meter import MESSAGE
+from accordion.archive.references import sliced_text
 from accordion.compaction.plan_state import PlanState
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import select_for_other_limits, select_for_tokens
-from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, Strategy, StrategyView, estimate_tokens
-from accordion.model.conversation import Reasoning, Text, ToolResult
+from accordion.compaction.strategies.base import (
+    DeferredReplace,
+    ProposedStep,
+    Strategy,
+    StrategyView,
+    estimate_tokens,
+    media_parts,
+    text_of,
+)
+from accordion.compaction.strategies.steps import replace_groups_before, replace_with_reference
+from accordion.model.conversation import Message, Reasoning, Text, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize
 
 _log = logging.getLogger("accordion")
@@ -137,16 +153,16 @@ def _apply_last_resort(run: _PlanRun, pipeline: Sequence[Strategy], other_limits
     """Applies the last resort: removes the oldest groups; if that is not enough, replaces all removable messages, this
     plan's summary included, by one note; if that is not enough either, slices the largest parts."""
     limit = run.state.initial_view.limit
-    run.apply_steps(last_resort.NAME, tuple(last_resort.drop_oldest_groups(run.current_view())))
+    run.apply_steps(LAST_RESORT, tuple(_drop_oldest_groups(run.current_view())))
     if run.state.tokens <= limit:
         return run
     run_with_note = _PlanRun(run.state.initial_view)
-    run_with_note.apply_steps(last_resort.NAME, tuple(last_resort.replace_with_note(run_with_note.current_view())))
+    run_with_note.apply_steps(LAST_RESORT, tuple(_replace_with_note(run_with_note.current_view())))
     _apply_other_budgets(_run_pipeline(run_with_note, pipeline), other_limits)
     if run_with_note.state.tokens <= limit:
         return run_with_note
     # The newest batch is sliced in both cases, and a summary is worth its few tokens.
-    run.apply_steps(last_resort.NAME, tuple(last_resort.slice_largest_parts(run.current_view())), last_resort=True)
+    run.apply_steps(LAST_RESORT, tuple(_slice_largest_parts(run.current_view())), last_resort=True)
     return run
 
 
@@ -376,3 +392,83 @@ def _is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# -- the last resort ---------------------------------------------------------------------------------------------------
+
+
+LAST_RESORT = "last_resort"
+"""The name of these steps in plans and in the records of compactions."""
+
+_MIN_SLICE_TOKENS = 200
+"""Minimum number of tokens that remain of a sliced part."""
+
+_SLICE_SAFETY = 0.95
+"""Factor on the characters that would fit by a part's average tokens per character, which vary within it."""
+
+
+def _drop_oldest_groups(view: StrategyView) -> Iterator[PlanStep]:
+    """Leaves out the oldest groups, as many as necessary."""
+    excess, end = view.tokens - view.limit, 0
+    # The note in their place counts too.
+    excess += estimate_tokens("." * 250)
+    for group in view.removable_groups():
+        if excess <= 0:
+            break
+        excess -= view.count_group_tokens(group)
+        end = group[1] + 1
+    yield from replace_groups_before(view, end)
+
+
+def _replace_with_note(view: StrategyView) -> Iterator[PlanStep]:
+    """Replaces all removable messages by one note. Its tokens are counted, not estimated: here few of them matter."""
+    for step in replace_groups_before(view, len(view.slots)):
+        # Counts are cached by key.
+        note = Message(b"note/" + step.note.encode(), "user", (Text(step.note),), b"")
+        yield replace(step, budget=max(1, ceil(view.count_message(note) * view.scale) - MESSAGE))
+
+
+def _slice_largest_parts(view: StrategyView) -> Iterator[Replace]:
+    """Slices the largest reachable parts until the rest fits: first of the newest batch, last of the task."""
+    excess = view.tokens - view.limit
+    for _, negative_tokens, slot, part in sorted(_list_sliceable_parts(view)):
+        if excess <= 0:
+            return
+        tokens = -negative_tokens
+        step = _slice_part(view, slot, part, tokens, excess)
+        if step is not None:
+            excess -= tokens - step.tokens
+            yield step
+
+
+def _list_sliceable_parts(view: StrategyView) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (rank, negative tokens, slot, part) of the parts that are large enough."""
+    for index, slot in enumerate(view.slots):
+        if view.removed[index] or not view.reachable[index]:
+            continue
+        rank = {view.opening_request: 2, view.task: 3}.get(index, 0 if index >= view.newest_batch else 1)
+        for at, part in enumerate(slot.message.parts):
+            is_sliceable = isinstance(part, ToolResult) or slot.message.role == "user"
+            if (
+                is_sliceable
+                and view.is_replaceable(index, at)
+                and (tokens := view.count_part_tokens(index)[at]) > _MIN_SLICE_TOKENS
+            ):
+                yield rank, -tokens, index, at
+
+
+def _slice_part(view: StrategyView, slot: int, part: int, tokens: int, excess_tokens: int) -> Replace | None:
+    message = view.slots[slot].message
+    content = message.parts[part]
+    if media_parts(content):
+        step = replace_with_reference(view, slot, part)
+        return step if step.tokens < tokens else None
+    text, artifact = text_of(content), view.artifact_id_of(slot, part)
+    frame_tokens = estimate_tokens(sliced_text("", "", artifact, len(text)))
+    room = max(_MIN_SLICE_TOKENS, tokens - excess_tokens) - frame_tokens
+    characters = int(room * _SLICE_SAFETY * len(text) / tokens)
+    if not 0 < characters < len(text):
+        return None
+    head = characters * 2 // 3
+    tail = text[len(text) - (characters - head) :]
+    return Replace(slot, part, sliced_text(text[:head], tail, artifact, len(text) - characters), room + frame_tokens)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from accordion.accounting.overflow import WindowOverflow
 from accordion.archive.named_items import NamedItems
 from accordion.compaction.compactor import Compactor, report_compaction
-from accordion.compaction.last_resort import NAME as LAST_RESORT
+from accordion.compaction.planner import LAST_RESORT
 from accordion.compaction.policy import fits_beside_output, is_known_not_to_fit, max_tokens
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.reporting import report_holdout
