@@ -17,7 +17,7 @@ from accordion.archive.archive_entries import TENANTS_WITH_ARCHIVE
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.planner import Planner
-from accordion.compaction.record_format import encode
+from accordion.compaction.repository import encode
 from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.config import Settings
 from accordion.model import conversation as core

@@ -21,8 +21,7 @@ from accordion.compaction.background import BackgroundSummaries, PreparationLimi
 from accordion.compaction.compactor import Compactor, CompactorServices
 from accordion.compaction.planner import Planner
 from accordion.compaction.policy import PolicyOptions, decide
-from accordion.compaction.record_format import is_compaction_key
-from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.repository import CompactionRepository, is_compaction_key
 from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.compaction.strategies import build_strategy
 from accordion.compaction.summary_writers import WriterHistory

@@ -6,10 +6,9 @@ from typing import Any
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.archive_entries import scan_entries
 from accordion.archive.artifacts import ArchivedMessage, Artifact
-from accordion.compaction.record_format import with_content_id
 from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository
-from accordion.model.compaction import Compaction, CompactionEntry
+from accordion.model.compaction import Compaction, CompactionEntry, with_content_id
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Sealer

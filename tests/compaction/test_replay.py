@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from accordion.compaction.record_format import decode, encode, with_content_id
-from accordion.compaction.repository import CompactedPrefixCache, CompactionRepository
-from accordion.model.compaction import Cause, Compaction, CompactionEntry, StepRecord
+from accordion.compaction.repository import CompactedPrefixCache, CompactionRepository, decode, encode
+from accordion.model.compaction import Cause, Compaction, CompactionEntry, StepRecord, with_content_id
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key

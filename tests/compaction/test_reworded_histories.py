@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from accordion.compaction.record_format import decode, encode, with_content_id
-from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.repository import CompactionRepository, decode, encode
 from accordion.model.compaction import (
     Compaction,
     CompactionEntry,
     StepRecord,
     adapt_compaction,
+    with_content_id,
     with_forms,
 )
 from accordion.model.conversation import Conversation

@@ -18,7 +18,6 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.compaction.policy import MIN_GAIN
-from accordion.compaction.record_format import with_content_id
 from accordion.model.boundaries import (
     find_open_calls,
     find_skipped_messages,
@@ -34,6 +33,7 @@ from accordion.model.compaction import (
     StepRecord,
     append_entry,
     apply_compaction,
+    with_content_id,
     with_forms,
 )
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult

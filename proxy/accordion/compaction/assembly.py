@@ -26,9 +26,9 @@ from accordion.compaction.apply import (
     build_layout,
 )
 from accordion.compaction.planner import Planner
-from accordion.compaction.record_format import compaction_keys, form_key, memory_size, race_key
 from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent
 from accordion.compaction.reporting import utilization_for_report
+from accordion.compaction.repository import compaction_keys, form_key, memory_size, race_key
 from accordion.compaction.request import CompactionRequest
 from accordion.compaction.strategies import Strategy, select_without_summary
 from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, StrategyView, no_digest

@@ -11,7 +11,7 @@ from accordion.archive import response_links
 from accordion.archive.archive_entries import Kind
 from accordion.archive.artifacts import unpack
 from accordion.compaction import background
-from accordion.compaction.record_format import decode as decode_record
+from accordion.compaction.repository import decode as decode_record
 from accordion.insertions.store import decode as decode_insertions
 from accordion.model.compaction import Compaction, CompactionEntry
 from accordion.model.insertions import Insertion, RecallInsertion

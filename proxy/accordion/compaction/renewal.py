@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import ArchivedMessage, Artifact
-from accordion.compaction.record_format import compaction_keys, form_key
+from accordion.compaction.repository import compaction_keys, form_key
 from accordion.model.cache import BoundedCache, entry_size
 from accordion.model.compaction import Compaction, scope_prefix
 from accordion.model.conversation import Conversation

@@ -13,6 +13,9 @@ history may have the same anchor; it lies one level higher, and the uppermost le
 
 If a client sends earlier messages in another form, the chain has no anchor any more. The anchor is then found by the
 identity key of its message, and the compaction is adapted to the client's new form (`adapt_compaction`).
+
+The stored format is a version byte, then MessagePack, compressed. The id is a hash of the content, so that a damaged
+record is detected; the forms of the messages have a digest of their own (`with_content_id`).
 """
 
 from __future__ import annotations
@@ -20,26 +23,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from accordion.archive.sealing import PlainSealer
 from accordion.compaction.apply import find_new_problem
-from accordion.compaction.record_format import (
-    MAX_LEVELS,
-    compaction_key,
-    compaction_keys,
-    decode,
-    encode,
-    form_key,
-    memory_size,
-    parse_key,
-    race_key,
-    with_content_id,
-)
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import (
+    Cause,
     CompactedConversation,
     CompactedList,
     CompactedPrefix,
@@ -48,6 +41,7 @@ from accordion.model.compaction import (
     apply_prefix,
     build_prefix,
     scope_prefix,
+    with_content_id,
     without_compaction,
 )
 from accordion.model.conversation import Conversation
@@ -56,6 +50,80 @@ from accordion.model.ports import Key, KeyValueStore, Sealer
 from accordion.model.tenant import ConversationRef, ScopePrefix, TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.protocols.zstd import ZstdError, compress, decompress
+
+# -- the stored format -------------------------------------------------------------------------------------------------
+
+
+_VERSION = b"\x01"
+_MAX_UNPACKED_BYTES = 256 * 2**20
+"""No valid record unpacks to more bytes; one that claims to is damaged."""
+MAX_LEVELS = 6
+"""Maximum number of compactions at one anchor: a compacted history that is still too long is compacted again."""
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Compaction)
+
+
+def encode(compaction: Compaction) -> bytes:
+    """Encodes a compaction for the store."""
+    return _VERSION + compress(_ENCODER.encode(compaction))
+
+
+def decode(value: bytes | None) -> Compaction | None:
+    """Decodes a stored compaction; None if there is none, it is damaged, or of a later version."""
+    if value is None or value[:1] != _VERSION:
+        return None
+    try:
+        plain = decompress(value[1:], limit=_MAX_UNPACKED_BYTES)
+        compaction = _DECODER.decode(plain)
+    except (ZstdError, msgspec.MsgspecError, ValueError):
+        return None
+    checked = with_content_id(compaction)
+    return compaction if (checked.id, checked.digest) == (compaction.id, compaction.digest) else None
+
+
+def memory_size(compaction: Compaction) -> int:
+    """Estimates the bytes of a compaction in memory."""
+    entries = sum(150 + len(entry.wire or b"") for entry in compaction.entries)
+    return 1_000 + entries + 80 * len(compaction.artifacts) + 2 * len(compaction.narrative)
+
+
+@lru_cache(1_024)
+def compaction_key(label: ScopePrefix, anchor: bytes, level: int) -> Key:
+    """Returns the key of the compaction at this anchor and level; `level` others lie below it."""
+    return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")
+
+
+def is_compaction_key(key: Key) -> bool:
+    """Whether this is the key of a compaction."""
+    return key.name.startswith("fold/")
+
+
+def compaction_keys(label: ScopePrefix, anchor: bytes) -> list[Key]:
+    """Returns the keys of all levels at an anchor."""
+    return [compaction_key(label, anchor, level) for level in range(MAX_LEVELS)]
+
+
+def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
+    """Returns label, anchor and level of a key made by `compaction_key`."""
+    _, label, anchor, level = key.name.split("/")
+    return ScopePrefix(bytes.fromhex(label)), bytes.fromhex(anchor), int(level)
+
+
+def form_key(label: ScopePrefix, meaning: bytes) -> Key:
+    """Returns the key for the anchor of the newest compaction whose last covered message has this identity key."""
+    return Key("", f"form/{label.hex()}/{meaning.hex()}")
+
+
+def race_key(label: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
+    """Returns the key that workers compete for when they compact the same history for the same cause."""
+    return Key("", f"folding/{label.hex()}/{last_chain_key.hex()}/{cause}")
+
+
+# -- the repository ----------------------------------------------------------------------------------------------------
+
 
 _BATCHES = (64, 512)
 _BATCH = 1_024

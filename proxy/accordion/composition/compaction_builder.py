@@ -20,10 +20,9 @@ from accordion.compaction.assembly import build_assembler
 from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
 from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit
 from accordion.compaction.export_format import describe_value
-from accordion.compaction.record_format import is_compaction_key
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.renewal import RetentionRenewal
-from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.repository import CompactionRepository, is_compaction_key
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies import Strategy
 from accordion.compaction.summary_writers import WriterHistory

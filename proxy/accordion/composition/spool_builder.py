@@ -12,7 +12,7 @@ from accordion.model.ports import Key, KeyValueStore, Put
 from accordion.stores.spool import Spool, find_memory_folder, open_spool
 
 _ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
-"""The prefixes of essential keys (compaction/record_format.py, insertions/store.py, archive/response_links.py,
+"""The prefixes of essential keys (compaction/repository.py, insertions/store.py, archive/response_links.py,
 sessions/prefix_nodes.py)."""
 
 

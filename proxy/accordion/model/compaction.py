@@ -5,7 +5,7 @@ client's own messages, and written messages, whose bytes are stored so that they
 applied again to every later request whose chain contains the anchor (replay). `apply_compaction` and `apply_prefix` are
 the only functions that change a history.
 
-A `Compaction` is what is stored (compaction/record_format.py): the order of its fields, and of those of its entries and
+A `Compaction` is what is stored (compaction/repository.py): the order of its fields, and of those of its entries and
 steps, is the stored format.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -88,7 +89,24 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     edited_keys: tuple[bytes, ...] = ()
     """The keys of the messages that its edits were made from, in their order."""
     digest: bytes = b""
-    """A hash of these three fields (compaction/record_format.py)."""
+    """A hash of these three fields (`with_content_id`)."""
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_FORMS = ("meaning", "reasoning", "edited_keys")
+_CONTENT = attrgetter(*Compaction.__struct_fields__[1 : Compaction.__struct_fields__.index(_FORMS[0])])
+
+
+def with_content_id(compaction: Compaction) -> Compaction:
+    """Returns the compaction with its id, a hash of its content, and the digest of its forms.
+
+    The id does not cover the forms of the messages, which earlier versions do not know.
+    """
+    bare = _ENCODER.encode(("", *_CONTENT(compaction)))
+    compaction_id, digest = "f-" + hashlib.sha256(bare).hexdigest()[:24], b""
+    if any(forms := [getattr(compaction, name) for name in _FORMS]):
+        digest = hashlib.sha256(_ENCODER.encode((compaction_id, *forms))).digest()[:8]
+    return replace(compaction, id=compaction_id, digest=digest)
 
 
 class CompactedConversation(msgspec.Struct, frozen=True):

@@ -16,10 +16,9 @@ from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.archive.transcripts import TranscriptStore
-from accordion.compaction.record_format import decode, is_compaction_key, parse_key
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.reporting import is_in_force
-from accordion.compaction.repository import CompactionRepository
+from accordion.compaction.repository import CompactionRepository, decode, is_compaction_key, parse_key
 from accordion.insertions.composer import InsertionComposer
 from accordion.model.compaction import CompactedConversation, Compaction, apply_compaction, without_compaction
 from accordion.model.conversation import Conversation, Message
