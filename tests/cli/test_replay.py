@@ -7,13 +7,27 @@ import msgspec
 import pytest
 
 from accordion.cli.offline_pipeline import OfflinePipeline, OneWindow
-from accordion.cli.replay import MeasuredRequest, cacheable_share, error_spread, measure_accuracy, replay
+from accordion.cli.replay import (
+    CompactedRequest,
+    MeasuredRequest,
+    RequestSize,
+    add_up,
+    cacheable_share,
+    error_spread,
+    measure_accuracy,
+    replay,
+    replay_with_compaction,
+)
 from accordion.cli.transcripts import RecordedTranscript, TranscriptFile
 from accordion.config import Settings
-from accordion.model.budget import Window
+from accordion.config.convert import convert
+from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.model.records import CompactionOutcome
 
 OWN = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 WORDS = "the quick brown fox jumps over the lazy dog "
+WINDOW = 1_500
+LIMITS = TokenLimits(window=1_000, conversation=500, generation=750, hard=850)
 
 
 def growing_transcript(turns: int, usage: list[dict[str, Any] | None] | None = None) -> TranscriptFile:
@@ -133,3 +147,225 @@ async def test_the_shipped_transcript_fills_most_of_a_window_of_40000() -> None:
     assert any("over the hard limit" in row.decision.reason for row in rows)
     assert rows[-1].turn == sum(message["role"] == "user" for message in transcript.messages)
     assert json.loads(OWN.read_text())["model"] == rows[0].model
+
+
+async def replay_all(
+    *transcripts: TranscriptFile, window: int = WINDOW, settings: Settings | None = None
+) -> list[list[CompactedRequest]]:
+    """Runs every request of every transcript through the same pipeline."""
+    pipeline = OfflinePipeline(settings or Settings(), window)
+    try:
+        return [
+            [row async for row in replay_with_compaction(RecordedTranscript("f", line, transcript), pipeline)]
+            for line, transcript in enumerate(transcripts, 1)
+        ]
+    finally:
+        await pipeline.close()
+
+
+async def replay_one(transcript: TranscriptFile, **given: Any) -> list[CompactedRequest]:
+    (rows,) = await replay_all(transcript, **given)
+    return rows
+
+
+def build_request(**given: Any) -> CompactedRequest:
+    """A request whose outcome is stated."""
+    fields: dict[str, Any] = {
+        "number": 1,
+        "turn": 1,
+        "starts_turn": True,
+        "model": "m",
+        "session": "s",
+        "original": RequestSize(),
+        "forwarded": RequestSize(),
+        "decision": Decision("pass", "why"),
+        "limits": LIMITS,
+        "window": Window(1_000, 1_000, "config"),
+    }
+    return CompactedRequest(**(fields | given))
+
+
+def build_size(tokens: int, cached: int = 0) -> RequestSize:
+    return RequestSize(Utilization(1_000, messages=tokens), 1, cached)
+
+
+async def test_a_conversation_that_outgrows_its_window_is_folded_and_always_fits() -> None:
+    rows = await replay_one(growing_transcript(12))
+    assert sum(row.state == "folded" for row in rows) >= 2
+    assert any(row.original.tokens > WINDOW for row in rows)
+    assert all(row.forwarded.tokens < WINDOW for row in rows)
+
+
+async def test_received_tokens_equal_those_of_a_replay_without_compaction() -> None:
+    pipeline = OfflinePipeline(Settings(), WINDOW)
+    plain = [row async for row in replay(RecordedTranscript("f", 1, growing_transcript(12)), pipeline)]
+    await pipeline.close()
+    rows = await replay_one(growing_transcript(12))
+    assert [row.original.tokens for row in rows] == [row.tokens for row in plain]
+    for row, before in zip(rows, plain, strict=True):
+        assert row.original.cached == pytest.approx(before.unchanged * before.tokens, abs=1)
+
+
+async def test_before_the_first_fold_what_came_is_sent_and_afterwards_less() -> None:
+    rows = await replay_one(growing_transcript(12))
+    first = next(index for index, row in enumerate(rows) if row.state == "folded")
+    assert all(row.forwarded == row.original for row in rows[:first])
+    assert all(row.forwarded.tokens < row.original.tokens for row in rows[first:])
+    assert {row.state for row in rows[first:]} == {"folded", "replayed"}
+
+
+async def test_between_folds_each_request_begins_with_the_whole_of_the_one_before() -> None:
+    rows = await replay_one(growing_transcript(12))
+    assert rows[0].extends_previous is None
+    for before, row in pairwise(rows):
+        assert row.extends_previous is (row.state != "folded")
+        if row.extends_previous:
+            # All of it, but for what the count adds once for the answer.
+            assert row.forwarded.cached == pytest.approx(before.forwarded.tokens, abs=3)
+        else:
+            assert row.forwarded.cached < before.forwarded.tokens
+    assert not any(row.is_prefix_broken for row in rows)
+
+
+async def test_a_fold_keeps_the_generation_until_the_next_one() -> None:
+    generations = [
+        row.outcome.generation for row in await replay_one(growing_transcript(12)) if row.outcome is not None
+    ]
+    assert generations[0] == 1
+    assert all(now - before in (0, 1) for before, now in pairwise(generations))
+    assert generations[-1] >= 2
+
+
+async def test_conversations_with_the_same_opening_are_folded_apart() -> None:
+    alone, (first, second) = (
+        await replay_one(growing_transcript(12)),
+        await replay_all(growing_transcript(12), growing_transcript(12)),
+    )
+    assert [row.state for row in first] == [row.state for row in second] == [row.state for row in alone]
+    assert first[-1].session != second[-1].session
+
+
+async def test_with_compaction_off_every_request_is_sent_unchanged() -> None:
+    rows = await replay_one(growing_transcript(12), settings=settings({"compaction": {"mode": "off"}}), window=100_000)
+    assert {row.state for row in rows} == {"as it came"}
+
+
+async def test_observe_mode_sends_requests_unchanged_and_reports_the_effect() -> None:
+    rows = await replay_one(
+        growing_transcript(12), settings=settings({"compaction": {"mode": "observe"}}), window=4_000
+    )
+    assert "observed" in {row.state for row in rows}
+    assert all(row.forwarded == row.original for row in rows)
+
+
+async def test_a_request_that_fits_in_no_form_is_refused_and_not_sent() -> None:
+    rows = await replay_one(growing_transcript(2), window=100)
+    assert all(row.state == "refused" and "the 100 of the window" in row.refused for row in rows)
+    assert all(row.forwarded.tokens == 0 for row in rows)
+    assert add_up(rows).came == 0
+
+
+async def test_a_body_that_cannot_be_read_is_told_as_such() -> None:
+    messages = [{"role": "user", "content": "a\ud800b"}, {"role": "assistant", "content": "c"}]
+    (row,) = await replay_one(TranscriptFile(messages=messages))
+    assert (row.state, row.forwarded.tokens, row.limits) == ("unread", 0, None)
+
+
+async def test_a_long_system_prompt_stays_in_the_cache_when_a_fold_breaks_the_rest() -> None:
+    transcript = growing_transcript(24)
+    transcript.messages[0]["content"] = WORDS * 40
+    first, *later = [row for row in await replay_one(transcript, window=4_000) if row.state == "folded"]
+    # Tools stand before the system prompt, and the first fold brings one along.
+    assert (first.added_tool_tokens, first.forwarded.cached) == (first.tool_tokens, 0)
+    assert first.tool_tokens == first.forwarded.utilization.tools > 0
+    assert later
+    for row in later:
+        assert row.forwarded.cached >= row.forwarded.utilization.tools + row.forwarded.utilization.preamble
+        assert (row.added_tool_tokens, row.tool_tokens) == (0, first.tool_tokens)
+
+
+async def test_where_no_tool_is_offered_the_first_fold_keeps_the_system_prompt_too() -> None:
+    transcript = growing_transcript(12)
+    transcript.messages[0]["content"] = WORDS * 40
+    rows = await replay_one(transcript, window=4_000, settings=settings({"unfold": {"tool": False}}))
+    folds = [row for row in rows if row.state == "folded"]
+    assert folds
+    assert all(row.forwarded.cached >= row.forwarded.utilization.preamble for row in folds)
+    assert not any(row.tool_name or row.tool_tokens or row.added_tool_tokens for row in rows)
+
+
+async def test_the_tool_goes_along_with_every_request_from_the_first_fold_on() -> None:
+    rows = await replay_one(growing_transcript(12))
+    first = next(index for index, row in enumerate(rows) if row.state == "folded")
+    assert {row.tool_name for row in rows[first:]} == {"read_artifact"}
+    assert {row.tool_name for row in rows[:first]} == {""}
+    found, tokens = add_up(rows), rows[first].tool_tokens
+    assert (found.offered, found.tool) == (len(rows) - first, tokens * (len(rows) - first))
+
+
+async def test_the_offered_tool_does_not_reduce_what_a_strategy_removed() -> None:
+    rows = await replay_one(growing_transcript(12))
+    for row in rows:
+        if row.state == "folded" and row.outcome is not None:
+            assert row.outcome.before - sum(took for _, took in row.steps) + row.added_tool_tokens == row.outcome.after
+            assert row.outcome.after == pytest.approx(row.forwarded.tokens, abs=2)
+        else:
+            assert row.steps == ()
+    assert sum(add_up(rows).took.values()) == sum(took for row in rows for _, took in row.steps)
+
+
+async def test_the_shipped_transcript_is_folded_as_the_tour_says() -> None:
+    transcript = msgspec.json.decode(OWN.read_bytes(), type=TranscriptFile)
+    found = add_up(await replay_one(transcript, window=24_000))
+    assert found.states["folded"] >= 1
+    assert found.over > 0
+    assert (found.still_over, found.broken) == (0, ())
+    assert found.cost < 1.0
+
+
+def test_costs_are_what_is_not_cached_and_a_tenth_of_what_is() -> None:
+    assert build_size(1_000, 800).cost == pytest.approx(280)
+    rows = [
+        build_request(original=build_size(1_000, 800), forwarded=build_size(500, 0)),
+        build_request(number=2, original=build_size(1_000, 0), forwarded=build_size(100, 100)),
+    ]
+    found = add_up(rows)
+    assert (found.came, found.sent, found.came_cached, found.sent_cached) == (2_000, 600, 800, 100)
+    assert found.cost == pytest.approx((500 + 10) / (280 + 1_000))
+
+
+def test_only_folds_that_were_made_count_as_taking_something_out() -> None:
+    steps = (("stale_reasoning", 900, 800), ("summarize", 800, 300))
+    seen = [CompactionOutcome(state, steps=steps) for state in ("folded", "replayed", "observed", "folded")]
+    found = add_up(
+        build_request(number=index, original=build_size(900), forwarded=build_size(300), outcome=each)
+        for index, each in enumerate(seen)
+    )
+    assert found.took == {"stale_reasoning": 200, "summarize": 1_000}
+    assert found.states == {"folded": 2, "replayed": 1, "observed": 1}
+
+
+def test_a_beginning_that_changed_without_a_new_fold_is_named() -> None:
+    rows = [
+        build_request(number=1),
+        build_request(number=2, extends_previous=False, outcome=CompactionOutcome("folded")),
+        build_request(number=3, extends_previous=False, outcome=CompactionOutcome("replayed")),
+        build_request(number=4, extends_previous=False, outcome=CompactionOutcome("failed")),
+        build_request(number=5, extends_previous=True),
+    ]
+    assert [row.number for row in rows if row.is_prefix_broken] == [3, 4]
+    assert add_up(rows).broken == (3, 4)
+
+
+def test_an_overflow_is_counted_before_and_after_compaction() -> None:
+    rows = [
+        build_request(original=build_size(1_200), forwarded=build_size(400)),
+        build_request(original=build_size(1_300), forwarded=build_size(1_100)),
+        build_request(original=build_size(1_400), refused="it does not fit"),
+    ]
+    found = add_up(rows)
+    assert (found.over, found.still_over, found.states["refused"], found.came) == (3, 1, 1, 2_500)
+
+
+def settings(tree: dict[str, Any]) -> Settings:
+    return convert(tree, Settings, "$")

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from accordion.cli.compaction_tables import CompactedReplay, conversation, summary
-from accordion.cli.replay_compaction import add_up
+from accordion.cli.replay import add_up
+from accordion.cli.replay_tables import CompactedReplay, render_compacted_conversation, render_totals
 from examples.tour import DOCUMENT, OUTPUT, print_example
+from tests.cli.test_replay import CompactionOutcome, build_request, build_size
 from tests.cli.test_replay_command import OWN, SMALL, _at_the_root, replay, requests_of, run
-from tests.cli.test_replay_compaction import CompactionOutcome, build_request, build_size
 from tests.recordings import RECORDINGS
 
 __all__ = ["_at_the_root"]
@@ -162,10 +162,10 @@ def test_a_broken_beginning_is_said_in_the_table_and_in_the_sums() -> None:
         ),
     )
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115  # closed with the process
-    console.print(conversation(CompactedReplay("f", 1, "c", rows), console, every=True))
+    console.print(render_compacted_conversation(CompactedReplay("f", 1, "c", rows), console, every=True))
     out = console.export_text()
     assert "beginning changed" in out
-    assert "request 2." in summary(add_up(rows)).plain
+    assert "request 2." in render_totals(add_up(rows)).plain
     assert "Between compactions, each" not in out
 
 
@@ -180,7 +180,7 @@ def test_a_refused_and_a_failed_request_are_said_with_their_reasons() -> None:
         build_request(number=3, limits=None, window=None),
     )
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(conversation(CompactedReplay("f", 1, "c", rows), console, every=True))
+    console.print(render_compacted_conversation(CompactedReplay("f", 1, "c", rows), console, every=True))
     out = console.export_text()
     assert "#1 not compacted: the store is away" in out
     assert "#2 refused: it is too long" in out

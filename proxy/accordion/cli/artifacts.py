@@ -28,7 +28,7 @@ from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.archive.tool_calls import define_tool
 from accordion.archive.transcripts import TranscriptStore
 from accordion.cli.listing import count_with_noun, print_table
-from accordion.cli.stored_delegations import DiscardingOutbox
+from accordion.cli.offline_pipeline import DiscardingOutbox
 from accordion.cli.tenants import caller_of, resolve_tenant, tenant_rows
 from accordion.compaction.export_format import describe_value
 from accordion.compaction.rendering import RequestRenderer

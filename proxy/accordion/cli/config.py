@@ -1,4 +1,4 @@
-"""Loads the settings of a command, and asks for confirmation."""
+"""The config file of a command: loads it, reports its errors, writes a new one. Also asks for confirmation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+import accordion
 from accordion.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from accordion.config import Settings
+
+_TEMPLATE = "config.yaml"
 
 
 def load_settings(config: Path | None) -> Settings:
@@ -37,3 +40,24 @@ def config_error(error: ConfigError) -> typer.Exit:
     """Prints a config error and returns the exit to raise."""
     typer.secho(f"config: {error.message}", fg=typer.colors.RED, err=True)
     return typer.Exit(2)
+
+
+def read_template() -> bytes:
+    """Returns the repository's config.yaml: the wheel's copy, or the file itself in an editable installation."""
+    from importlib.resources import files  # noqa: PLC0415  # not needed by the other commands
+
+    packaged = files("accordion.config") / _TEMPLATE
+    if packaged.is_file():
+        return packaged.read_bytes()
+    return (Path(accordion.__file__).parents[2] / _TEMPLATE).read_bytes()
+
+
+def write_template(path: Path, *, overwrite: bool) -> Path:
+    """Writes the template to the file `path`, or to config.yaml in the folder `path`. Returns the file.
+
+    Raises FileExistsError for a file that exists, unless `overwrite` is set, and OSError where it cannot be written.
+    """
+    file = path / _TEMPLATE if path.is_dir() else path
+    with file.open("wb" if overwrite else "xb") as output:
+        output.write(read_template())
+    return file

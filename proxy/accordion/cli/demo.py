@@ -30,8 +30,7 @@ import httpx
 
 from accordion.cli.agents import AgentError
 from accordion.cli.listing import count_with_noun
-from accordion.cli.run import ProxyAccess, start_proxy
-from accordion.cli.run_report import describe_savings, read_sums
+from accordion.cli.run import ProxyAccess, describe_savings, read_sums, start_proxy
 from accordion.cli.running_proxy import QueryError
 from accordion.config import SettingsFile
 from accordion.providers.models.tokenizer import DEFAULT_ENCODING, TiktokenCounter

@@ -10,18 +10,20 @@ from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
-from accordion.cli.explain_agent import AgentDescription, describe_agent
 from accordion.cli.explain_compaction import CompactionReport, count_entries, count_kinds, report_compaction, tool_name
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.model.boundaries import find_skipped_messages
 from accordion.model.budget import TokenLimits, Utilization, Window
 from accordion.model.conversation import Conversation, Message
+from accordion.model.delegation import TOP, AgentPosition, Evidence, display_name
 from accordion.model.errors import AccordionError, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Route, UpstreamRequest
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, SendableRequest
+from accordion.pipeline.visibility import metadata_with_scope
 from accordion.protocols.registry import find_protocol
 from accordion.providers.http.client import end_to_end
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
@@ -307,3 +309,96 @@ def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipe
     except Unreadable as error:
         return error.message
     return "it was not parsed"
+
+
+# -- the agent --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenResult:
+    """A hidden result and its call. `index` is its message's index in the client's list, `of` the owning delegation."""
+
+    index: int
+    tool: str
+    call_id: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDescription:
+    """The agent of a request.
+
+    `delegation` and its ancestors (`path`, oldest first) have the clients' names for them; empty for the main agent.
+    `candidates` counts the calls that could have started it; more than one is ambiguous. `on_record` says whether the
+    records of proxies could be read.
+    """
+
+    delegated: bool
+    delegation: str
+    path: tuple[str, ...]
+    agent: str
+    evidence: Evidence
+    call_id: str
+    candidates: int
+    hidden: tuple[HiddenResult, ...]
+    on_record: bool
+
+    @property
+    def is_informative(self) -> bool:
+        """Whether anything is known besides a main agent."""
+        return bool(self.delegated or self.delegation or self.agent or self.candidates)
+
+
+async def describe_agent(
+    request: MeasuredRequest | PassthroughRequest, fields: dict[bytes, bytes], pipeline: OfflinePipeline
+) -> AgentDescription | None:
+    """Describes the agent of a measured request; None if the body was not parsed."""
+    visible = request.visible_request
+    if visible is None:
+        return None
+    position, lead = visible.position, len(visible.client_conversation.lead)
+    if not position.node:
+        metadata = read_client_metadata(fields, visible.client_conversation.envelope)
+        position = await _stored_position(request, metadata, position, pipeline)
+    hidden = (
+        HiddenResult(
+            lead + result.result[0], result.name, result.call_id, display_name(visible.owners.get(result.result, TOP))
+        )
+        for result in visible.hidden_results
+    )
+    return AgentDescription(
+        delegated=position.delegated,
+        delegation=display_name(position.node),
+        path=tuple(map(display_name, position.path)),
+        agent=position.agent,
+        evidence=position.evidence,
+        call_id=position.call_id,
+        candidates=position.candidates,
+        hidden=tuple(hidden),
+        on_record=pipeline.sessions is not None,
+    )
+
+
+async def _stored_position(
+    request: MeasuredRequest | PassthroughRequest,
+    metadata: ClientMetadata,
+    position: AgentPosition,
+    pipeline: OfflinePipeline,
+) -> AgentPosition:
+    """Returns the position of an unmarked request, from the proxies' record of the call that started its session."""
+    if pipeline.sessions is None or isinstance(request, PassthroughRequest):
+        return position
+    tenant = request.caller.tenant
+    tree = pipeline.forward.reader.identifier.visibility.delegation_tracker.delegation_tree
+    match = await pipeline.sessions.resolve(
+        request.caller, metadata_with_scope(metadata, position), request.conversation, "explained"
+    )
+    node = f"s:{match.session.id}"
+    await tree.load(tenant, (node,))
+    known_node = tree.get(tenant, node)
+    if known_node is None or not known_node.parent:
+        return replace(position, candidates=known_node.candidates) if known_node is not None else position
+    return replace(
+        position, node=node, path=tree.path(tenant, node), agent=known_node.agent or position.agent,
+        evidence=known_node.evidence, delegated=True, parent=known_node.parent, call_id=known_node.call_id,
+    )  # fmt: skip

@@ -1,11 +1,16 @@
-"""`accordion explain`: reads a request, and prints its explanation as text or JSON."""
+"""`accordion explain`: prints the explanation of a request, or of a session's last request, as text or JSON.
+
+A request is read from a file (explain.py makes the values). With `--session` it is what the model saw of a session at
+its last request, from the configured store.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +20,24 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from accordion.cli.explain import ContentReport, Explanation, SizeReport, explain
-from accordion.cli.explain_agent import agent_rows
-from accordion.cli.explain_compaction import compaction_details, compaction_rows
+from accordion.accounting.token_meter import TokenMeter
+from accordion.cli.artifacts import TenantStore, print_error, report_missing, run_for_tenant
+from accordion.cli.explain import AgentDescription, ContentReport, Explanation, SizeReport, explain
+from accordion.cli.explain_compaction import CompactionReport, compaction_details, compaction_rows, report_sent
 from accordion.cli.listing import count_with_noun
-from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.cli.offline_pipeline import OfflinePipeline, open_stored_state
 from accordion.cli.plot import plot_levels, style_of
-from accordion.cli.stored_delegations import open_stored_state
 from accordion.config import Settings
-from accordion.model.errors import AccordionError
+from accordion.http.json_views import exchange_json
+from accordion.model.conversation import Message
+from accordion.model.errors import AccordionError, NotFound
 from accordion.model.http import Inbound
 from accordion.model.ports import Headers
+from accordion.pipeline.queries import SessionView
+from accordion.pipeline.sent_history import SentRequest
 from accordion.protocols.json_spans import FIELDS
 from accordion.protocols.registry import PROTOCOLS
+from accordion.providers.models.tokenizer import TiktokenCounter
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 GEMINI = "/v1beta/models/unnamed:generateContent"
@@ -54,6 +64,16 @@ _SOURCES = {
     "learnt": "learned from an overflow error",
     "table": "from LiteLLM's table",
     "default": "assumed: the model is unknown",
+}
+_MAX_HIDDEN = 12
+"""The number of hidden results to list without `--full`."""
+
+_EVIDENCE = {
+    "header": "the header or metadata field says so",
+    "mark": "metadata that the client sends",
+    "handoff": "{call} hands over to it",
+    "tool": "its task is the exact text that {call} passes to a delegating tool",
+    "argument": "its task is the exact text of an argument of {call}",
 }
 
 
@@ -249,3 +269,105 @@ def guess_path(body: bytes, fields: Mapping[bytes, bytes]) -> str:
     if _CLAUDE.match(raw.get("model", b"")) and "max_tokens" in raw:
         return MESSAGES
     return CHAT
+
+
+def agent_rows(agent: AgentDescription, *, full: bool) -> Iterator[tuple[str, str | Text]]:
+    """Yields the rows of the section about the agent: name and value."""
+    if not agent.delegation:
+        yield (
+            "agent",
+            (f"{agent.agent}, " if agent.agent else "") + ("a sub-agent" if agent.delegated else "the main agent"),
+        )
+        yield "sees", "its complete message list"
+    else:
+        yield "delegation", agent.delegation + (f", agent {agent.agent}" if agent.agent else "")
+        if ancestors := agent.path[:-1]:
+            yield "works for", ", which works for ".join(reversed(ancestors))
+        call = f"the call {agent.call_id}" if agent.call_id else "the call that started it"
+        yield "evidence", _EVIDENCE.get(agent.evidence, "none").format(call=call)
+        yield (
+            "sees",
+            "its message list without the hidden results" if agent.hidden else "its complete message list",
+        )
+    if agent.candidates > 1:
+        yield (
+            "ambiguous",
+            f"{agent.candidates} open calls contain its exact task, so it is assigned to none of them",
+        )
+    if agent.hidden:
+        owners = Counter(result.of for result in agent.hidden)
+        counts = ", ".join(f"{count} of {name}" for name, count in owners.most_common(_MAX_HIDDEN))
+        yield (
+            "hidden",
+            Text(f"{count_with_noun(len(agent.hidden), 'result')} with their calls: {counts}", style="bold"),
+        )
+        for result in agent.hidden if full else agent.hidden[:_MAX_HIDDEN]:
+            yield "", f"[{result.index}] {result.tool or 'a result'} {result.call_id}: belongs to {result.of}"
+        if not full and len(agent.hidden) > _MAX_HIDDEN:
+            yield "", f"and {len(agent.hidden) - _MAX_HIDDEN:,} more; --full lists all"
+    if not agent.on_record:
+        yield "note", "delegations known to a running proxy are not included: there is no store to read, or it is empty"
+
+
+# -- a session --------------------------------------------------------------------------------------------------------
+
+
+def explain_session(settings: Settings, tenant: str | None, session: str, *, full: bool, as_json: bool) -> int:
+    """Explains the last request of a session. Returns the exit code: 1 if it cannot be explained."""
+    return run_for_tenant(
+        settings, tenant, lambda store: _explain_last_request(store, session, full=full, as_json=as_json)
+    )
+
+
+async def _explain_last_request(store: TenantStore, session: str, *, full: bool, as_json: bool) -> int:
+    view = await store.queries.find_session(store.caller.tenant, session)
+    if view is None:
+        return report_missing(store, session)
+    try:
+        sent = await store.sent.reconstruct(store.caller, view.session, view.exchanges)
+    except NotFound as error:
+        print_error(f"{session}: {error.message}")
+        return 1
+    ids = sent.compaction.artifacts if sent.compaction is not None else ()
+    artifacts = await store.archive.load_records(store.caller.tenant, ids)
+    report = report_sent(sent, artifacts, _message_counter(sent), full=full)
+    if as_json:
+        content = {"session": session, "last": exchange_json(sent.exchange), "folding": report}
+        sys.stdout.write(msgspec.json.encode(content).decode() + "\n")
+        return 0
+    sections: list[RenderableType] = [_make_session_table(view, sent, report), *compaction_details(report, full=full)]
+    Console(highlight=False).print(Padding(Group(*sections), (1, 1)))
+    return 0
+
+
+def _message_counter(sent: SentRequest) -> Callable[[Message], int]:
+    meter, conversation = TokenMeter(TiktokenCounter()), sent.original.conversation
+    return lambda message: meter.count_message(message, conversation, conversation.model).tokens
+
+
+def _make_session_table(view: SessionView, sent: SentRequest, report: CompactionReport) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _session_rows(view, sent, report):
+        table.add_row(name, value)
+    return table
+
+
+def _session_rows(view: SessionView, sent: SentRequest, report: CompactionReport) -> Iterator[tuple[str, str | Text]]:
+    exchange, compaction = sent.exchange, sent.compaction
+    yield "session", Text(view.session.id, style="bold")
+    yield "model", exchange.model
+    yield "last request", f"{exchange.request_id}, {exchange.messages:,} messages"
+    yield "utilization", f"{exchange.utilization.ratio:.1%} of a window of {exchange.utilization.window:,} tokens"
+    yield "decision", exchange.decision
+    if compaction is None:
+        yield "compaction", "none: the request was sent as it came"
+        return
+    saved = exchange.compaction.saved if exchange.compaction is not None else 0
+    yield "tokens", f"{exchange.utilization.tokens + saved:,} came, {exchange.utilization.tokens:,} were sent"
+    yield "compaction", f"{compaction.id}, generation {compaction.generation}, {compaction.kind}, {compaction.cause}"
+    for step in report.steps:
+        yield "", f"{step.strategy}: {step.before:,} to {step.after:,}"
+    if report.writer:
+        yield "summary", f"by {report.writer}"

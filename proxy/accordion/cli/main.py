@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from accordion import __version__
-from accordion.cli.config import ask_confirmation, config_error, load_settings
+from accordion.cli.config import ask_confirmation, config_error, load_settings, write_template
 from accordion.cli.keys_commands import keys
 from accordion.cli.listing import count_with_noun
 from accordion.cli.memory_commands import memory
@@ -123,8 +123,6 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
     """Write a config.yaml with every setting, its default and its explanation."""
-    from accordion.cli.init import write_template  # noqa: PLC0415  # not needed by the other commands
-
     try:
         file = write_template(path, overwrite=force)
     except FileExistsError as error:
@@ -348,8 +346,7 @@ def explain(
     config: Config = None,
 ) -> None:
     """Explain one request: how it is parsed and counted, what would be compacted, and why."""
-    from accordion.cli.explain_command import ExplainOptions, run  # noqa: PLC0415  # see above
-    from accordion.cli.explain_session import explain_session  # noqa: PLC0415  # see above
+    from accordion.cli.explain_command import ExplainOptions, explain_session, run  # noqa: PLC0415  # see above
 
     if (file is None) == (session is None):
         raise typer.BadParameter("name either a FILE or a --session")

@@ -1,13 +1,16 @@
 """Runs requests through the pipeline up to the point of sending, for `explain`, `replay` and the benchmarks.
 
 `OfflinePipeline` builds an `Application` with the user's settings, but with a store in memory and without models for
-summaries. So a request is parsed, measured and compacted as in a running proxy, and nothing is sent.
+summaries. So a request is parsed, measured and compacted as in a running proxy, and nothing is sent. `StoredState` has
+the delegations and sessions that proxies recorded in the configured store; it is read, and nothing is written there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -15,19 +18,97 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
-from accordion.cli.stored_delegations import StoredState
 from accordion.composition import Application
+from accordion.composition.store_identity import TENANT_SECRET
+from accordion.composition.tables import is_loopback
 from accordion.config import Settings
 from accordion.config.value_types import Secret, StoreUrl
+from accordion.delegation.tracker import DelegationTracker
 from accordion.model.budget import Window
+from accordion.model.errors import StoreUnavailable
 from accordion.model.http import Inbound
+from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.memory_recall import MemoryRecall
 from accordion.pipeline.request import PassthroughRequest, PreparedRequest
+from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Caller, Tenants
+from accordion.stores.open import open_store
 
 # The tenant key if the config has none. It is constant, so session ids are, too.
 _TENANT_KEY = "offline"
+
+
+class DiscardingOutbox:
+    """An outbox (model/ports.py) that discards all writes."""
+
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
+        """Drops it."""
+
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
+        """Drops it."""
+
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
+        """Drops it."""
+
+    async def flush(self) -> None:
+        """There is nothing to write."""
+
+    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
+        """Drops nothing: the outbox is empty."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """The configured store, and the secret that identifies its tenants."""
+
+    store: KeyValueStore
+    secret: bytes
+
+    def tenants(self, settings: Settings) -> Tenants:
+        """Returns the tenants as proxies identify them."""
+        keys = tuple(key.proxy_key() for key in settings.proxy_keys)
+        return Tenants(self.secret, keys, loopback=is_loopback(settings.server.host))
+
+    def lineage(self, settings: Settings, clock: Clock, tasks: Tasks) -> DelegationTracker:
+        """Returns a tracker that reads the recorded delegations."""
+        options = settings.delegation
+        return DelegationTracker.build(
+            self.store, DiscardingOutbox(), clock, tasks,
+            tools=options.tools, handoff_tools=options.handoff_tools,
+            max_depth=options.max_depth, max_agents=options.max_agents,
+        )  # fmt: skip
+
+    def sessions(self, clock: Clock) -> Sessions:
+        """Returns the recorded sessions."""
+        return Sessions(self.store, DiscardingOutbox(), clock, "explain")
+
+
+@asynccontextmanager
+async def open_stored_state(settings: Settings) -> AsyncIterator[StoredState | None]:
+    """Opens the store; gives None if it is in memory, unavailable, or unused so far."""
+    if not _is_readable(settings):
+        yield None
+        return
+    store = open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
+    try:
+        secret: bytes | None = None
+        try:
+            await store.ping()
+            secret = settings.server.tenant_key.reveal().encode() or await store.get(TENANT_SECRET)
+        except StoreUnavailable:
+            secret = None
+        yield StoredState(store, secret) if secret else None
+    finally:
+        await store.close()
+
+
+def _is_readable(settings: Settings) -> bool:
+    file = settings.store.file()
+    return Path(file).exists() if file else settings.store.url.reveal() != "memory://"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,46 @@
-"""`accordion savings --claude`: what Accordion would have saved in the recorded sessions of a coding agent."""
+"""`accordion savings --claude`: what Accordion would have saved in the recorded sessions of a coding agent.
+
+Theory of operation. A replay with compaction gives what each recorded request would have been with Accordion. The
+provider's report is of the client's own prompt, so the cost without Accordion is exact. The prompt with Accordion is
+smaller by the share that the replay removed. Its part in the prompt cache follows from the report: while a compaction
+is only applied again, the same share of the previous prompt is a cache read; a new compaction leaves only the beginning
+that both prompts have. With that as the provider's report, `accounting/cost_model.py` computes the costs, as it does
+for a running proxy.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from accordion.accounting.cost_model import AUTOMATIC, ModelRequest, compute_cost
 from accordion.cli.artifacts import print_json
 from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.past_costs import compute_past_costs
 from accordion.cli.progress_bar import ProgressBar
 from accordion.cli.recordings import MalformedTranscript, PastConversation
-from accordion.cli.replay_compaction import CompactedRequest, replay_with_compaction
+from accordion.cli.replay import CompactedRequest, replay_with_compaction
 from accordion.cli.savings import format_amount
 from accordion.cli.transcripts import TranscriptSource
 from accordion.composition import build_prices
 from accordion.config import Settings
 from accordion.http.json_views import costs_json
-from accordion.model.costs import Costs, PriceTable
+from accordion.model.costs import CachedPrompt, Costs, PriceTable
+from accordion.model.records import Usage
 
+_SUMMARY_STEP = "summarize"
+_SUMMARY_SHARE = 0.05
+"""The tokens of a summary as a share of what it replaces; an estimate, as no model writes one in a replay."""
 _EXTRACTIVE = "extractive"
 
 
@@ -221,3 +234,110 @@ def _format_cost(session: PastSession, *, is_original: bool) -> str:
     if is_original:
         return format_amount(costs, costs.original_cost, "estimate" if session.unreported else "reported")
     return format_amount(costs, costs.spent, costs.sent_basis)
+
+
+# -- the cost of a request --------------------------------------------------------------------------------------------
+
+
+class PastCost(NamedTuple):
+    """The costs of a recorded request; `sent` is with Accordion, `original` what was on record.
+
+    Without `is_reported`, the recorded request is an estimate, too.
+    """
+
+    model: str
+    costs: Costs
+    is_reported: bool
+
+
+def compute_past_costs(
+    rows: Iterable[CompactedRequest], prices: PriceTable, has_model_summaries: Callable[[str], bool]
+) -> Iterator[PastCost]:
+    """Yields the cost of each request of one conversation, in order; none for requests that could not be parsed.
+
+    `has_model_summaries` says whether a model would write the summaries of a model's requests.
+    """
+    cached: CachedPrompt | None = None
+    model = ""
+    for row in rows:
+        if row.limits is None:
+            cached = None
+            continue
+        if row.model != model:
+            cached, model = None, row.model
+        price = prices.price(model)
+        original = compute_cost(_describe_original(row), cached and _original_part(cached), price)
+        sent = original
+        if row.state in ("folded", "replayed"):
+            is_summarized = has_model_summaries(model)
+            sent = compute_cost(_describe_sent(row, original.costs, cached, is_summarized), cached, price)
+        costs = _combine(sent.costs, original.costs, is_changed=sent is not original)
+        yield PastCost(model, costs, row.reported is not None)
+        cached = _combine_cached(sent.cached, original.cached)
+
+
+def _describe_original(row: CompactedRequest) -> ModelRequest:
+    """Describes the request as the client sent it."""
+    # Nothing says what a client marked whose provider reported nothing.
+    rules = AUTOMATIC if row.reported is None else row.cache_rules
+    return ModelRequest(row.at, row.original.tokens, row.reported, rules=rules)
+
+
+def _describe_sent(
+    row: CompactedRequest, original: Costs, previous: CachedPrompt | None, is_summarized: bool
+) -> ModelRequest:
+    """Describes the request as it would have been sent, with the report that a provider would have given."""
+    scale = original.input / max(1, row.original.tokens)
+    tokens = min(original.input, round(row.forwarded.tokens * scale))
+    is_new = row.state == "folded"
+    if is_new:
+        cached = min(original.cached, round(row.forwarded.cached * scale))
+    else:
+        cached = min(tokens, _repeated_cached(original, previous, tokens))
+    unmarked = original.input - original.cached - original.cache_write
+    has_writes = original.cache_write or (not row.cache_rules.is_automatic and original.cached)
+    written = max(0, tokens - cached - unmarked) if has_writes else 0
+    summarized = sum(removed for name, removed in row.steps if name == _SUMMARY_STEP) if is_summarized else 0
+    summary_tokens = round(summarized * _SUMMARY_SHARE)
+    return ModelRequest(
+        at=row.at,
+        prompt=tokens,
+        usage=Usage(tokens, original.output, cached, written),
+        removed=original.input - tokens,
+        added=round((row.tool_tokens + row.forwarded.utilization.insertions) * scale),
+        is_new_compaction=is_new,
+        rules=row.cache_rules,
+        summary_input=round((summarized + summary_tokens) * scale),
+        summary_output=summary_tokens,
+    )
+
+
+def _repeated_cached(original: Costs, previous: CachedPrompt | None, tokens: int) -> int:
+    """Returns the cache reads of a prompt whose compaction is only applied again."""
+    if previous is None or previous.original <= 0:
+        return original.cached * tokens // max(1, original.input)
+    if original.cached > previous.original:
+        return previous.sent + original.cached - previous.original
+    return original.cached * previous.sent // previous.original
+
+
+def _combine(sent: Costs, original: Costs, *, is_changed: bool) -> Costs:
+    """Returns the costs of what would have been sent, beside those of what was."""
+    return replace(
+        sent,
+        estimated=max(original.estimated, int(is_changed)),
+        original_input=original.input,
+        original_cached=original.cached,
+        original_output=original.output,
+        original_cost=original.sent_cost,
+    )
+
+
+def _original_part(cached: CachedPrompt) -> CachedPrompt:
+    return CachedPrompt(cached.original, cached.original, cached.at)
+
+
+def _combine_cached(sent: CachedPrompt | None, original: CachedPrompt | None) -> CachedPrompt | None:
+    if sent is None or original is None:
+        return original and CachedPrompt(0, original.sent, original.at)
+    return CachedPrompt(sent.sent, original.sent, original.at)

@@ -1,22 +1,37 @@
-"""Replays a recorded conversation: measures each request as a running proxy would, and compares with reported usage."""
+"""Replays a recorded conversation as a running proxy would receive it.
+
+`replay` measures each request, and compares with reported usage. `replay_with_compaction` also compacts: it has the
+original and the forwarded size of each request, and its cost.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import msgspec
+
+from accordion.accounting.cost_model import AUTOMATIC, USUAL_RATES, CacheRules, input_cost
 from accordion.accounting.token_meter import TokenMeter
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.cli.recordings import AgentRequest, PastConversation
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.model.compaction import without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
-from accordion.model.records import ObservedResponse
-from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
+from accordion.model.plan import WRITTEN_BY_COMPACTION
+from accordion.model.records import CompactionOutcome, ObservedResponse, Usage
+from accordion.pipeline.costs import cache_rules
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
+from accordion.protocols.json_spans import FIELDS
 
 HEADERS = ((b"content-type", b"application/json"),)
 _UNMEASURED, UNREAD = Utilization(0), Decision("pass", "not read")
+_EMPTY_UTILIZATION = Utilization(0)
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +195,283 @@ def learn_usage(pipeline: OfflinePipeline, measured: MeasuredRequest, request: A
     recorder = pipeline.forward.responder.recorder
     session = recorder.calibrator.learn(measured, 200, ObservedResponse(usage=request.usage))
     recorder.sessions.record_response(measured.session_match, session, request.usage.input, measured.uncorrected_tokens)
+
+
+# -- with compaction --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSize:
+    """The size of an original or forwarded request: utilization, entries of its list, and cacheable tokens.
+
+    `cached` tokens repeat the beginning of the previous request, so a provider may have them in its cache.
+    """
+
+    utilization: Utilization = _EMPTY_UTILIZATION
+    messages: int = 0
+    cached: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the whole input."""
+        return self.utilization.tokens
+
+    @property
+    def cost(self) -> float:
+        """The cost in uncached tokens; a cached token counts a tenth."""
+        return input_cost(USUAL_RATES, self.tokens, self.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedRequest:
+    """A replayed request. `original` is the size of the client's list, `forwarded` that of the forwarded one.
+
+    `window` and `limits` are None if the body could not be parsed; then it is forwarded unchanged and not counted.
+    `refused` says why nothing was sent. `extends_previous` says whether the forwarded request begins with the whole
+    previous one, byte for byte; None without a previous one, or if the client's own list does not. `tool_name` is the
+    name of the proxy's tool if offered, `tool_tokens` its size; `added_tool_tokens` is the same, but only for the first
+    request with the tool.
+    """
+
+    number: int
+    turn: int
+    starts_turn: bool
+    model: str
+    session: str
+    original: RequestSize
+    forwarded: RequestSize
+    decision: Decision
+    outcome: CompactionOutcome | None = None
+    window: Window | None = None
+    limits: TokenLimits | None = None
+    refused: str = ""
+    extends_previous: bool | None = None
+    tool_name: str = ""
+    tool_tokens: int = 0
+    added_tool_tokens: int = 0
+    reported: Usage | None = None
+    """The provider's report of the recorded request."""
+    at: float = 0.0
+    """The time of the recorded request, in seconds since the epoch; 0 if it is not known."""
+    cache_rules: CacheRules = AUTOMATIC
+
+    @property
+    def steps(self) -> tuple[tuple[str, int], ...]:
+        """The tokens that each strategy removed in this request's compaction.
+
+        The record's first step includes the tokens of the new tool, which are added back here.
+        """
+        if self.outcome is None or self.state != "folded":
+            return ()
+        steps = [(name, before - after) for name, before, after in self.outcome.steps]
+        return tuple(
+            (name, removed + (0 if position else self.added_tool_tokens))
+            for position, (name, removed) in enumerate(steps)
+        )
+
+    @property
+    def state(self) -> str:
+        """`unread`, `refused`, `as it came`; or its compaction's state `folded`, `replayed`, `observed`, `failed`."""
+        if self.limits is None:
+            return "unread"
+        return "refused" if self.refused else self.outcome.state if self.outcome is not None else "as it came"
+
+    @property
+    def is_prefix_broken(self) -> bool:
+        """Whether the beginning changed without a new compaction, which must never happen."""
+        return self.extends_previous is False and self.state != "folded"
+
+
+@dataclass(frozen=True, slots=True)
+class _ForwardedBody:
+    """A forwarded body: its message list, and all other fields.
+
+    Providers put the tools, one of these fields, before the system prompt: changed tools invalidate the whole cache.
+    """
+
+    other_fields: Mapping[str, bytes]
+    message_list: bytes
+    entries: tuple[bytes, ...]
+
+    def is_prefix_of(self, other: _ForwardedBody) -> bool:
+        """Whether `other` begins with the whole of this."""
+        own_entries, other_list = self.message_list.rstrip()[:-1].rstrip(), other.message_list
+        follows = other_list[len(own_entries) : len(own_entries) + 1]
+        return (
+            self.other_fields == other.other_fields
+            and other_list.startswith(own_entries)
+            and follows in (b",", b"]", b" ", b"\n")
+        )
+
+    def count_shared(self, other: _ForwardedBody) -> int:
+        """Counts the common first entries; -1 if another field differs, such as the tools."""
+        if self.other_fields != other.other_fields:
+            return -1
+        count = 0
+        for entry, other_entry in zip(self.entries, other.entries, strict=False):
+            if entry != other_entry:
+                break
+            count += 1
+        return count
+
+
+async def replay_with_compaction(
+    recorded: PastConversation, pipeline: OfflinePipeline, *, model: str | None = None
+) -> AsyncIterator[CompactedRequest]:
+    """Runs every request of a transcript in order through the pipeline, with compactions.
+
+    Each conversation gets a session label, as from a client, since conversations may begin alike.
+    """
+    turn = 0
+    previous_body: _ForwardedBody | None = None
+    previous_conversation: Conversation | None = None
+    has_offered_tool = False
+    headers = (*HEADERS, *recorded.headers, (b"x-accordion-session", _label(recorded)))
+    preamble_tokens = await estimate_preamble(recorded, pipeline, model)
+    for number, request in enumerate(recorded.requests(model, preamble_tokens), 1):
+        inbound = Inbound("POST", recorded.path, "", headers, request.body, f"replay-{number}")
+        measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
+        turn += (isinstance(measured, MeasuredRequest) and measured.conversation.starts_turn) or not turn
+        if isinstance(measured, PassthroughRequest):
+            previous_body, previous_conversation = None, None
+            yield CompactedRequest(number, turn, False, "", "", RequestSize(), RequestSize(), UNREAD)
+            continue
+        original_size = await _original_size(pipeline, measured, previous_conversation, request.index)
+        is_continued = previous_conversation is None or _continues(measured.conversation, previous_conversation)
+        previous_conversation = measured.conversation
+        forwarded_size, extends_previous, tool_tokens, added_tool_tokens = RequestSize(), None, 0, 0
+        prepared = await pipeline.forward.prepare(measured)
+        refusal = prepared.decision.reason if prepared.decision.action == "refuse" else ""
+        if not refusal:
+            body = _read_forwarded(prepared)
+            if previous_body is not None and is_continued:
+                extends_previous = previous_body.is_prefix_of(body)
+            shared_count = previous_body.count_shared(body) if previous_body is not None else -1
+            cached_tokens = _count_cached(pipeline, prepared, shared_count, len(body.entries))
+            forwarded_size = RequestSize(prepared.utilization, len(body.entries), cached_tokens)
+            previous_body = body
+            if prepared.tool_name:
+                tool_tokens = forwarded_size.utilization.tools - original_size.utilization.tools
+                added_tool_tokens, has_offered_tool = 0 if has_offered_tool else tool_tokens, True
+        yield CompactedRequest(
+            number=number,
+            turn=turn,
+            starts_turn=measured.conversation.starts_turn,
+            model=measured.conversation.model,
+            session=prepared.session_match.session.id,
+            original=original_size,
+            forwarded=forwarded_size,
+            decision=prepared.decision,
+            outcome=prepared.compaction_outcome,
+            window=prepared.window,
+            limits=prepared.limits,
+            refused=refusal,
+            extends_previous=extends_previous,
+            tool_name="" if refusal else prepared.tool_name,
+            tool_tokens=tool_tokens,
+            added_tool_tokens=added_tool_tokens,
+            reported=request.usage,
+            at=request.at,
+            cache_rules=cache_rules(prepared),
+        )
+        if not recorded.has_preamble and prepared.rewritten_body is None:
+            # The report is of what was sent, as long as that is the client's own list.
+            learn_usage(pipeline, measured, request)
+
+
+def _continues(conversation: Conversation, previous: Conversation) -> bool:
+    """Whether the client's list begins with the whole previous one. It does not where a user goes back."""
+    count = len(previous.chain)
+    return not count or (len(conversation.chain) >= count and conversation.chain[count - 1] == previous.chain[-1])
+
+
+async def _original_size(
+    pipeline: OfflinePipeline, request: MeasuredRequest, previous: Conversation | None, messages: int
+) -> RequestSize:
+    """Returns the size of the whole list without any compaction."""
+    composer = pipeline.forward.reader.measurer.composer
+    composed = await composer.compose(request, without_compaction(request.conversation))
+    repeated_share = unchanged_share(pipeline.token_meter, composed, previous)
+    return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))
+
+
+def _label(recorded: PastConversation) -> bytes:
+    source = f"{recorded.file}:{recorded.line}".encode(errors="surrogateescape")
+    return b"replay-" + hashlib.sha256(source).hexdigest()[:24].encode()
+
+
+def _read_forwarded(request: PreparedRequest) -> _ForwardedBody:
+    fields = {name: bytes(value) for name, value in FIELDS.decode(request.forwarded_body).items()}
+    message_list = fields.pop(request.protocol.messages_field)
+    return _ForwardedBody(fields, message_list, tuple(bytes(value) for value in _LIST.decode(message_list)))
+
+
+def _count_cached(pipeline: OfflinePipeline, request: PreparedRequest, shared_count: int, entry_count: int) -> int:
+    """Returns the tokens of the first `shared_count` entries, with everything before the list."""
+    compacted = request.forwarded_history
+    if not request.uncorrected_tokens or shared_count < len(compacted.conversation.lead):
+        return 0
+    conversation, index = compacted.conversation, shared_count - len(compacted.conversation.lead)
+    if WRITTEN_BY_COMPACTION in compacted.origins and index >= compacted.origins.index(WRITTEN_BY_COMPACTION):
+        # A block that was merged into the next message is no entry of its own.
+        index += len(conversation.messages) + len(conversation.lead) - entry_count
+    later_tokens = pipeline.token_meter.count_after(conversation, index - 1, request.actual_model).tokens
+    return round((1.0 - later_tokens / request.uncorrected_tokens) * request.utilization.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTotals:
+    """The totals of many requests. Tokens and costs are those of sent requests, before and after compaction.
+
+    `states` counts requests by their state, `took` are the tokens that each strategy removed. `offered` counts the
+    requests with the proxy's tool, `tool` are its tokens in all of them, a part of `sent`. `over` counts the requests
+    that would not fit their window uncompacted, `still_over` those that were sent and do not.
+    """
+
+    requests: int = 0
+    states: Mapping[str, int] = field(default_factory=dict)
+    came: int = 0
+    sent: int = 0
+    came_cached: int = 0
+    sent_cached: int = 0
+    came_cost: float = 0.0
+    sent_cost: float = 0.0
+    took: Mapping[str, int] = field(default_factory=dict)
+    offered: int = 0
+    tool: int = 0
+    over: int = 0
+    still_over: int = 0
+    broken: tuple[int, ...] = ()
+
+    @property
+    def cost(self) -> float:
+        """The cost relative to sending everything."""
+        return self.sent_cost / self.came_cost if self.came_cost else 1.0
+
+
+def add_up(rows: Iterable[CompactedRequest]) -> ReplayTotals:
+    """Computes the totals of requests."""
+    rows = list(rows)
+    forwarded_rows = [row for row in rows if row.limits is not None and not row.refused]
+    removed_tokens: Counter[str] = Counter()
+    for row in forwarded_rows:
+        for name, tokens in row.steps:
+            removed_tokens[name] += tokens
+    return ReplayTotals(
+        requests=len(rows),
+        states=dict(Counter(row.state for row in rows)),
+        came=sum(row.original.tokens for row in forwarded_rows),
+        sent=sum(row.forwarded.tokens for row in forwarded_rows),
+        came_cached=sum(row.original.cached for row in forwarded_rows),
+        sent_cached=sum(row.forwarded.cached for row in forwarded_rows),
+        came_cost=sum(row.original.cost for row in forwarded_rows),
+        sent_cost=sum(row.forwarded.cost for row in forwarded_rows),
+        took=dict(removed_tokens),
+        offered=sum(bool(row.tool_name) for row in forwarded_rows),
+        tool=sum(row.tool_tokens for row in forwarded_rows),
+        over=sum(row.window is not None and row.original.tokens > row.window.usable_input for row in rows),
+        still_over=sum(
+            row.window is not None and row.forwarded.tokens > row.window.usable_input for row in forwarded_rows
+        ),
+        broken=tuple(row.number for row in rows if row.is_prefix_broken),
+    )

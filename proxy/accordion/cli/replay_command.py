@@ -12,14 +12,22 @@ from typing import Any
 import msgspec
 from rich.console import Console, RenderableType
 
-from accordion.cli import compaction_tables, replay_tables
-from accordion.cli.compaction_tables import CompactedReplay
+from accordion.cli import replay_tables
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.cli.progress_bar import ProgressBar
 from accordion.cli.recordings import MalformedTranscript, PastConversation
-from accordion.cli.replay import Accuracy, ReplayMeasurement, measure_accuracy, replay
-from accordion.cli.replay_compaction import CompactedRequest, ReplayTotals, RequestSize, add_up, replay_with_compaction
-from accordion.cli.replay_tables import MeasuredConversation
+from accordion.cli.replay import (
+    Accuracy,
+    CompactedRequest,
+    ReplayMeasurement,
+    ReplayTotals,
+    RequestSize,
+    add_up,
+    measure_accuracy,
+    replay,
+    replay_with_compaction,
+)
+from accordion.cli.replay_tables import CompactedReplay, MeasuredConversation
 from accordion.cli.transcripts import TranscriptSource
 from accordion.config import Settings
 from accordion.http.json_views import token_parts_json
@@ -133,7 +141,7 @@ def _render_one(replay: ConversationReplay, options: ReplayOptions, console: Con
     if not replay.rows:
         return replay_tables.without_requests(replay)
     if isinstance(replay, CompactedReplay):
-        return compaction_tables.conversation(replay, console, every=options.every)
+        return replay_tables.render_compacted_conversation(replay, console, every=options.every)
     return replay_tables.render_conversation(replay, console, every=options.every)
 
 
@@ -144,7 +152,7 @@ def _render_totals(
     compacted = [replay for replay in replays if isinstance(replay, CompactedReplay)]
     measured = [replay for replay in replays if isinstance(replay, MeasuredConversation)]
     if len(compacted) > 1:
-        yield compaction_tables.overview(compacted, console)
+        yield replay_tables.render_compacted_overview(compacted, console)
     if len(measured) > 1:
         yield replay_tables.render_overview(measured, console)
     if options.against_usage:

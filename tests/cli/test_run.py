@@ -1,4 +1,4 @@
-from accordion.cli.run_report import RunSums, describe_savings
+from accordion.cli.run import RunSums, describe_savings
 from accordion.model.records import Totals
 
 TOTALS = Totals(requests=3, compactions=1, saved=10_000, summary_input=900, summary_output=80, unfold_input=20)
