@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from accordion.http import disconnect_watch as watching
-from accordion.http.disconnect_watch import DisconnectWatch, DisconnectWatches
+from accordion.http import proxy_app
+from accordion.http.proxy_app import DisconnectWatch, DisconnectWatches
 from accordion.model.http import CLIENT_DISCONNECTED
 
 
@@ -42,7 +42,7 @@ async def serve(client: Client, watches: DisconnectWatches) -> tuple[bool, objec
 
 
 async def test_each_request_that_lasts_is_cancelled_when_its_own_client_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_DELAY", 0.01)
+    monkeypatch.setattr(proxy_app, "_WATCH_DELAY", 0.01)
     watches, one, other = DisconnectWatches(), Client(), Client()
     serving = [asyncio.create_task(serve(one, watches))]
     await asyncio.sleep(0.005)
@@ -59,7 +59,7 @@ async def test_each_request_that_lasts_is_cancelled_when_its_own_client_goes(mon
 async def test_nobody_looks_after_a_request_that_is_over_nor_holds_anything_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "_DELAY", 0.01)
+    monkeypatch.setattr(proxy_app, "_WATCH_DELAY", 0.01)
     watches, brief, long = DisconnectWatches(), Client(), Client()
     watch = DisconnectWatch(brief.receive, watches)
     watch.start()
@@ -77,7 +77,7 @@ async def test_nobody_looks_after_a_request_that_is_over_nor_holds_anything_of_i
 async def test_a_request_that_comes_after_all_others_were_over_is_looked_after_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "_DELAY", 0.01)
+    monkeypatch.setattr(proxy_app, "_WATCH_DELAY", 0.01)
     watches = DisconnectWatches()
     for _ in range(2):
         client = Client()
@@ -92,7 +92,7 @@ async def test_a_timer_that_rings_a_little_early_is_not_set_again_and_again(monk
     loop = asyncio.get_running_loop()
     # Both loops round: asyncio's rings early by its clock's resolution, uvloop's by what is lost below a millisecond.
     monkeypatch.setattr(loop, "_clock_resolution", 10.0)
-    monkeypatch.setattr(watching, "_DELAY", 0.05)
+    monkeypatch.setattr(proxy_app, "_WATCH_DELAY", 0.05)
     call_at, timers = loop.call_at, list[float]()
 
     def noted(when: float, *given: Any, **more: Any) -> asyncio.TimerHandle:
@@ -110,7 +110,7 @@ async def test_a_timer_that_rings_a_little_early_is_not_set_again_and_again(monk
 
 
 async def test_a_request_that_lasted_is_freed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_DELAY", 0.01)
+    monkeypatch.setattr(proxy_app, "_WATCH_DELAY", 0.01)
     client = Client()
     freed = weakref.ref(client)
     gc.disable()

@@ -14,9 +14,9 @@ from accordion.accounting.savings import DaySavings
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve
-from accordion.http.pages.comparison import link_text, view_blocks
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
-from accordion.http.pages.formats import format_dollars
+from accordion.http.pages.rendering import format_dollars
+from accordion.http.pages.views import link_text, view_blocks
 from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
 from accordion.model.costs import Costs

@@ -19,8 +19,17 @@ from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.admin_api import TenantPage
 from accordion.http.holdout_text import ComparedRow
 from accordion.http.pages import rendering
-from accordion.http.pages.comparison import BlockView, LinkedText, MessageView, PartView
-from accordion.http.pages.views import AgentRow, Health, MemoryRow, ModelRow, SessionRow
+from accordion.http.pages.views import (
+    AgentRow,
+    BlockView,
+    Health,
+    LinkedText,
+    MemoryRow,
+    MessageView,
+    ModelRow,
+    PartView,
+    SessionRow,
+)
 from accordion.model.compaction import Compaction
 from accordion.model.costs import Costs
 from accordion.model.records import Exchange, Session, Totals

@@ -28,8 +28,7 @@ from accordion.composition.store_identity import TENANT_SECRET
 from accordion.config import Settings
 from accordion.config.extras import is_installed
 from accordion.http import memory_responses as responses
-from accordion.http.memory_operations import CALLS
-from accordion.http.memory_services import MemoryServices
+from accordion.http.memory_operations import CALLS, MemoryServices
 from accordion.http.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.memory.session_memory import SaveOptions
 from accordion.memory.session_responses import ExportResponse, ImportResponse, ListedMemory, render_box

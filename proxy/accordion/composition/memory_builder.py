@@ -27,7 +27,7 @@ from accordion.config.extras import is_installed
 from accordion.config.settings import EndpointModel
 from accordion.http.mcp_app import McpApp
 from accordion.http.memory_api import MemoryApi
-from accordion.http.memory_services import MemoryServices
+from accordion.http.memory_operations import MemoryServices
 from accordion.insertions.store import InsertionStore
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import ConversationCompactor

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from accordion.http.api_requests import check_disconnect, identify_caller
-from accordion.http.memory_services import MemoryServices
+from accordion.http.memory_operations import MemoryServices
 from accordion.model.errors import MissingExtra
 from accordion.sessions.tenants import Caller, Tenants
 

@@ -10,9 +10,8 @@ import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
-from accordion.http.memory_operations import CALLS, MemoryOperation, input_schema, output_schema
+from accordion.http.memory_operations import CALLS, MemoryOperation, MemoryServices, input_schema, output_schema
 from accordion.http.memory_responses import ReadArtifactResponse
-from accordion.http.memory_services import MemoryServices
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.sessions.tenants import Caller
 

@@ -12,7 +12,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from accordion.accounting.savings import DaySavings
-from accordion.http.pages.formats import format_dollars
+from accordion.http.pages.rendering import format_dollars
 from accordion.model.budget import TokenLimits
 from accordion.model.records import Exchange
 

@@ -1,6 +1,6 @@
 """The routes of the page: views with `GET`, changes with `POST`, both with the functions behind the REST API.
 
-A view reads the tenant's records, makes the values of views.py and comparison.py, and renders a template. Errors become
+A view reads the tenant's records, makes the values of views.py, and renders a template. Errors become
 a page that says what happened. A change answers with a redirect to the view that shows it.
 """
 
@@ -23,7 +23,7 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
-from accordion.http import memory_calls
+from accordion.http import memory_operations
 from accordion.http.admin_api import Administration
 from accordion.http.api_requests import (
     check_eraser,
@@ -34,15 +34,24 @@ from accordion.http.api_requests import (
     unknown_session,
 )
 from accordion.http.holdout_text import list_compared_rows
+from accordion.http.memory_operations import MemoryServices
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
-from accordion.http.memory_services import MemoryServices
 from accordion.http.pages import access
 from accordion.http.pages.access import BASE, SIGN_IN
 from accordion.http.pages.charts import curve_points, draw_curve, draw_days
-from accordion.http.pages.comparison import BlockView, link_text, view_blocks
 from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.rendering import render_template
-from accordion.http.pages.views import Health, MemoryRow, agent_rows, model_rows, session_row, sum_totals
+from accordion.http.pages.views import (
+    BlockView,
+    Health,
+    MemoryRow,
+    agent_rows,
+    link_text,
+    model_rows,
+    session_row,
+    sum_totals,
+    view_blocks,
+)
 from accordion.http.proxy_app import STOPPING
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
@@ -314,11 +323,11 @@ class Pages:
         next_page, total = "", None
         if query:
             arguments: dict[str, Any] = {"query": query, "type_filter": types, "project": "*"}
-            found = await memory_calls.search(services, caller, _convert(arguments, SearchMemoriesRequest))
+            found = await memory_operations.search(services, caller, _convert(arguments, SearchMemoriesRequest))
             rows = [_memory_row(each) for each in found.results]
         else:
             arguments = {"type_filter": types, "project": "*", "limit": _PAGE, "after": after or None}
-            page = await memory_calls.list_(services, caller, _convert(arguments, ListMemoriesRequest))
+            page = await memory_operations.list_(services, caller, _convert(arguments, ListMemoriesRequest))
             rows, total = [_memory_row(each) for each in page.memories], page.total
             if page.next:
                 next_page = f"{BASE}/memories?{urlencode({'kind': kind, 'after': page.next})}"

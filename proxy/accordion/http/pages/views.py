@@ -1,19 +1,36 @@
-"""The values that the page's templates show, besides the records themselves."""
+"""The values that the page's templates show, besides the records themselves: rows of lists, and compared messages.
+
+A comparison has the client's messages beside the forwarded ones, with links between them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from markupsafe import Markup
 
 from accordion.accounting.calibration import LearnedLimit, LimitOwner
+from accordion.archive.artifacts import Artifact
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.charts import curve_points, draw_meter, draw_small_curve
 from accordion.model.budget import TokenLimits
+from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import TOP, display_name
 from accordion.model.records import Exchange, Session, Totals
 from accordion.pipeline.queries import AgentView, ModelView
+from accordion.pipeline.sent_history import BlockKind, ComparedBlock, find_artifacts
+
+_MOST, _LEAST = 6_000, 200
+"""Characters of a part that are shown: fewer in a conversation of many messages."""
+_MOST_IN_ALL = 2_000_000
+_MOST_FORWARDED = 60_000
+_MOST_UNCHANGED = 400
+_SHORT = 500
+"""A longer text is folded away under its first line."""
+_LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d{1,7}(?:\s*[-–,]\s*\d{1,7})*\]")
+_NUMBER = re.compile(r"\d+")
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -110,3 +127,155 @@ def agent_rows(views: Sequence[AgentView], limits: Callable[[Session], TokenLimi
 def sum_totals(views: Sequence[ModelView]) -> Totals:
     """Returns the totals over all models."""
     return sum((view.row.totals for view in views), Totals())
+
+
+# -- a comparison -----------------------------------------------------------------------------------------------------
+
+
+class LinkedText(msgspec.Struct, frozen=True):
+    """A piece of a text; `target` is the id of an artifact, `message` the index of a message that it refers to."""
+
+    text: str
+    artifact: str = ""
+    message: int = -1
+
+
+class PartView(msgspec.Struct, frozen=True):
+    """A part of a message. `lines` have the text; `left_out` characters behind it are not shown."""
+
+    title: str
+    lines: tuple[tuple[LinkedText, ...], ...]
+    characters: int
+    left_out: int = 0
+    call_id: str = ""
+    """The id of a tool result's call, by which it can be pinned."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the text is folded away."""
+        return self.characters > _SHORT
+
+    @property
+    def beginning(self) -> str:
+        """The first words."""
+        return "".join(piece.text for piece in self.lines[0])[:120] if self.lines else ""
+
+
+class MessageView(msgspec.Struct, frozen=True):
+    """A message; `index` is the client's, -1 for a message that the proxy wrote."""
+
+    role: str
+    parts: tuple[PartView, ...]
+    index: int = -1
+
+
+class BlockView(msgspec.Struct, frozen=True):
+    """A block of a comparison."""
+
+    kind: BlockKind
+    title: str
+    client: tuple[MessageView, ...]
+    forwarded: tuple[MessageView, ...]
+    artifacts: tuple[Artifact, ...]
+    """The artifacts that hold its messages: whole ranges, or single results where there is no range."""
+    parts: int = 0
+    """The number of single results that are artifacts besides the ranges."""
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it is forwarded as it came."""
+        return self.kind == "unchanged"
+
+
+_TITLES: Mapping[BlockKind, str] = {
+    "unchanged": "unchanged",
+    "edited": "edited",
+    "summary": "replaced by one message",
+    "removed": "removed",
+    "inserted": "inserted by Accordion",
+}
+
+
+def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) -> list[BlockView]:
+    """Returns the views of compared blocks."""
+    views, count = [], sum(len(block.client) for block in blocks)
+    most_changed = max(_LEAST, min(_MOST, _MOST_IN_ALL // max(1, count)))
+    for block in blocks:
+        most = min(_MOST_UNCHANGED, most_changed) if block.kind == "unchanged" else most_changed
+        client = tuple(_view_message(message, most, index=index) for index, message in block.client)
+        # Only what the proxy wrote cites messages; in other texts a number in brackets is something else.
+        written = () if block.kind == "unchanged" else block.forwarded
+        cited = count if block.kind in ("summary", "inserted") else 0
+        forwarded = tuple(_view_message(each, _MOST_FORWARDED, cited) for each in written)
+        found = find_artifacts(block, artifacts)
+        ranges = [artifact for artifact in found if artifact.kind == "range"]
+        parts = len(found) - len(ranges) if ranges else 0
+        views.append(BlockView(block.kind, _title(block), client, forwarded, tuple(ranges or found), parts))
+    return views
+
+
+def _title(block: ComparedBlock) -> str:
+    if block.first < 0:
+        return _TITLES[block.kind].capitalize()
+    name = f"Message {block.first}" if block.first == block.last else f"Messages {block.first} to {block.last}"
+    return f"{name}: {_TITLES[block.kind]}"
+
+
+def _view_message(message: Message, most: int, cited: int = 0, index: int = -1) -> MessageView:
+    """Returns the view of a message, with at most `most` characters of each part. Citations of the first `cited`
+    messages become links."""
+    views = (_view_part(part, most, cited) for part in message.parts)
+    return MessageView(message.role, tuple(view for view in views if view is not None), index)
+
+
+def _view_part(part: object, most: int, cited: int) -> PartView | None:
+    if isinstance(part, Text):
+        return _view_text("", part.text, most, cited) if part.text else None
+    if isinstance(part, Reasoning):
+        return _view_text("reasoning", part.text or f"(sealed, {part.encrypted_size:,} bytes)", most, cited)
+    if isinstance(part, ToolCall):
+        return _view_text(f"calls {part.name}", part.arguments, most, cited)
+    if isinstance(part, ToolResult):
+        text = "\n".join(_plain(each) for each in part.parts)
+        view = _view_text("error" if part.error else "result", text, most, cited)
+        return msgspec.structs.replace(view, call_id=part.call_id)
+    return _view_text("", _plain(part), most, cited)
+
+
+def _plain(part: object) -> str:
+    if isinstance(part, Text | Reasoning):
+        return part.text
+    if isinstance(part, Media):
+        size = f" {part.width}×{part.height}" if part.width else f" {part.size:,} bytes" if part.size else ""
+        return f"({part.media_type or part.kind}{size})"
+    return f"({part.kind}, {part.size:,} bytes)" if isinstance(part, Opaque) else ""
+
+
+def _view_text(title: str, text: str, most: int, cited: int) -> PartView:
+    lines = tuple(tuple(link_text(line, cited)) for line in text[:most].split("\n"))
+    return PartView(title, lines, len(text), max(0, len(text) - most))
+
+
+def link_text(line: str, cited: int = 0) -> Iterator[LinkedText]:
+    """Yields the pieces of a line. The ids of artifacts are links, and the numbers of the first `cited` messages."""
+    end = 0
+    for match in _LINK.finditer(line):
+        if match.start() > end:
+            yield LinkedText(line[end : match.start()])
+        end = match.end()
+        if match[0].startswith("art_"):
+            yield LinkedText(match[0], artifact=match[0])
+        else:
+            yield from _link_citation(match[0], cited)
+    if end < len(line) or not line:
+        yield LinkedText(line[end:])
+
+
+def _link_citation(text: str, cited: int) -> Iterator[LinkedText]:
+    end = 0
+    for number in _NUMBER.finditer(text):
+        yield LinkedText(text[end : number.start()])
+        index = int(number[0])
+        yield LinkedText(number[0], message=index if index < cited else -1)
+        end = number.end()
+    yield LinkedText(text[end:])
