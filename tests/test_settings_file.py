@@ -75,7 +75,7 @@ def test_an_unexpected_error_keeps_the_settings_and_shows_no_value(path, monkeyp
     def fails(*_: object) -> None:
         raise OverflowError("sk-secret")
 
-    monkeypatch.setattr("accordion.config.watch.parse", fails)
+    monkeypatch.setattr("accordion.config.load.parse", fails)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "OverflowError" in reloaded.problem.message

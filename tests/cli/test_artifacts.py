@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from accordion.archive.archive import Archive
 from accordion.cli.main import app
-from accordion.composition.store_identity import MARK, identity_from_mark
+from accordion.composition.configured_store import MARK, identity_from_mark
 from accordion.config import settings
 from accordion.config.value_types import StoreUrl
 from accordion.model.ports import Key

@@ -20,7 +20,7 @@ from accordion.cli.replay import (
 )
 from accordion.cli.transcripts import RecordedTranscript, TranscriptFile
 from accordion.config import Settings
-from accordion.config.convert import convert
+from accordion.config.yaml_text import convert
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.records import CompactionOutcome
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accordion.composition.store_identity import TENANT_SECRET, StoreIdentity
+from accordion.composition.configured_store import TENANT_SECRET, StoreIdentity
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from accordion.stores.redis import RedisStore

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from accordion.composition import Application
-from accordion.composition.store_identity import MARK, TENANT_SECRET
+from accordion.composition.configured_store import MARK, TENANT_SECRET
 from accordion.config.load import build
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put

@@ -40,8 +40,8 @@ OF_NO_TENANT = {
     "archive/erasure_notices.py",
     "archive/retention.py run_round",
     "cli/doctor.py",
-    "composition/spool_builder.py owns_former",
-    "composition/store_identity.py",
+    "composition/configured_store.py owns_former",
+    "composition/configured_store.py",
     "pipeline/session_limits.py run_round",
 }
 

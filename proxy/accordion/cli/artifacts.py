@@ -34,9 +34,8 @@ from accordion.compaction.export_format import describe_value
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.composition.configured_store import MARK, TENANT_SECRET, build_spool, identity_from_mark
 from accordion.composition.memory_builder import memories_folder
-from accordion.composition.spool_builder import build_spool
-from accordion.composition.store_identity import MARK, TENANT_SECRET, identity_from_mark
 from accordion.composition.tables import (
     build_prices,
     build_windows,

@@ -23,8 +23,8 @@ from accordion import __version__
 from accordion.cli.artifacts import TIMEOUT, open_stored_memories, open_tenant, run_command
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.tenants import caller_of, list_tenants
+from accordion.composition.configured_store import TENANT_SECRET
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
-from accordion.composition.store_identity import TENANT_SECRET
 from accordion.config import Settings
 from accordion.config.extras import is_installed
 from accordion.http import memory_responses as responses

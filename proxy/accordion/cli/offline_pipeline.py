@@ -19,7 +19,7 @@ from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.composition import Application
-from accordion.composition.store_identity import TENANT_SECRET
+from accordion.composition.configured_store import TENANT_SECRET
 from accordion.composition.tables import is_loopback
 from accordion.config import Settings
 from accordion.config.value_types import Secret, StoreUrl

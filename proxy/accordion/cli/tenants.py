@@ -8,7 +8,7 @@ import msgspec
 
 from accordion.accounting.ledger import sessions_collection
 from accordion.archive import archive_entries
-from accordion.composition.store_identity import TENANT_SECRET
+from accordion.composition.configured_store import TENANT_SECRET
 from accordion.config import Settings
 from accordion.memory.entries import ALL_TYPES
 from accordion.model.errors import BadRequest, ConfigError, StoreUnavailable

@@ -28,10 +28,15 @@ from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import CompactionBuilder
+from accordion.composition.configured_store import (
+    StoreIdentity,
+    build_spool,
+    is_needed_while_unavailable,
+    is_server,
+    owns_former,
+)
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
-from accordion.composition.spool_builder import build_spool, is_needed_while_unavailable, is_server, owns_former
-from accordion.composition.store_identity import StoreIdentity
 from accordion.composition.tables import (
     base_models,
     build_prices,
@@ -93,7 +98,7 @@ from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
 from accordion.server.event_loop import LoopClock, LoopTasks
-from accordion.server.free_memory import FreeMemoryObserver, find_trim
+from accordion.server.interpreter import FreeMemoryObserver, find_trim
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants

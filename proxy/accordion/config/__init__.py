@@ -4,8 +4,7 @@ Precedence: command line > environment > file > default. Only `composition` and 
 """
 
 from accordion.config.checks import find_hints
-from accordion.config.load import ENVIRONMENT, load
+from accordion.config.load import ENVIRONMENT, RESTART, ReloadResult, SettingsFile, load
 from accordion.config.settings import ModelConfig, Settings
-from accordion.config.watch import RESTART, ReloadResult, SettingsFile
 
 __all__ = ["ENVIRONMENT", "RESTART", "ModelConfig", "ReloadResult", "Settings", "SettingsFile", "find_hints", "load"]

@@ -16,8 +16,7 @@ from typing import Any
 
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, default_options
 from accordion.compaction.strategies.base import BUDGETS, Strategy, StrategyOptions
-from accordion.config.convert import convert
-from accordion.config.yaml_text import child_path
+from accordion.config.yaml_text import child_path, convert
 from accordion.model.errors import ConfigError
 
 _GROUP = "accordion.strategies"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os.path
-from collections.abc import Iterator
-from typing import Annotated, Literal, cast
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -14,7 +14,6 @@ from accordion.accounting.key_limits import DollarsPerDay, KeyLimits, RequestsPe
 from accordion.archive.transcripts import Record
 from accordion.compaction.request import RequestBudgets
 from accordion.config.pipelines import DEFAULT_PIPELINE, PipelineEntry
-from accordion.config.prices import PricesConfig, price_from_litellm
 from accordion.config.thresholds import AllThresholds
 from accordion.config.value_types import (
     BaseUrl,
@@ -34,12 +33,18 @@ from accordion.config.value_types import (
     SocketMode,
     StoreUrl,
 )
-from accordion.model.costs import ModelPrice
+from accordion.model.costs import ModelPrice, Rates
 from accordion.model.ports import Family
 from accordion.pipeline.upgrade import ModelSockets
 from accordion.providers.http.routes import ModelEntry
+from accordion.providers.models.prices import FIELDS, rates_from
 from accordion.sessions.proxy_keys import ProxyKey
 
+Dollars = Annotated[float, msgspec.Meta(ge=0, le=10_000)]
+"""US dollars for a million tokens."""
+_MOST_FOR_A_TOKEN = 0.01
+_NANODOLLARS_A_TOKEN = 1_000
+"""The price of a token in nanodollars, where a million tokens cost a dollar."""
 _SQLITE = "sqlite:///"
 _STATE = "~/.local/state/accordion"
 
@@ -53,6 +58,48 @@ WRITERS = ("request", "extractive")
 
 RULES = "rules"
 """The value of `memory.writer` for the rules. Any other value is the name of a model."""
+
+
+class ModelPriceConfig(ConfigSection, frozen=True):
+    """The prices of one model. Cached input and cache writes cost as much as other input if they are not set."""
+
+    input: Dollars
+    output: Dollars
+    cached_input: Dollars | None = None
+    cache_write: Dollars | None = None
+
+    def price(self) -> ModelPrice:
+        """Returns the price."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        cache_write = self.input if self.cache_write is None else self.cache_write
+        figures = (self.input, cached, cache_write, self.output)
+        return ModelPrice(Rates(*(figure * _NANODOLLARS_A_TOKEN for figure in figures)), "config")
+
+
+class PricesConfig(ConfigSection, frozen=True):
+    """The `prices` section: prices that replace those of the model table."""
+
+    models: dict[str, ModelPriceConfig] = msgspec.field(default_factory=dict)
+
+
+def price_from_litellm(values: Mapping[str, Any]) -> ModelPrice | None:
+    """Returns the price in an entry's `model_info` or `litellm_params`; None if they have none.
+
+    Raises ValueError for a price that is not a number of at least 0; its argument is the key.
+    """
+    prices: dict[str, float] = {}
+    for name in FIELDS:
+        value = values.get(name)
+        if value is None:
+            continue
+        try:
+            prices[name] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(name) from None
+        if not 0 <= prices[name] <= _MOST_FOR_A_TOKEN:
+            raise ValueError(name)
+    rates = rates_from(prices)
+    return ModelPrice(Rates(*rates), "config") if rates is not None else None
 
 
 class ServerConfig(ConfigSection, frozen=True):
