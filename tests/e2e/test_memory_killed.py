@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from accordion.memory.entries import revision
-from accordion.memory.sections import render_sections
+from accordion.memory.session_text import render_sections
 from tests.conftest import Start
 from tests.e2e.memory_samples import RECORDED, SUMMARY, memory_arguments, record_conversation
 from tests.proxy_process import Proxy

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accordion.memory.sections import render_sections
+from accordion.memory.session_text import render_sections
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.memory_samples import (

@@ -18,7 +18,7 @@ import pytest
 from accordion.composition import Application
 from accordion.http.memory_operations import CALLS
 from accordion.http.memory_transfer import import_memories
-from accordion.memory.sections import render_sections
+from accordion.memory.session_text import render_sections
 from accordion.model.errors import BadRequest, StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.memory.consolidation import ConsolidationResult, Consolidator, count_meaningful_tokens, summary_id
-from accordion.memory.corpus import load_corpus
-from accordion.memory.draft import PARTS, DraftWriter
+from accordion.memory.consolidation import (
+    PARTS,
+    ConsolidationResult,
+    Consolidator,
+    DraftWriter,
+    count_meaningful_tokens,
+    load_corpus,
+    summary_id,
+)
 from accordion.memory.entries import ConcurrentWrite, revision
 from accordion.memory.reader import MemoryReader, empty_proof, issue_token, verify_tokens, with_deep_search, with_reads
 from accordion.memory.search import MemorySearch, SearchQuery, SearchResults

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from accordion.memory.plan import UNAPPLIED, SessionPlan
-from accordion.memory.sections import PLAN, extract_plan, parse_sections
-from accordion.memory.session_text import find_latest_plan, write_session_text
-from accordion.memory.todos import status_mark
+from accordion.memory.plan import UNAPPLIED, SessionPlan, status_mark
+from accordion.memory.session_text import PLAN, extract_plan, find_latest_plan, parse_sections, write_session_text
 from tests.histories import PROTOCOL_NAMES
 from tests.memory.agent_conversations import (
     CLAUDE_CODE,

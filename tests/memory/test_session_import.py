@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.memory.sections import render_sections
 from accordion.memory.session_import import (
     find_requested_ids,
     render_memory,
@@ -14,6 +13,7 @@ from accordion.memory.session_import import (
     restore_memories,
     unknown_notice,
 )
+from accordion.memory.session_text import render_sections
 from accordion.model.memories import Memory
 from tests.archive.archive_setup import OTHER, TENANT
 from tests.compaction.compactor_setup import conversation

@@ -1,413 +1,332 @@
-"""Session memories: fourteen sections of a recorded conversation, and nothing in them that was not there."""
+"""`core_memory`: saving, getting back, listing and searching session memories."""
 
+import asyncio
+import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from accordion.memory.file_paths import is_absolute
-from accordion.memory.sections import NONE, PLAN, TITLES, extract_plan, parse_sections, render_sections
-from accordion.memory.session_text import write_session_text
-from accordion.model.conversation import Conversation, Text, ToolCall, ToolResult
-from accordion.model.errors import BadRequest
-from tests.compaction.compactor_setup import conversation
-from tests.compaction.compactor_setup import read as read_request
-from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, ProtocolName, Turn, histories
-from tests.memory.agent_conversations import (
-    CLAUDE_CODE,
-    ToolStep,
-    conversation_of_calls,
-    conversation_of_texts,
-    recorded_runs,
-)
-from tests.recordings import RECORDINGS
+from accordion.archive.transcript_log import Transcript
+from accordion.memory.message_ranges import RecordedConversations, RecordedTranscripts
+from accordion.memory.search import MemorySearch
+from accordion.memory.session_memory import SaveOptions, SessionMemories, render_box
+from accordion.memory.session_text import PLAN, TITLES, extract_plan, find_latest_plan, parse_sections, render_sections
+from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
+from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS
+from accordion.stores.memories_sqlite import SqliteMemories
+from tests.archive.archive_setup import OTHER, TENANT, ArchiveSetup
+from tests.fakes import FakeClock, FakeTasks
+from tests.memory.agent_conversations import conversation_of_calls
+from tests.memory.fake_memories import FakeMemories
 
-ALL = (*CLAUDE_CODE, "coding_pi.jsonl.gz", "coding_mini_swe_agent.jsonl.gz", "coding_moatless.jsonl.gz",
-       "repo_setup_super.jsonl.gz", "research_deerflow.jsonl.gz", "service_tau.jsonl.gz")  # fmt: skip
-OK = "has been updated successfully."
+AT = 1_767_261_910.0
+FIRST = "CMEM-20260101-100510"
+TEXT = render_sections({"Objective": "Mend gate B7.", "Notes": "- It rusts."})
+STEPS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]}, "ok"
 
 
-def sections(*did: ToolStep, **more) -> dict[str, str]:
-    return parse_sections(write_session_text(conversation_of_calls(*did, **more)))
+class SearchableMemories(FakeMemories):
+    """Memories of which tags are looked at, and words."""
+
+    def _matching(self, tenant: TenantScope, wanted: MemoryFilter) -> list[Memory]:
+        return [each for each in super()._matching(tenant, wanted) if set(wanted.tags) <= set(each.tags)]
+
+    async def find_candidates(
+        self, tenant: TenantScope, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+    ) -> list[SearchCandidate]:
+        found = [each for each in self._matching(tenant, wanted) if any(word in each.content.lower() for word in words)]
+        return [SearchCandidate(each) for each in found[:pool]]
 
 
-def edit(path: str, old: str = "a", new: str = "b") -> ToolStep:
-    return "Edit", {"file_path": path, "old_string": old, "new_string": new}, f"The file {path} {OK}"
+class NoVectors:
+    """An embedder that has nothing to say."""
+
+    async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
+        return [Embedding() for _ in texts]
+
+    async def embed_query(self, text: str) -> bytes:
+        return b""
+
+    async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
+        return [0.0 for _ in candidates]
 
 
-def read(path: str) -> ToolStep:
-    return "Read", {"file_path": path}, "     1→x"
+class SessionSetup:
+    """Everything around `core_memory`, with one recorded conversation `s-1`."""
+
+    def __init__(self) -> None:
+        self.archive, self.memories, self.clock = ArchiveSetup(), SearchableMemories(), FakeClock(AT)
+        self.core = self.core_of(self.memories)
+
+    def core_of(self, memories: MemoryStore, recordings: RecordedTranscripts | None = None) -> SessionMemories:
+        search = MemorySearch(memories, NoVectors(), self.clock)
+        recordings = recordings or self.archive.transcripts
+        return SessionMemories(
+            memories, RecordedConversations(recordings, PROTOCOLS, FakeTasks()), search, FakeTasks(), self.clock
+        )
+
+    async def record(self, session: str = "s-1", tenant: TenantScope = TENANT) -> None:
+        await self.archive.say(
+            session,
+            replace(conversation_of_calls(STEPS, said="Mend gate B7 of the house."), chain=(b"c",)),
+            tenant=tenant,
+        )
+
+    def stored_memories(self) -> list[Memory]:
+        return list(self.memories.of(TENANT).memories.values())
 
 
-def bash(command: str, result: str = "done") -> ToolStep:
-    return "Bash", {"command": command}, result
+@pytest.fixture
+def setup() -> SessionSetup:
+    return SessionSetup()
 
 
-def all_text(held: Conversation) -> str:
-    """All that stands in a conversation, on one line."""
-    out = [part.text for part in held.preamble if isinstance(part, Text)]
-    for message in held.messages:
-        for part in message.parts:
-            if isinstance(part, Text):
-                out.append(part.text)
-            elif isinstance(part, ToolCall):
-                out += [part.name, part.arguments, part.arguments.replace("\\n", " ").replace('\\"', '"')]
-            elif isinstance(part, ToolResult):
-                out += [inner.text for inner in part.parts if isinstance(inner, Text)]
-    return " ".join(" ".join(out).replace("\\\\", "\\").split())
+# -- import ---------------------------------------------------------------------------
 
 
-def paths_in(source: str) -> set[str]:
-    return {path for path in PATHS if path in source}
+async def test_an_import_answers_as_documented(setup: SessionSetup) -> None:
+    answered = await setup.core.import_session(TENANT, text=TEXT)
+    assert msgspec.to_builtins(answered) == {
+        "operation": "import", "id": FIRST, "message": f"Created memory: {FIRST}"
+    }  # fmt: skip
 
 
-# -- any conversation ----------------------------------------------------------------
-
-PATHS = ("src/gate.py", "/srv/app/src/gate.py", "/srv/app/PLAN.md", r"D:\app\src\gate.py", "docs/a b.md", "/srv/x.py")
-TOOLS = ("Read", "Write", "Edit", "Bash", "TodoWrite", "grep")
-
-
-@st.composite
-def works(draw: st.DrawFn) -> History:
-    """Agents at work on a few files, who say this and that."""
-    said = st.sampled_from((
-        "Please fix src/gate.py.", "## Notes\nodd", "1. one\n2. two\n3. three", "Never touch docs/a b.md.",
-        "</details>", "Here's my plan:\n- a\n- b\n- c", "\n## Pending\n", "## Execution Plan",
-        "Let's use httpx instead of requests because it is async.",
-    ))  # fmt: skip
-    count = 0
-    turns = []
-    for _ in range(draw(st.integers(1, 3))):
-        rounds = []
-        for _ in range(draw(st.integers(0, 3))):
-            count += 1
-            name, path = draw(st.sampled_from(TOOLS)), draw(st.sampled_from(PATHS))
-            text = draw(said)
-            given = {
-                "Read": {"file_path": path}, "Write": {"file_path": path, "content": text}, "grep": {"pattern": "x"},
-                "Edit": {"file_path": path, "old_string": "a", "new_string": text},
-                "Bash": {"command": draw(st.sampled_from((f"cat '{path}'", f"cd /opt && echo > '{path}'", "git log")))},
-                "TodoWrite": {"todos": [{"content": text, "status": "pending"}]},
-            }[name]  # fmt: skip
-            result = draw(st.sampled_from(("ok", "Error: no", "", "1\tx\n2\ty", text)))
-            rounds.append(HistoryRound((Call(f"call_{count}", name, given, result),), draw(st.just("") | said)))
-        turns.append(Turn((draw(said),), tuple(rounds), draw(said)))
-    return History(tuple(turns), draw(st.sampled_from(("", "Working directory: /srv/app", "<cwd>D:\\app</cwd>"))))
-
-
-@given(works(), st.sampled_from(PROTOCOL_NAMES))
-def test_a_session_memory_has_its_fourteen_sections_in_order_whatever_was_said(
-    made, protocol_name: ProtocolName
-) -> None:
-    text = write_session_text(conversation(made, protocol_name))
-    found = parse_sections(text)
+async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_its_plan(setup: SessionSetup) -> None:
+    await setup.record()
+    answered = await setup.core.import_session(TENANT, conversation="s-1")
+    (memory,) = setup.stored_memories()
+    assert (memory.id, memory.type, memory.source, memory.conversation) == (answered.id, "session", "session", "s-1")
+    assert (memory.first, memory.last) == (0, 2)
+    found = parse_sections(memory.content)
     assert tuple(found) == TITLES
-    assert render_sections(found) == text
-    assert all(content.strip() for content in found.values())
+    assert extract_plan(found[PLAN]) == "- [>] Open it"
+    assert found["Objective"] == "Mend gate B7 of the house."
 
 
-@given(works(), st.sampled_from(PROTOCOL_NAMES))
-def test_every_path_and_every_statement_is_in_the_conversation(made, protocol_name: ProtocolName) -> None:
-    held = conversation(made, protocol_name)
-    found, source = parse_sections(write_session_text(held)), all_text(held)
-    root = found["Project Root"]
-    assert root == NONE or root in source
-    for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
-        for line in filter(NONE.__ne__, found[title].split("\n")):
-            path = line.removeprefix("- ").split(" (role: ", 1)[0]
-            # A relative path stands in the root, or where its command went.
-            under = [path.removeprefix(at).lstrip("/\\") for at in (root, "/opt") if path.startswith(at)]
-            assert path in source or {each.replace("\\", "/") for each in under} & paths_in(source), path
-            assert is_absolute(path) or root == NONE
-    for title in ("Constraints", "Notes"):
-        for line in filter(NONE.__ne__, found[title].split("\n")):
-            told = line.removeprefix("- ").removesuffix(" …")
-            assert told.removesuffix(" was edited; its whole text is not recorded.") in source, line
+async def test_a_text_with_the_line_ends_of_windows_is_taken(setup: SessionSetup) -> None:
+    await setup.core.import_session(TENANT, text=TEXT.replace("\n", "\r\n"))
+    assert [memory.content for memory in setup.stored_memories()] == [TEXT]
 
 
-@settings(max_examples=40)
-@given(histories(), st.sampled_from(PROTOCOL_NAMES))
-def test_any_history_at_all_has_a_session_memory(made, protocol_name: ProtocolName) -> None:
-    assert tuple(parse_sections(write_session_text(conversation(made, protocol_name)))) == TITLES
+class Forgetful:
+    """A record of which the first message is gone."""
+
+    def __init__(self, whole: RecordedTranscripts) -> None:
+        self.whole = whole
+
+    async def find(self, tenant: TenantScope, session: str) -> Transcript | None:
+        return await self.whole.find(tenant, session)
+
+    async def read(self, tenant: TenantScope, session: str, first: int, last: int) -> list[bytes | None]:
+        return [None, *(await self.whole.read(tenant, session, first, last))[1:]]
 
 
-@pytest.mark.skipif(not (RECORDINGS / CLAUDE_CODE[0]).exists(), reason="the recorded runs are not here")
-@pytest.mark.parametrize("file", ALL)
-def test_recorded_runs_have_session_memories_with_nothing_invented(file: str) -> None:
-    for name, _, held in recorded_runs(file):
-        found, source = parse_sections(write_session_text(held)), all_text(held)
-        root = found["Project Root"]
-        assert root == NONE or (is_absolute(root) and root in source), name
-        for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
-            lines = [line for line in found[title].split("\n") if line != NONE]
-            assert len(lines) <= 8, name
-            for line in lines:
-                path = line.removeprefix("- ").split(" (role: ", 1)[0]
-                relative = path.removeprefix(root).lstrip("/")
-                assert path in source or relative in source, (name, path)
+async def test_missing_parts_of_a_conversation_are_reported(setup: SessionSetup) -> None:
+    await setup.record()
+    kept = Forgetful(setup.archive.transcripts)
+    await setup.core_of(setup.memories, kept).import_session(TENANT, conversation="s-1")
+    assert "- 1 of the recorded messages are not kept any more." in setup.stored_memories()[0].content
 
 
-# -- single sections -----------------------------------------------------------------
+async def test_two_saved_in_one_second_both_stay(setup: SessionSetup) -> None:
+    ids = [(await setup.core.import_session(TENANT, text=TEXT)).id for _ in range(3)]
+    assert ids == [FIRST, f"{FIRST}-2", f"{FIRST}-3"]
+    assert len(setup.stored_memories()) == 3
 
 
-@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-def test_the_root_is_where_the_client_says_that_it_works(protocol_name) -> None:
-    for system in ("<env>\nWorking directory: /srv/app\nIs directory a git repo: Yes\n</env>", "<cwd>/srv/app</cwd>"):
-        found = sections(edit("src/gate.py"), system=system, protocol_name=protocol_name)
-        assert found["Project Root"] == "/srv/app"
-        assert found["Working Files (Modified)"] == "- /srv/app/src/gate.py (role: main implementation, 1 edit)"
+async def test_many_that_save_at_once_get_ids_of_their_own(setup: SessionSetup) -> None:
+    answers = await asyncio.gather(*(setup.core.import_session(TENANT, text=f"{TEXT} {at}") for at in range(40)))
+    ids = {each.id for each in answers}
+    assert len(ids) == len(setup.stored_memories()) == 40
+    assert {memory.id: memory.content for memory in setup.stored_memories()} == {
+        each.id: f"{TEXT} {at}" for at, each in enumerate(answers)
+    }
+    assert all(re.fullmatch(rf"{FIRST}(-\d+)?", name) for name in ids)
 
 
-def test_a_codex_environment_block_names_the_root_and_is_no_user_request() -> None:
-    said = "<environment_context>\n  <cwd>/srv/app</cwd>\n</environment_context>"
-    found = parse_sections(write_session_text(conversation_of_texts(said, "", "Mend the gate of the app.", "Done.")))
-    assert found["Project Root"] == "/srv/app"
-    assert found["Objective"] == "Mend the gate of the app."
+async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
+    setup: SessionSetup, tmp_path: Path
+) -> None:
+    stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
+    workers = [setup.core_of(each) for each in stores]
+    answers = await asyncio.gather(
+        *(workers[at % 2].import_session(TENANT, text=f"{TEXT} gate{at}") for at in range(12))
+    )
+    assert len({each.id for each in answers}) == 12
+    for at, each in enumerate(answers):
+        assert (await workers[0].export(TENANT, each.id)).text == f"{TEXT} gate{at}"
+    assert [each.id for each in (await workers[1].search(TENANT, "gate7")).memories] == [answers[7].id]
+    assert len((await workers[1].list_sessions(TENANT)).memories) == 12
+    for store in stores:
+        await store.close()
 
 
-def test_the_root_above_a_working_directory_is_told_by_its_marks() -> None:
-    found = sections(read("/srv/app/package.json"), edit("/srv/app/web/a.ts"), system="Working directory: /srv/app/web")
-    assert found["Project Root"] == "/srv/app"
+async def test_another_tenant_has_ids_of_its_own(setup: SessionSetup) -> None:
+    assert (await setup.core.import_session(TENANT, text=TEXT)).id == (
+        await setup.core.import_session(OTHER, text=TEXT)
+    ).id
 
 
-def test_the_root_is_told_by_how_commands_name_known_files() -> None:
-    found = sections(edit("/srv/app/src/core/a.py"), edit("/srv/app/src/core/b.py"), bash("git add src/core/a.py"))
-    assert found["Project Root"] == "/srv/app"
+async def test_description_and_tags_are_kept(setup: SessionSetup) -> None:
+    options = SaveOptions(description="the gate\n  is done", tags=("Gates, B7", "b7"))
+    name = (await setup.core.import_session(TENANT, text=TEXT, options=options)).id
+    found = await setup.core.export(TENANT, name)
+    assert (found.description, found.tags) == ("the gate is done", ["gates", "b7"])
 
 
-def test_without_any_mark_the_root_is_what_the_paths_have_in_common() -> None:
-    found = sections(edit("/srv/app/src/a.py"), edit("/srv/app/docs/b.md"), edit("/home/a/.claude/plans/x.md"))
-    assert found["Project Root"] == "/srv/app"
+async def test_somebody_is_asked_first_unless_it_is_forced(setup: SessionSetup) -> None:
+    asked: list[str] = []
+
+    async def no(text: str) -> bool:
+        asked.append(text)
+        return False
+
+    answered = await setup.core.import_session(TENANT, text=TEXT, confirm=no)
+    assert (answered.id, asked, setup.stored_memories()) == ("", [TEXT], [])
+    assert (await setup.core.import_session(TENANT, text=TEXT, options=SaveOptions(force=True), confirm=no)).id == FIRST
+    assert asked == [TEXT]
 
 
-def test_windows_paths_are_absolute_and_relative_ones_become_so() -> None:
-    did = edit(r"D:\app\src\gate.ts"), edit("src/door.ts"), read(r"D:\app\CLAUDE.md")
-    found = sections(*did, system=r"Working directory: D:\app")
-    assert found["Project Root"] == r"D:\app"
-    assert r"- D:\app\src\door.ts (role: main implementation, 1 edit)" in found["Working Files (Modified)"]
-    assert found["Reference Files (Read-Only)"] == r"- D:\app\CLAUDE.md (role: project instructions)"
-
-
-def test_a_folder_of_settings_in_a_project_marks_its_root_and_one_at_home_does_not() -> None:
-    did = read("/srv/app/.claude/settings.json"), read("/home/a/.claude/settings.json"), edit("/srv/app/src/x/a.py")
-    assert sections(*did, system="Working directory: /srv/app/src")["Project Root"] == "/srv/app"
-
-
-def test_an_argument_that_is_no_path_is_none() -> None:
-    assert sections(edit("/srv/a\n## Notes\n"), edit("/srv/" + "x" * 2_000))["Working Files (Modified)"] == NONE
+async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(setup: SessionSetup) -> None:
+    await setup.record()
+    with pytest.raises(BadRequest, match="word for word") as raised:
+        await setup.core.import_session(TENANT, text=TEXT, conversation="s-1")
+    assert (raised.value.code, setup.stored_memories()) == ("plan_not_verbatim", [])
+    frame = (
+        "### Source: todo\n\n<details>\n<summary>Full Execution Plan (Click to expand)</summary>\n\n{}\n\n</details>"
+    )
+    own = render_sections({"Objective": "Mine.", PLAN: frame.format("- [>] Open it")})
+    await setup.core.import_session(TENANT, text=own, conversation="s-1")
+    assert [memory.content for memory in setup.stored_memories()] == [own]
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["sed " + "-i " * 4_000, "cat " + "-1 " * 4_000, "a > " * 4_000, "cat <<A\n" * 2_000, "(" * 8_000, "cd " * 4_000],
+    ("given", "code"),
+    [
+        ({}, "nothing_to_save"),
+        ({"text": " \n"}, "nothing_to_save"),
+        ({"text": render_sections({})}, "nothing_to_save"),
+        ({"text": "Remember gate B7."}, "not_a_session_memory"),
+        ({"text": render_sections({"Notes": "x" * 200_000})}, "memory_too_long"),
+        ({"text": TEXT, "options": SaveOptions(description="x" * 501)}, "description_too_long"),
+        ({"text": TEXT, "options": SaveOptions(tags=("x" * 201,))}, "memory_bad_name"),
+        ({"text": TEXT, "options": SaveOptions(tags=tuple(map(str, range(51))))}, "memory_bad_name"),
+        ({"conversation": "nobody"}, "conversation_not_recorded"),
+    ],
 )
-def test_no_command_takes_long_to_be_looked_through(command: str) -> None:
-    # Without bounds on what is looked through these would take minutes, which the suite's own limit ends.
-    assert sections(*[bash(command)] * 20)["Changes Made"]
+async def test_bad_input_says_what_is_wrong_and_writes_nothing(setup: SessionSetup, given, code: str) -> None:
+    with pytest.raises((BadRequest, NotFound)) as raised:
+        await setup.core.import_session(TENANT, **given)
+    assert raised.value.code == code
+    assert setup.memories.writes == 0
 
 
-def test_a_message_of_blank_lines_or_of_one_word_again_and_again_is_looked_through() -> None:
-    for said in ("\n" * 60_000 + "x", "first " * 20_000, "- " * 30_000, "1. a\n" * 10_000):
-        assert (
-            tuple(parse_sections(write_session_text(conversation_of_texts(said, "ok", f"my plan: {said}")))) == TITLES
-        )
+async def test_another_tenants_conversation_is_as_if_it_were_not_recorded(setup: SessionSetup) -> None:
+    await setup.record(tenant=OTHER)
+    with pytest.raises(NotFound) as raised:
+        await setup.core.import_session(TENANT, conversation="s-1")
+    assert (raised.value.code, setup.memories.writes) == ("conversation_not_recorded", 0)
 
 
-def test_a_path_that_cannot_be_made_absolute_says_so() -> None:
-    assert "the project root is not known" in sections(edit("src/gate.py"))["Working Files (Modified)"]
+async def test_while_the_store_is_away_it_says_so(setup: SessionSetup) -> None:
+    setup.memories.away = True
+    with pytest.raises(StoreUnavailable):
+        await setup.core.import_session(TENANT, text=TEXT)
 
 
-def test_at_most_eight_working_files_are_named_and_those_worked_on_most_come_first() -> None:
-    did = [edit(f"/srv/app/f{at}.py") for at in range(10)] + [edit("/srv/app/f3.py")] * 3
-    lines = sections(*did)["Working Files (Modified)"].split("\n")
-    assert len(lines) == 8
-    assert lines[0] == "- /srv/app/f3.py (role: main implementation, 4 edits)"
+# -- export, list, search ---------------------------------------------------------------
 
 
-def test_an_edit_that_failed_or_was_refused_made_no_working_file() -> None:
-    refused = "Edit", {"file_path": "/srv/a.py"}, "The user doesn't want to proceed with this tool use."
-    found = sections(refused, ("Edit", {"file_path": "/srv/b.py"}, "<tool_use_error>no</tool_use_error>"))
-    assert found["Working Files (Modified)"] == NONE
-    assert found["Changes Made"] == NONE
+async def test_a_session_memory_is_found_by_its_id_in_any_case_of_letters(setup: SessionSetup) -> None:
+    await setup.core.import_session(TENANT, text=TEXT)
+    for name in (FIRST, FIRST.lower(), f' "{FIRST}" '):
+        found = await setup.core.export(TENANT, name)
+        assert (found.operation, found.id, found.text) == ("export", FIRST, TEXT)
+    assert found.created_at == "2026-01-01T10:05:10Z"
 
 
-def test_files_of_shell_commands_count_where_it_is_known_in_which_directory() -> None:
-    did = (
-        bash("cat > new.py <<'EOF'\nx = 1 > 2.5\nEOF"), bash("sed -i 's/a/b/' src/gate.py"), bash("cat src/door.py"),
-        bash("cd /opt/x && echo 1 > away.txt"), bash('cd "$HOME" && echo 1 > lost.txt'), bash("ls > /dev/null 2>&1"),
-    )  # fmt: skip
-    found = sections(*did, system="cwd: /srv/app")
-    names = set(re.findall(r"- (\S+)", found["Working Files (Modified)"]))
-    assert names == {"/srv/app/new.py", "/srv/app/src/gate.py", "/opt/x/away.txt"}
-    assert found["Reference Files (Read-Only)"] == "- /srv/app/src/door.py (role: implementation)"
+@pytest.mark.parametrize("name", ["", "mem-1", "CMEM-2026", "CMEM-20260101-100510; drop"])
+async def test_an_invalid_id_is_refused(setup: SessionSetup, name: str) -> None:
+    with pytest.raises(BadRequest, match="CMEM-") as raised:
+        await setup.core.export(TENANT, name)
+    assert raised.value.code == "invalid_memory_id"
 
 
-def test_a_project_in_a_temporary_directory_is_a_project_too() -> None:
-    found = sections(edit("/var/tmp/job/src/a.py"), edit("/var/tmp/job/b.py"))
-    assert found["Project Root"] == "/var/tmp/job"
-    assert "- /var/tmp/job/src/a.py (role: " in found["Working Files (Modified)"]
+async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(setup: SessionSetup) -> None:
+    await setup.core.import_session(OTHER, text=TEXT)
+    for name in (FIRST, "CMEM-19990101-000000"):
+        with pytest.raises(NotFound) as raised:
+            await setup.core.export(TENANT, name)
+        assert raised.value.message == f"There is no session memory {name}. `list` shows the saved ones."
 
 
-def test_a_log_that_tells_of_an_exit_code_was_read_all_the_same() -> None:
-    found = sections(("Read", {"file_path": "/srv/app/run.log"}, '1\t{"exit_code": 1}\n2\tExit code 1'))
-    assert "/srv/app/run.log" in found["Reference Files (Read-Only)"]
+async def test_a_memory_of_another_kind_is_no_session_memory(setup: SessionSetup) -> None:
+    setup.memories.of(TENANT).memories[FIRST] = Memory(FIRST, "fact", "x")
+    with pytest.raises(NotFound):
+        await setup.core.export(TENANT, FIRST)
 
 
-def test_what_codex_puts_around_a_result_is_left_out() -> None:
-    framed = "Chunk ID: 1a\nWall time: 0.1 seconds\nProcess exited with code 0\nOutput:\n3 passed\n"
-    assert (
-        sections(("exec_command", {"cmd": "pytest"}, framed))["Last Action"] == "exec_command `pytest`: done: 3 passed"
-    )
-    failed = '{"output":"E: it is shut\\n","metadata":{"exit_code":1}}'
-    assert "failed: E: it is shut" in sections(("shell", {"command": ["bash", "-lc", "pytest"]}, failed))["Last Action"]
+async def test_a_list_has_the_newest_first_with_previews_and_pages(setup: SessionSetup) -> None:
+    for at in range(3):
+        text = render_sections({"Objective": f"Aim {at} " + "x" * 200})
+        await setup.core.import_session(TENANT, text=text, options=SaveOptions(tags=("odd",) if at % 2 else ()))
+        setup.clock.advance(1)
+    page = await setup.core.list_sessions(TENANT, limit=2)
+    assert [each.preview[:5] for each in page.memories] == ["Aim 2", "Aim 1"]
+    assert all(len(each.preview) <= 100 for each in page.memories)
+    rest = await setup.core.list_sessions(TENANT, limit=2, after=page.next)
+    assert ([each.preview[:5] for each in rest.memories], rest.next) == (["Aim 0"], "")
+    tagged = await setup.core.list_sessions(TENANT, tags=["ODD"])
+    assert [each.preview[:5] for each in tagged.memories] == ["Aim 1"]
+    assert (page.message, rest.message) == ("2 of the memories saved", "1 memory saved")
+    assert (await setup.core.list_sessions(OTHER)).memories == []
+    setup.memories.of(TENANT).memories.pop(page.memories[-1].id)
+    assert await setup.core.list_sessions(TENANT, limit=2, after=page.next) == rest
 
 
-def test_a_patch_that_codex_gives_as_a_text_changes_files() -> None:
-    patch = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-a\n+b\n*** Add File: b.py\n+x\n*** End Patch"
-    items = [
-        {"role": "user", "content": "<environment_context><cwd>/srv/app</cwd></environment_context>"},
-        {"role": "user", "content": "Mend it."},
-        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": patch},
-        {"type": "custom_tool_call_output", "call_id": "c1", "output": "Success. Updated the following files:"},
-    ]
-    found = parse_sections(write_session_text(read_request({"model": "gpt-5", "input": items}, "responses")))
-    assert found["Changes Made"] == "- Edited /srv/app/src/a.py (1 edit)\n- Created /srv/app/b.py"
+async def test_a_search_finds_by_words_and_needs_some(setup: SessionSetup) -> None:
+    await setup.core.import_session(TENANT, text=TEXT)
+    await setup.core.import_session(TENANT, text=render_sections({"Objective": "Paint the door."}))
+    found = await setup.core.search(TENANT, "Where does it RUST?")
+    assert json.loads(msgspec.json.encode(found))["operation"] == "search"
+    assert [each.preview for each in found.memories] == ["Mend gate B7."]
+    assert (await setup.core.search(OTHER, "rust")).memories == []
+    for query in ("", " ?! "):
+        with pytest.raises(BadRequest) as raised:
+            await setup.core.search(TENANT, query)
+        assert raised.value.code == "search_without_words"
 
 
-def test_the_last_action_is_told_with_its_result() -> None:
-    failing = "Exit code 1\nFAILED test_gate.py::test_open - AssertionError: it is shut"
-    found = sections(edit("/srv/a.py"), bash("pytest -q", failing), read("/srv/b.py"))
-    assert found["Last Action"] == (
-        "Bash `pytest -q`: failed: FAILED test_gate.py::test_open - AssertionError: it is shut"
-    )
-    assert "Bash `pytest -q`: failed" in found["Known Issues"]
-    mended = sections(bash("pytest -q", failing), bash("pytest -q", "12 passed"))
-    assert (mended["Last Action"], mended["Known Issues"]) == ("Bash `pytest -q`: done: 12 passed", NONE)
+async def test_a_search_is_of_session_memories_with_all_of_the_tags(setup: SessionSetup) -> None:
+    for at, tags in enumerate((("b7",), (), ("b7", "odd"))):
+        await setup.core.import_session(TENANT, text=TEXT.replace("B7", f"B{at}"), options=SaveOptions(tags=tags))
+    setup.memories.of(TENANT).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
+    found = await setup.core.search(TENANT, "gate", tags=("B7",))
+    assert {each.preview for each in found.memories} == {"Mend gate B0.", "Mend gate B2."}
+    assert len((await setup.core.search(TENANT, "gate", tags=("b7",), limit=1)).memories) == 1
 
 
-def test_decisions_come_with_their_reasons() -> None:
-    found = parse_sections(write_session_text(conversation_of_texts(
-        "Which client is better for us?", "I think httpx.",
-        "Let's use httpx for the client because it is async.", "We decided to drop requests. It blocks the event loop.",
-        "ok",
-    )))  # fmt: skip
-    assert found["Decisions"] == (
-        "- Let's use httpx for the client: because it is async\n"
-        "- We decided to drop requests: It blocks the event loop."
-    )
+@pytest.mark.parametrize("limit", [0, -1, 101, True])
+async def test_a_limit_out_of_range_is_refused(setup: SessionSetup, limit: int) -> None:
+    with pytest.raises(BadRequest, match="from 1 to 100"):
+        await setup.core.list_sessions(TENANT, limit=limit)
+    with pytest.raises(BadRequest, match="from 1 to 32"):
+        await setup.core.search(TENANT, "gate", limit=limit)
 
 
-def test_a_users_answer_to_a_question_is_a_decision() -> None:
-    answered = 'User has answered your questions: "Where should it stand?"="In front". You can now continue.'
-    found = sections(("AskUserQuestion", {"questions": []}, answered))
-    assert found["Decisions"] == "- Where should it stand?: In front (the user's answer)"
+def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:
+    for name in (FIRST, f"{FIRST}-12"):
+        lines = render_box(name).split("\n")
+        assert f"║  Recovery ID: {name} " in render_box(name)
+        assert {len(line) for line in lines} == {78}
+        assert (lines[0][0], lines[-1][-1]) == ("╔", "╝")
 
 
-def test_constraints_are_the_users_words_and_nobody_elses() -> None:
-    found = parse_sections(
-        write_session_text(
-            conversation_of_texts("Mend it. Never touch the vendor folder.", "We must never stop here.", "ok")
-        )
-    )
-    assert found["Constraints"] == "- Never touch the vendor folder."
-
-
-def test_dependencies_are_package_calls_and_changed_manifests() -> None:
-    did = (
-        bash("cd web && npm install --save left-pad"), bash("uv add httpx", "Exit code 1\nerror: no network"),
-        edit("/srv/app/go.mod", "go 1.22", "go 1.22\nrequire x.org/y v1"),
-    )  # fmt: skip
-    assert sections(*did)["Dependencies"] == (
-        "- npm install --save left-pad\n- uv add httpx (failed)\n- /srv/app/go.mod edited: require x.org/y v1"
-    )
-
-
-def test_changes_name_files_and_commits() -> None:
-    committed = "[main 1a2b3c4] Mend the gate\n 1 file changed"
-    found = sections(edit("/srv/app/a.py"), edit("/srv/app/a.py"), bash('git commit -m "Mend the gate"', committed))
-    assert found["Changes Made"] == "- Edited /srv/app/a.py (2 edits)\n- Committed 1a2b3c4 on main: Mend the gate"
-
-
-def test_credentials_are_masked_in_every_section_but_the_plan_which_stays_as_it_is() -> None:
-    key = "sk-proj-abcdefghijklmnop1234"
-    listed = {"todos": [{"content": f"Put {key} into the vault", "status": "pending"}]}
-    asked = f"Never print the key {key} of the vault gate."
-    did = (
-        ("TodoWrite", listed, "ok"),
-        bash("pip install --index-url https://bot:s3cret@pypi.internal/simple ledger"),
-        bash("DB_PASSWORD=hunter2 make check", "Exit code 1\nerror: access denied for password=hunter2"),
-    )
-    text = write_session_text(conversation_of_calls(*did, said=asked))
-    found = parse_sections(text)
-    assert extract_plan(found[PLAN]) == f"- [ ] Put {key} into the vault"
-    rest = "\n".join(content for title, content in found.items() if title != PLAN)
-    assert not [secret for secret in (key, "s3cret", "hunter2") if secret in rest]
-    assert found["Objective"] == "Never print the key [credential] of the vault gate."
-    assert found["Pending"] == "- Put [credential] into the vault"
-    assert found["Dependencies"] == "- pip install --index-url https://bot:[credential]@pypi.internal/simple ledger"
-    assert "DB_PASSWORD=[credential] make check" in found["Last Action"]
-
-
-def test_a_key_that_is_cut_off_takes_no_other_item_with_it() -> None:
-    key = "-----BEGIN RSA PRIVATE KEY----- MIIEpAIBAAKCAQEA Zm9v"
-    assert render_sections({"Notes": f"- {key}\n- Next."}).endswith("## Notes\n- [credential]\n- Next.")
-
-
-def test_pending_is_what_the_plan_leaves_open_and_what_was_not_answered() -> None:
-    listed = {"todos": [{"content": "a", "status": "completed"}, {"content": "b", "status": "pending"}]}
-    assert sections(("TodoWrite", listed, "ok"))["Pending"] == "- b"
-    assert (
-        parse_sections(write_session_text(conversation_of_texts("Hi", "Hello", "Is it shut?")))["Pending"]
-        == "- Not answered yet: Is it shut?"
-    )
-
-
-def test_text_beside_a_plan_is_recorded() -> None:
-    given = {"explanation": "The gate rusts.", "plan": [{"step": "Oil it", "status": "pending"}]}
-    assert sections(("update_plan", given, "Plan updated"))["Notes"] == "- Said with the plan: The gate rusts."
-
-
-def test_the_workflow_session_is_named_where_there_is_one() -> None:
-    assert sections(read("/srv/.workflow/active/WFS-gate-b7/IMPL_PLAN.md"))["Session ID"] == "WFS-gate-b7"
-    assert sections(read("/srv/a.py"))["Session ID"] == NONE
-
-
-def test_a_plan_that_was_edited_and_never_shown_whole_is_noted() -> None:
-    found = sections(edit("/srv/app/PLAN.md"))
-    assert "- /srv/app/PLAN.md was edited; its whole text is not recorded." in found["Notes"]
-
-
-# -- the text ------------------------------------------------------------------------
-
-
-def test_a_plan_that_holds_these_very_headings_is_read_back_as_it_is() -> None:
-    inner = render_sections({"Objective": "x", PLAN: "### Source: todo\n\n<details>\n\ny\n\n</details>"})
-    frame = "### Source: workflow (PLAN.md)\n\n<details>\n<summary>Full Execution Plan</summary>\n\n{}\n\n</details>"
-    held = {PLAN: frame.format(inner), "Notes": "- z"}
-    assert extract_plan(parse_sections(render_sections(held))[PLAN]) == inner
-    assert parse_sections(render_sections(held))["Notes"] == "- z"
-
-
-@pytest.mark.parametrize("title", TITLES)
-def test_a_text_without_one_of_the_sections_is_refused_by_its_name(title: str) -> None:
-    text = render_sections({}).replace(f"## {title}\n", "")
-    with pytest.raises(BadRequest, match=re.escape(f'"## {title}"')) as raised:
-        parse_sections(text)
-    assert raised.value.code == "not_a_session_memory"
-
-
-def test_sections_out_of_order_empty_ones_and_a_plan_without_its_frame_are_refused() -> None:
-    swapped = (
-        render_sections({}).replace("## Pending", "## X").replace("## Notes", "## Pending").replace("## X", "## Notes")
-    )
-    with pytest.raises(BadRequest, match="in this order"):
-        parse_sections(swapped)
-    with pytest.raises(BadRequest, match="in this order"):
-        parse_sections(f"Hello\n{render_sections({})}")
-    with pytest.raises(BadRequest, match="are empty: Decisions"):
-        parse_sections(render_sections({}).replace("## Decisions\n(none)", "## Decisions\n"))
-    with pytest.raises(BadRequest, match="<details>"):
-        parse_sections(render_sections({PLAN: "1. do it"}))
-    with pytest.raises(BadRequest, match="fourteen sections"):
-        parse_sections("")
+def test_the_plan_of_the_recorded_conversation_is_the_one_that_is_compared() -> None:
+    assert find_latest_plan(conversation_of_calls(STEPS)).text == "- [>] Open it"

@@ -30,8 +30,7 @@ from accordion.config.extras import is_installed
 from accordion.http import memory_responses as responses
 from accordion.http.memory_operations import CALLS, MemoryServices
 from accordion.http.memory_transfer import erase_memories, export_memories, import_memories
-from accordion.memory.session_memory import SaveOptions
-from accordion.memory.session_responses import ExportResponse, ImportResponse, ListedMemory, render_box
+from accordion.memory.session_memory import ExportResponse, ImportResponse, ListedMemory, SaveOptions, render_box
 from accordion.model.errors import BadRequest, ConfigError, MissingExtra
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopClock, LoopTasks

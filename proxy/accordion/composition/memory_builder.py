@@ -31,8 +31,7 @@ from accordion.http.memory_operations import MemoryServices
 from accordion.insertions.store import InsertionStore
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import ConversationCompactor
-from accordion.memory.consolidation import Consolidator
-from accordion.memory.draft import DraftWriter
+from accordion.memory.consolidation import Consolidator, DraftWriter
 from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.memory.reader import MemoryReader

@@ -18,16 +18,21 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.reader import ReadRequest, TextPart, UnanswerableRequest
 from accordion.http import memory_requests as requests
 from accordion.http import memory_responses as responses
-from accordion.memory import compact, session_responses
+from accordion.memory import compact
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import CompactionResponse, CompletedRange, ConversationCompactor
-from accordion.memory.consolidation import Consolidator
-from accordion.memory.draft import DraftWriter
+from accordion.memory.consolidation import Consolidator, DraftWriter
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.memory.reader import MemoryReader
 from accordion.memory.search import MemorySearch, SearchQuery
-from accordion.memory.session_memory import SaveOptions, SessionMemories
-from accordion.memory.session_responses import ExportResponse, ImportResponse, ListResponse, SearchResponse
+from accordion.memory.session_memory import (
+    ExportResponse,
+    ImportResponse,
+    ListResponse,
+    SaveOptions,
+    SearchResponse,
+    SessionMemories,
+)
 from accordion.model.errors import AccordionError, BadRequest, InvalidPath, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.memories import FactType, Memory, MemoryChange, MemoryStore, MemoryType
@@ -214,12 +219,7 @@ async def consolidate_draft(
     )
 
 
-CoreAnswer = (
-    session_responses.ImportResponse
-    | session_responses.ExportResponse
-    | session_responses.ListResponse
-    | session_responses.SearchResponse
-)
+CoreAnswer = ImportResponse | ExportResponse | ListResponse | SearchResponse
 
 
 async def core_memory(services: MemoryServices, caller: Caller, request: requests.CoreMemoryRequest) -> CoreAnswer:

@@ -10,7 +10,7 @@ import msgspec
 from accordion.memory.compact import CompletedRange
 from accordion.memory.entries import format_time, preview
 from accordion.memory.search import SearchResult
-from accordion.memory.session_responses import preview as session_preview
+from accordion.memory.session_memory import session_preview
 from accordion.model.memories import Memory
 
 

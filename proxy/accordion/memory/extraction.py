@@ -1,7 +1,8 @@
 """Finds memory candidates by rule: decisions, preferences, solved problems, facts and open questions.
 
 A candidate quotes a sentence, unchanged, under a label that names its speaker. A sentence that only repeats a tool's
-result is labelled as a report.
+result is labelled as a report. The rules are patterns of English phrases, since agents mostly write English; names
+(paths, identifiers, numbers) are recognised in any language.
 """
 
 from __future__ import annotations
@@ -15,13 +16,83 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from accordion.memory import speech
 from accordion.memory.credentials import has_credential
-from accordion.memory.self_contained import content_words, find_claims, has_statement, is_self_contained
+from accordion.memory.self_contained import STATES, content_words, find_claims, has_statement, is_self_contained
 from accordion.memory.sentences import KnownText, Sentence, normalize_words
 from accordion.memory.steps import ConversationRecord, RecordedStep
 from accordion.summaries.facts import find_trouble
 
+_USER_WANTS: Final = re.compile(
+    r"\b(?:I|we)(?:['’]d| would)? (?:really |strongly |always |usually )?(?:prefer|like|love|hate|dislike|favou?r)\b|"
+    r"\b(?:I|we) (?:don['’]?t (?:like|want)|never want|always want|want you to (?:always|never))\b|"
+    r"\b(?:always|never|from now on|in (?:the )?future|going forward|whenever|every time)\b|"
+    r"\b(?:please )?(?:do not|don['’]?t) (?:ever )?(?:use|touch|change|add|edit|commit|push|run|write|create|delete|"
+    r"remove|rename|modify|include|show|call|send)\b|"
+    r"\b(?:use|stick (?:to|with)|keep) [^.?!]{2,80} (?:instead of|rather than|over)\b|\bonly (?:ever )?use\b|"
+    r"\b(?:make sure|ensure) (?:to |that |you )",
+    re.IGNORECASE,
+)
+_DECIDES: Final = re.compile(
+    r"\b(?:let['’]?s|let us|(?:I|we)(?:['’]ll| will| shall)) (?:go with|use|keep|switch to|stick (?:to|with)|drop|"
+    r"choose|take)\b|"
+    r"\b(?:I|we)['’]?d (?:go|stick) with\b|\bgoing with\b",
+    re.IGNORECASE,
+)
+_DECIDED: Final = re.compile(
+    r"\b(?:I|we|you|the user|the team)(?:['’]ve| have)? (?:decided|chose|chosen|agreed|settled on|picked|opted)\b|"
+    r"\b(?:the|our) (?:decision|choice) (?:is|was)\b|"
+    r"\b(?:was|were|is|are) (?:chosen|selected|decided|preferred) (?:over|because|as|for)\b|"
+    r"\bdecided (?:to|on|against)\b",
+    re.IGNORECASE,
+)
+_SOLVES: Final = re.compile(
+    r"\b(?:root cause|caused by|turned out|the (?:fix|solution|cause|culprit|workaround) (?:is|was)|resolved by|"
+    r"solved by|fixed (?:by|the|in|a|an)|fixes the|(?:bug|problem|issue|error|failure|crash) (?:is|was) "
+    r"(?:that|in|at|due|because|fixed|resolved|solved)|(?:fails?|failed|breaks|broke|crash\w*) because)\b",
+    re.IGNORECASE,
+)
+_OPEN: Final = re.compile(
+    r"\b(?:still (?:needs?|open|unclear|unknown|missing|failing|fails|unresolved)|open question|not yet (?:clear|"
+    r"decided|implemented|supported|done|known)|unresolved|remains? (?:to be|open|unclear|unknown|unsolved)|to be "
+    r"decided|TBD|left for later|deferred (?:to|until)|known limitation|needs? (?:further|more) (?:investigation|work)|"
+    r"(?:I|we) (?:don['’]?t|do not) (?:yet )?know (?:yet |how|why|what|whether|if))\b",
+    re.IGNORECASE,
+)
+_PLANS: Final = re.compile(
+    r"^(?:(?:now|ok|okay|great|good|perfect|alright|first|next|then|so|well|excellent|right|also|and|finally|wait|hmm|"
+    r"actually|i see|yes|no|sure|absolutely|certainly|of course)\b[,.!:–— -]*)*"
+    r"(?:to confirm,? )?(?:let me|let['’]?s|I['’]?ll|I will|I am going|I['’]?m going|I need|I should|"
+    r"I['’]?d (?:be|like)|I can\b|I could|I want|we need|we should|we can|we could|would you|do you|want me|"
+    r"shall I|should I|could you|can you|feel free|"
+    r"please|to (?:help|assist|proceed|do)|if you|here['’]?s|here (?:is|are)|looking at|you can|you should|you may|"
+    r"thank|sorry|apologi)",
+    re.IGNORECASE,
+)
+_VERBS: Final = (
+    r"please|fix|add|make|create|write|update|change|remove|delete|run|look|read|check|find|show|explain|review|"
+    r"implement|refactor|rename|move|test|investigate|debug|generate|build|confirm|provide|engage|search|verify|identify|"
+    r"ensure|maintain|extract|collect|submit|document|do|tell|give|try|use"
+)
+_BIDS: Final = re.compile(
+    rf"(?:(?:now|next|then|also|and|finally|first(?:ly)?|second(?:ly)?|third(?:ly)?|lastly)\b[,:]? +)*(?:{_VERBS})\b",
+    re.IGNORECASE,
+)
+"""The beginning of an imperative sentence."""
+_ASKS: Final = re.compile(
+    r"^(?:(?:hi|hey|hello|ok|okay|so|now|and|also|then|yes|no|great|good|nice|cool|alright)\b[,.! ]*)*"
+    r"(?:can you|could you|would you|will you|i want you|i need you|i['’]?d like|i would like|help me|let['’]?s|lets|"
+    rf"what|how|why|where|when|which|who|is|are|does|did|{_VERBS})\b",
+    re.IGNORECASE,
+)
+_ORDERS: Final = re.compile(
+    r"\b(?:ignore|disregard|forget|override|bypass)\b[^.]{0,40}\b(?:instructions?|rules?|prompts?|above|previous|prior|"
+    r"everything|guidelines)\b|\bsystem prompt\b|\byou (?:are now|must now|must always|have been)\b|"
+    r"\b(?:new|updated|important) instructions?\b|\bdo not (?:tell|inform|mention)\b|"
+    r"\bas an? (?:AI|language model|agent)\b|"
+    r"\b(?:assistant|AI|agent|model)s? (?:must|should|shall|has to|needs to)\b",
+    re.IGNORECASE,
+)
+"""A text that gives orders to its reader. Only the user may write one, and it stays a quotation."""
 Kind = Literal["fact", "decision", "preference", "solution", "question"]
 
 _BASE_WORTH: Final[dict[Kind, float]] = {
@@ -166,7 +237,7 @@ def _are_alike(
 
 def is_safe(text: str) -> bool:
     """Returns whether a text has no credential and gives no orders."""
-    return speech.ORDERS.search(text) is None and not has_credential(text)
+    return _ORDERS.search(text) is None and not has_credential(text)
 
 
 # -- rules by speaker --------------------------------------------------------------
@@ -177,19 +248,19 @@ def _from_user(sentence: Sentence, is_newest: bool) -> MemoryCandidate | None:
     if text.endswith("?"):
         # Only the last question has no recorded answer.
         return _make_candidate("question", sentence) if is_newest else None
-    if speech.DECIDED.search(text):
+    if _DECIDED.search(text):
         return _make_candidate("decision", sentence)
-    if speech.USER_WANTS.search(text):
+    if _USER_WANTS.search(text):
         return _make_candidate("preference", sentence)
-    if speech.DECIDES.search(text):
+    if _DECIDES.search(text):
         return _make_candidate("decision", sentence)
-    if speech.OPEN.search(text):
+    if _OPEN.search(text):
         return _make_candidate("question", sentence)
-    if speech.SOLVES.search(text):
+    if _SOLVES.search(text):
         return _make_candidate("solution", sentence)
-    is_request = speech.ASKS.match(text) is not None
+    is_request = _ASKS.match(text) is not None
     claims = len(find_claims(text))
-    if (claims and not is_request and speech.STATES.search(text)) or (claims and is_request):
+    if (claims and not is_request and STATES.search(text)) or (claims and is_request):
         return replace(
             _make_candidate("fact", sentence),
             worth=(2.0 if is_request else 3.0) + min(3, claims) * 0.2,
@@ -206,9 +277,9 @@ def _from_assistant(sentence: Sentence, tool_statements: _ToolStatements) -> Mem
     text = sentence.text
     # `Coder: Write the test` is a plan, too.
     title = _TITLE.match(text)
-    if text.endswith("?") or speech.PLANS.match(text) or speech.BIDS.match(text, title.end() if title else 0):
+    if text.endswith("?") or _PLANS.match(text) or _BIDS.match(text, title.end() if title else 0):
         return None
-    if speech.ORDERS.search(text):
+    if _ORDERS.search(text):
         return None
     if tool_statements.contains(sentence):
         return replace(_make_candidate("fact", sentence), label=REPORTED, worth=0.8)
@@ -219,15 +290,15 @@ def _from_assistant(sentence: Sentence, tool_statements: _ToolStatements) -> Mem
             return replace(
                 candidate, worth=candidate.worth + min(3, claims) * 0.3, weak=kind == "solution" and not claims
             )
-    if claims and speech.STATES.search(text):
+    if claims and STATES.search(text):
         return replace(_make_candidate("fact", sentence), worth=1.0 + min(4, claims) * 0.35)
     return replace(_make_candidate("fact", sentence), weak=True, worth=0.5) if has_statement(text) else None
 
 
 _ASSISTANT_RULES: Final[tuple[tuple[Kind, Callable[[str], object]], ...]] = (
-    ("solution", speech.SOLVES.search),
-    ("decision", speech.DECIDED.search),
-    ("question", speech.OPEN.search),
+    ("solution", _SOLVES.search),
+    ("decision", _DECIDED.search),
+    ("question", _OPEN.search),
 )
 
 
@@ -246,7 +317,7 @@ def _make_self_contained(
     previous = sentence.previous
     if (
         not previous
-        or speech.PLANS.match(previous)
+        or _PLANS.match(previous)
         or not is_self_contained(previous)
         or background.contains(previous)
         or not is_safe(previous)

@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
+from accordion.memory.entries import format_time
 from accordion.memory.ranking import STOP_WORDS, query_words
 from accordion.memory.search import QUERY_MOST, SearchResult
 from accordion.memory.sentences import KnownText
 from accordion.memory.session_import import newest_user_texts, remove_quotes
-from accordion.memory.session_responses import saved_at
 from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Part, Text
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore
@@ -192,7 +192,7 @@ def _render_entry(entry: RecalledMemory) -> str:
 
 
 def _format_day(memory: Memory) -> str:
-    return saved_at(memory)[:10]
+    return format_time(memory.created)[:10]
 
 
 def _quoted_text(memory: Memory) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from accordion.memory.corpus import corpus_filter
+from accordion.memory.consolidation import corpus_filter
 from accordion.memory.entries import clean_text
 from accordion.memory.ranking import SearchScores, names_topic, order_candidates, query_words
 from accordion.memory.reader import issue_token, verify_tokens, with_deep_search

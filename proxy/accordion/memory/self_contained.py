@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from accordion.memory import speech
 from accordion.summaries.evidence import is_claim
 
 _DEPENDENT_BEGINNING: Final = re.compile(
@@ -39,6 +38,22 @@ _GERUND: Final = re.compile(r"(?!(?:any|every|some|no)thing\b|during\b)[a-z]{2,}
 _ALTERNATIVES: Final = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 """Two words with a slash between them, which is no path."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
+STATES: Final = re.compile(
+    r"\b(?:is|are|was|were|uses?|lives?|contains?|returns?|requires?|depends?|stores?|has|have|runs?|supports?|expects?|"
+    r"reads?|writes?|takes?|calls?|means|defaults?|costs?|starts?|ends?|holds?|handles?|implements?|defines?|exists?|"
+    r"replaces?|created?|added|removed|renamed|moved|updated|extracted|implemented|changed|passes|passed|fails|failed|"
+    r"keeps?|overrides?|shows?|sends?|receives?|loads?|sets?|gets?|gives?|checks?|builds?|serves?|accepts?|rejects?|"
+    r"wraps?|extends?|inherits?|refers?|prints?|emits?|validates?|parses?|produces?|provides?|includes?|adds?|throws?|"
+    r"raises?|references?|opens?|covers?|lacks?|ignores?|skips?|breaks?|broke|allows?|enables?|disables?|"
+    r"belongs?|works?|maintains?|owns?|listens?|points?|matches|needs?)\b",
+    re.IGNORECASE,
+)
+"""Verbs of a statement."""
+_MAY: Final = re.compile(
+    r"\b(?:can|could|will|would|should|shall|must|may|might|do|does|did|cannot)\b|n['’]t\b|['’](?:s|re|ll|ve|d)\b",
+    re.IGNORECASE,
+)
+"""Auxiliary verbs."""
 _EDGE_CHARACTERS: Final = "\"'`()[]{}<>,;:!?*…—–-"
 _ANTECEDENT: Final = 3
 """Words before a pronoun from which on they likely contain its antecedent."""
@@ -81,7 +96,7 @@ def is_self_contained(text: str) -> bool:
 
 def has_statement(text: str) -> bool:
     """Returns whether a text makes a statement: whether the rules find a verb in it."""
-    return speech.STATES.search(text) is not None or speech.MAY.search(text) is not None
+    return STATES.search(text) is not None or _MAY.search(text) is not None
 
 
 def find_claims(text: str) -> tuple[str, ...]:

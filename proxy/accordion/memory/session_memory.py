@@ -7,31 +7,24 @@ another memory has that id.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from accordion.memory.entries import clean_names, finish_memory
+from accordion.memory.entries import clean_names, finish_memory, format_time, preview
 from accordion.memory.message_ranges import MessageRange, RecordedConversations
 from accordion.memory.search import RESULTS, MemorySearch, SearchQuery
-from accordion.memory.sections import NONE, parse_sections
-from accordion.memory.session_responses import (
-    ExportResponse,
-    ImportResponse,
-    ListResponse,
-    SearchResponse,
-    list_entries,
-    saved_at,
-)
-from accordion.memory.session_text import find_latest_plan, write_session_text
+from accordion.memory.session_text import NONE, find_latest_plan, parse_sections, write_session_text
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.model.tenant import TenantScope
 
+_PREVIEW_LENGTH: Final = 100
+_BOX_WIDTH: Final = 76
 MOST, SEARCH_MOST = 100, RESULTS
 """Memories of one list, and of one search."""
 _DESCRIPTION: Final = 500
@@ -43,6 +36,90 @@ _VERBATIM_SOURCES: Final = frozenset({"workflow", "todo"})
 
 Confirm = Callable[[str], Awaitable[bool]]
 """Shows the user the text and asks for confirmation."""
+
+
+class ImportResponse(msgspec.Struct, frozen=True):
+    """The response of an import. An empty `id` means that the user declined to save."""
+
+    id: str
+    message: str
+    operation: Literal["import"] = "import"
+
+
+class ExportResponse(msgspec.Struct, frozen=True):
+    """A memory with its complete text."""
+
+    id: str
+    message: str
+    text: str
+    description: str
+    tags: list[str]
+    created_at: str
+    conversation_id: str
+    operation: Literal["export"] = "export"
+
+
+class ListedMemory(msgspec.Struct, frozen=True):
+    """A memory in a list."""
+
+    id: str
+    preview: str
+    description: str
+    tags: list[str]
+    created_at: str
+
+
+class ListResponse(msgspec.Struct, frozen=True):
+    """Memories, newest first. `next` is the cursor of the next page; empty if there is none."""
+
+    message: str
+    memories: list[ListedMemory]
+    next: str = ""
+    operation: Literal["list"] = "list"
+
+
+class SearchResponse(msgspec.Struct, frozen=True):
+    """The results of a search, best first."""
+
+    query: str
+    message: str
+    memories: list[ListedMemory]
+    operation: Literal["search"] = "search"
+
+
+def list_entries(memories: Iterable[Memory]) -> list[ListedMemory]:
+    """Returns memories as entries of a list."""
+    return [
+        ListedMemory(
+            each.id, session_preview(each.content), each.description, list(each.tags), format_time(each.created)
+        )
+        for each in memories
+    ]
+
+
+def session_preview(text: str) -> str:
+    """Returns a session's objective in a hundred characters, or the first line with content if it has none."""
+    lines = [line.strip() for line in text.split("\n")]
+    objective = lines[lines.index("## Objective") + 1 :][:1] if "## Objective" in lines else []
+    candidates = [line for line in (*objective, *lines) if line and line != NONE and not line.startswith("#")]
+    return preview(candidates[0] if candidates else "", _PREVIEW_LENGTH)
+
+
+def render_box(memory_id: str) -> str:
+    """Renders the box with a saved memory's id and how to restore it."""
+    lines = (
+        "✓ Session Memory Saved",
+        "",
+        f"Recovery ID: {memory_id}",
+        "",
+        f'To restore: "Please import memory {memory_id}"',
+        "(MCP: core_memory export | CLI: accordion memory export --id <ID>)",
+    )
+    rows = [f"║  {line:<{_BOX_WIDTH - 2}}║" for line in lines]
+    return "\n".join([f"╔{'═' * _BOX_WIDTH}╗", *rows, f"╚{'═' * _BOX_WIDTH}╝"])
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
 
 
 class SaveOptions(msgspec.Struct, frozen=True):
@@ -100,11 +177,11 @@ class SessionMemories(msgspec.Struct, frozen=True):
             )
         return ExportResponse(
             memory.id,
-            f"Memory {memory.id}, saved {saved_at(memory)}",
+            f"Memory {memory.id}, saved {format_time(memory.created)}",
             memory.content,
             memory.description,
             list(memory.tags),
-            saved_at(memory),
+            format_time(memory.created),
             memory.conversation,
         )
 
