@@ -17,8 +17,7 @@ from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
 from accordion.composition import build_prices, rules_by_model
-from accordion.composition.archive_builder import ArchiveServices
-from accordion.composition.compaction_builder import CompactionBuilder
+from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.config.load import build
 from accordion.model.budget import Thresholds

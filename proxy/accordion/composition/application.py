@@ -25,9 +25,8 @@ from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
-from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
-from accordion.composition.compaction_builder import CompactionBuilder
+from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.configured_store import (
     StoreIdentity,
     build_spool,

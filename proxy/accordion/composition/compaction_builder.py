@@ -1,21 +1,30 @@
-"""Builds the compaction services that outlive a change of settings, and a compactor for each configured pipeline."""
+"""Builds the archive and the compaction services that outlive a change of settings, and a compactor for each pipeline.
+
+The archive's services are removed content and transcripts, their encryption, retention and erasure.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 
 from msgspec.structs import replace
 
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
+from accordion.archive.archive import Archive
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import artifact_text
 from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.named_items import NamedItems
 from accordion.archive.recall import ArtifactRecaller, Rule
 from accordion.archive.response_links import ResponseLinks
+from accordion.archive.retention import Retention, SweepResult
 from accordion.archive.tool_calls import ArtifactTool, define_tool
+from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.assembly import build_assembler
 from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
 from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit
@@ -26,13 +35,13 @@ from accordion.compaction.repository import CompactionRepository, is_compaction_
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies import Strategy
 from accordion.compaction.summary_writers import WriterHistory
-from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache, divide_compaction_cache
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.insertions.composer import CompositionCache, InsertionComposer
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
+from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Summarizer, Tasks, TokenCounter
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.response_history import ResponseHistory
@@ -45,6 +54,7 @@ from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.prefix_nodes import merge_values
 from accordion.sessions.sessions import Sessions
+from accordion.stores.encryption import open_sealer
 from accordion.stores.spool import SpooledStore
 from accordion.summaries.author import SummaryAuthor
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
@@ -53,6 +63,50 @@ from accordion.summaries.prompts import load_prompts
 
 Summarizers = Callable[[str], Summarizer | None]
 """Returns the summarizer of a model by its name (empty: the default of `summaries`); None if no model writes."""
+
+
+class ArchiveServices:
+    """The archive's services. `spooled` is the store behind the spool. `on_sweep` receives the result of each sweep."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: KeyValueStore,
+        spooled: SpooledStore,
+        tasks: Tasks,
+        clock: Clock,
+        on_sweep: Callable[[SweepResult], None],
+    ) -> None:
+        config = settings.archive
+        self.retention = config.retention_days * 86_400
+        self.sealer = open_sealer(config.key.reveal(), is_persistent=settings.store.url.reveal() != "memory://")
+        self.bounds = Retention(
+            store, tasks, clock, max_bytes=config.max_bytes, retention=self.retention, on_sweep=on_sweep
+        )
+        self.archive = Archive(
+            spooled,
+            self.retention,
+            sealer=self.sealer,
+            clock=clock,
+            on_write=self.bounds.note_write,
+            capacity=divide_cache(settings.limits.cache_bytes).archive_rows,
+            minor=spooled.with_half_capacity(),
+        )
+        # A second proxy may use the same file. Only a store in memory certainly belongs to this process alone.
+        wait = None if settings.store.url.reveal() == "memory://" else asyncio.sleep
+        self.erasures = ErasureNotices(store, clock, self.retention, wait)
+        sessions = 2 * settings.limits.sessions_in_memory
+        self.transcripts = TranscriptStore(
+            self.archive, tasks, clock, config.record_mode, asyncio.sleep, sessions=sessions
+        )
+
+    async def close(self) -> None:
+        """Writes the transcripts that are still in memory."""
+        with suppress(StoreUnavailable):
+            await self.transcripts.flush()
+
+
+# -- compaction -------------------------------------------------------------------------------------------------------
 
 
 def find_rules(extractor: ExtractiveWriter, messages: Sequence[Message], covered: int) -> Iterator[Rule]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from accordion.model.errors import AccordionError
-from accordion.model.http import Outbound
+from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Headers
 from accordion.pipeline.relay import content_type_and_encoding
 from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.model_name import model_in_target
+from accordion.protocols.registry import family_for
 
 # A provider's list takes some 100 KB. A larger one is ignored.
 _MAX_LIST = 4 * 2**20
@@ -20,7 +23,27 @@ _REFUSALS = (401, 403, 429)
 _REPLACED = (b"content-length", b"content-encoding", b"content-type", b"etag")
 
 
-async def add_configured(outbound: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
+def is_model_request(inbound: Inbound) -> bool:
+    """Returns whether a request is for one model or for the first page of the model list."""
+    if inbound.method != "GET" or not inbound.path.startswith("/v1/models"):
+        return False
+    is_first_page = (
+        inbound.path == "/v1/models" and "after_id=" not in inbound.query and "before_id=" not in inbound.query
+    )
+    return is_first_page or model_in_target(inbound) is not None
+
+
+async def answer_with_configured(outbound: Outbound, inbound: Inbound, models: Collection[str]) -> Outbound:
+    """Returns the provider's answer to a model request with the configured models."""
+    anthropic = family_for(inbound.path, inbound.fields) == "anthropic"
+    name = model_in_target(inbound)
+    if name is None:
+        names = tuple(name for name in models if "*" not in name)
+        return await _add_configured(outbound, names, anthropic=anthropic) if names else outbound
+    return await _rename_to_configured(outbound, name, anthropic=anthropic) if name in models else outbound
+
+
+async def _add_configured(outbound: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
     """Adds the configured models before the provider's list, or returns them alone if the provider gives no list.
 
     A refusal by the provider is passed on. The shape is the client's: OpenAI's list object or Anthropic's page.
@@ -40,7 +63,7 @@ async def add_configured(outbound: Outbound, names: tuple[str, ...], *, anthropi
     return _json_outbound(page, outbound.headers if provider_list is not None else ())
 
 
-async def rename_to_configured(outbound: Outbound, name: str, *, anthropic: bool) -> Outbound:
+async def _rename_to_configured(outbound: Outbound, name: str, *, anthropic: bool) -> Outbound:
     """Returns the provider's description of a model under its configured name.
 
     Makes one if the provider gives none, or gives it in another protocol's shape.

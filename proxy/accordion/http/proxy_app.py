@@ -17,7 +17,7 @@ from io import BytesIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from accordion.http.model_list import add_configured, rename_to_configured
+from accordion.http.model_list import answer_with_configured, is_model_request
 from accordion.http.response_socket import ResponseSocket
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.model.errors import AccordionError, BodyTooLarge, ShuttingDown
@@ -26,8 +26,6 @@ from accordion.model.ports import Headers
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.relay import content_length
 from accordion.pipeline.upgrade import UpgradePipeline
-from accordion.protocols.model_name import model_in_target
-from accordion.protocols.registry import family_for
 from accordion.providers.http.routes import is_provider_path
 
 BARE_QUERY = "accordion.bare_query"
@@ -134,18 +132,9 @@ class ProxyApp:
     async def _await_response(self, pipeline: RequestPipeline, inbound: Inbound, watch: DisconnectWatch) -> Outbound:
         try:
             outbound = await pipeline(inbound)
-            if (
-                (models := pipeline.reader.receiver.router.models)
-                and _is_model_request(inbound)
-                and pipeline.tenants.authorizes(inbound.fields)
-            ):
-                anthropic = family_for(inbound.path, inbound.fields) == "anthropic"
-                name = model_in_target(inbound)
-                if name is None:
-                    names = tuple(name for name in models if "*" not in name)
-                    outbound = await add_configured(outbound, names, anthropic=anthropic) if names else outbound
-                elif name in models:
-                    outbound = await rename_to_configured(outbound, name, anthropic=anthropic)
+            models = pipeline.reader.receiver.router.models
+            if models and is_model_request(inbound) and pipeline.tenants.authorizes(inbound.fields):
+                outbound = await answer_with_configured(outbound, inbound, models)
         except asyncio.CancelledError:
             if watch.is_disconnected:
                 raise
@@ -274,16 +263,6 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
-
-
-def _is_model_request(inbound: Inbound) -> bool:
-    """Whether the request is for one model or for the first page of the model list."""
-    if inbound.method != "GET" or not inbound.path.startswith("/v1/models"):
-        return False
-    is_first_page = (
-        inbound.path == "/v1/models" and "after_id=" not in inbound.query and "before_id=" not in inbound.query
-    )
-    return is_first_page or model_in_target(inbound) is not None
 
 
 def _path(scope: Scope) -> str:

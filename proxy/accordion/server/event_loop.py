@@ -84,7 +84,7 @@ async def _repeat(work: Callable[[], Awaitable[object]], seconds: float, name: s
 
 
 class LoopWaiter:
-    """The Waiter port (model/waiting.py) on the running event loop."""
+    """The Waiter port (model/ports.py) on the running event loop."""
 
     def create_signal(self) -> asyncio.Event:
         """Returns a new signal that is not set."""
