@@ -5,63 +5,36 @@ A proxy may run at the same time. It drops erased data from its caches within a 
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accordion.accounting.calibration import LearnedLimits
-from accordion.archive.archive import Archive
-from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact
-from accordion.archive.erasure import ExportAndErasure
-from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.reader import ReadRequest, UnanswerableRequest
-from accordion.archive.tool_calls import define_tool
-from accordion.archive.transcripts import TranscriptStore
+from accordion.archive.reader import ReadRequest
 from accordion.cli.listing import count_with_noun, print_table
-from accordion.cli.offline_pipeline import DiscardingOutbox
-from accordion.cli.tenants import caller_of, resolve_tenant, tenant_rows
-from accordion.compaction.export_format import describe_value
-from accordion.compaction.rendering import RequestRenderer
-from accordion.compaction.repository import CompactionRepository
-from accordion.compaction.session_overrides import SessionOverrideStore
-from accordion.composition.configured_store import MARK, TENANT_SECRET, build_spool, identity_from_mark
-from accordion.composition.memory_builder import memories_folder
-from accordion.composition.tables import (
-    build_prices,
-    build_windows,
-    thresholds_by_model,
+from accordion.cli.tenant_store import (
+    TIMEOUT,
+    TenantStore,
+    open_stored_memories,
+    print_error,
+    print_json,
+    report_missing,
+    run_command,
+    run_for_tenant,
+    tenant_rows,
 )
 from accordion.config import Settings
 from accordion.http.json_views import artifact_json, artifact_part_json
-from accordion.insertions.composer import InsertionComposer
-from accordion.insertions.store import InsertionStore
-from accordion.model.errors import AccordionError, ConfigError, InvalidPath
 from accordion.model.memories import MemoryStore
-from accordion.model.ports import KeyValueStore
-from accordion.pipeline.queries import Queries, forget_memories
 from accordion.pipeline.queries import erase as erase_archive
-from accordion.pipeline.sent_history import SentHistory
-from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
-from accordion.protocols.written_messages import WrittenMessageReader
-from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.server.event_loop import LoopClock, LoopTasks
-from accordion.sessions.tenants import Caller
-from accordion.stores.encryption import open_sealer
-from accordion.stores.open import open_memories, open_store
-from accordion.stores.spool import SpooledStore
-from accordion.stores.write_queue import WriteQueue
+from accordion.pipeline.queries import forget_memories
+from accordion.stores.open import open_store
 
-TIMEOUT = 60.0
 _ALL = 10**9
 
 
@@ -76,17 +49,6 @@ class ArtifactSelection:
     pattern: str = ""
     path: str = ""
     as_json: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStore:
-    """The configured store for one tenant."""
-
-    archive: ArchiveReader
-    queries: Queries
-    overrides: SessionOverrideStore
-    caller: Caller
-    sent: SentHistory
 
 
 def read(settings: Settings, tenant: str | None, selection: ArtifactSelection) -> int:
@@ -143,111 +105,6 @@ def tenants(settings: Settings, as_json: bool) -> int:
         return 0
 
     return run_command(settings, run)
-
-
-def run_for_tenant(settings: Settings, tenant: str | None, operation: Callable[[TenantStore], Awaitable[int]]) -> int:
-    """Opens the store for a tenant and runs an operation. Returns its exit code."""
-
-    async def run() -> int:
-        async with open_tenant(settings, tenant) as store:
-            return await operation(store)
-
-    return run_command(settings, run)
-
-
-def run_command(settings: Settings, command: Callable[[], Coroutine[None, None, int]], *, creates: bool = False) -> int:
-    """Runs a command and prints its error. Returns the exit code. `creates` allows a store that does not exist yet."""
-    try:
-        _check_store(settings, creates)
-        return asyncio.run(command())
-    except (AccordionError, UnanswerableRequest, InvalidPath) as error:
-        print_error(str(error))
-        return 2
-
-
-def print_error(text: str, style: str = "red") -> None:
-    """Prints a line to standard error."""
-    Console(stderr=True, highlight=False).print(Text(text, style=style))
-
-
-def _check_store(settings: Settings, creates: bool) -> None:
-    """Raises ConfigError if there is no store to read."""
-    if settings.store.url.reveal() == "memory://":
-        raise ConfigError("a store in memory can only be read through the API of its running proxy", path="$.store.url")
-    if not creates and (file := settings.store.file()) and not Path(file).exists():
-        raise ConfigError(f"there is no file {file}; the proxy creates it when it first starts", path="$.store.url")
-
-
-@asynccontextmanager
-async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[TenantStore]:
-    """Opens the store for a tenant. Raises ConfigError, BadRequest and StoreUnavailable."""
-    store, tasks, clock = open_store(settings.store.url.reveal(), timeout=TIMEOUT), LoopTasks(), LoopClock()
-    # A proxy may be running.
-    erasures = ErasureNotices(store, clock, settings.archive.retention_days * 86_400, asyncio.sleep)
-    spool = await _with_spool(settings, store, erasures)
-    erasures.listen(lambda *_: tasks.spawn(spool.spool.clear_recent(), "remove the copies of recent records"))
-    try:
-        caller = await caller_of(settings, store, await resolve_tenant(settings, store, tenant))
-        sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
-        archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
-        protocols = PROTOCOLS
-        reader = WrittenMessageReader()
-        export_and_erasure = ExportAndErasure(
-            archive,
-            tasks,
-            describe_value,
-            lambda name, tenant: reader.reader_for(protocols[name], tenant),
-            erasures,
-            spool.drop_erased,
-        )
-        transcripts = TranscriptStore(archive, tasks, clock, "off")
-        archive_reader = ArchiveReader(archive, transcripts, export_and_erasure, protocols, tasks, clock)
-        queries = Queries(
-            store,
-            WriteQueue(store),
-            build_windows(settings, LearnedLimits(clock.now)),
-            thresholds_by_model(settings),
-            spooled_store=spool,
-            prices=build_prices(settings),
-        )
-        insertions = InsertionStore(archive, DiscardingOutbox(), clock, erasures)
-        tool = define_tool if settings.unfold.tool else None
-        composer = InsertionComposer(insertions, ARTIFACT_TOOLS, reader, tool)
-        compactions = CompactionRepository(spool, message_reader=reader, sealer=sealer)
-        sent = SentHistory(
-            archive, transcripts, protocols, reader, compactions, lambda: composer, RequestRenderer(), tasks
-        )
-        yield TenantStore(archive_reader, queries, SessionOverrideStore(store), caller, sent)
-    finally:
-        await tasks.close()
-        await spool.close()
-        await store.close()
-
-
-@asynccontextmanager
-async def open_stored_memories(settings: Settings) -> AsyncIterator[MemoryStore]:
-    """Opens the memory store beside the configured store. Raises StoreUnavailable."""
-    sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
-    memories = open_memories(
-        settings.store.url.reveal(), memories_folder(settings), StaticEmbedder(),
-        timeout=TIMEOUT, sealer=sealer, on_write=lambda _: None,
-    )  # fmt: skip
-    try:
-        yield memories
-    finally:
-        await memories.close()
-
-
-async def _with_spool(settings: Settings, store: KeyValueStore, erasures: ErasureNotices) -> SpooledStore:
-    """Returns the store with the spooled writes of this machine. Raises StoreUnavailable."""
-    spool = build_spool(settings)
-    mark, secret = await store.get_many([MARK, TENANT_SECRET])
-    key = settings.server.tenant_key.reveal().encode() or secret or b""
-    await spool.identify(identity_from_mark(mark or b""), key, is_persistent=False)
-    return SpooledStore(store, spool, erasures=erasures)
-
-
-# -- commands --------------------------------------------------------------------------------------------------------
 
 
 async def _read(store: TenantStore, selection: ArtifactSelection) -> int:
@@ -307,12 +164,6 @@ async def _all_artifacts(store: TenantStore, session: str) -> list[Artifact]:
     return [artifact for page in pages for artifact in page]
 
 
-def report_missing(store: TenantStore, session: str) -> int:
-    """Prints that a tenant has no such session; returns the exit code."""
-    print_error(f"{session}: tenant {store.caller.tenant.name!r} has no such session")
-    return 1
-
-
 async def _export(store: TenantStore, session: str | None) -> int:
     archive, caller = store.archive, store.caller
     if session is not None and not (
@@ -351,8 +202,3 @@ async def _erase_memories(store: TenantStore, memories: MemoryStore) -> bool:
     before, after = await forget_memories(memories, store.queries.store, store.caller)
     sys.stdout.write(f"memories: {before:,} before, {after:,} after\n")
     return not after
-
-
-def print_json(value: object) -> None:
-    """Prints a value as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

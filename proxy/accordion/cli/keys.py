@@ -14,8 +14,8 @@ from rich.table import Table
 
 from accordion.accounting.key_limits import KeyLimits, KeyUsage, read_usage
 from accordion.accounting.savings import DAY
-from accordion.cli.artifacts import TIMEOUT, print_error, print_json, run_command
 from accordion.cli.listing import format_dollars, print_table
+from accordion.cli.tenant_store import TIMEOUT, print_error, print_json, run_command
 from accordion.config import Settings
 from accordion.http.admin_api import KeyView, key_json
 from accordion.model.errors import BadRequest, ConfigError

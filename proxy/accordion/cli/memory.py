@@ -20,9 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion import __version__
-from accordion.cli.artifacts import TIMEOUT, open_stored_memories, open_tenant, run_command
 from accordion.cli.listing import count_with_noun, print_table
-from accordion.cli.tenants import caller_of, list_tenants
+from accordion.cli.tenant_store import TIMEOUT, caller_of, list_tenants, open_stored_memories, open_tenant, run_command
 from accordion.composition.configured_store import TENANT_SECRET
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.config import Settings

@@ -23,7 +23,6 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.accounting.cost_model import AUTOMATIC, ModelRequest, compute_cost
-from accordion.cli.artifacts import print_json
 from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.offline_pipeline import OfflinePipeline
@@ -31,6 +30,7 @@ from accordion.cli.progress_bar import ProgressBar
 from accordion.cli.recordings import MalformedTranscript, PastConversation
 from accordion.cli.replay import CompactedRequest, replay_with_compaction
 from accordion.cli.savings import format_amount
+from accordion.cli.tenant_store import print_json
 from accordion.cli.transcripts import TranscriptSource
 from accordion.composition import build_prices
 from accordion.config import Settings

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.savings import SavingsReport
-from accordion.cli.artifacts import TenantStore, print_json, run_for_tenant
 from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, format_dollars, print_table
+from accordion.cli.tenant_store import TenantStore, print_json, run_for_tenant
 from accordion.config import Settings
 from accordion.http.holdout_text import describe_comparison, describe_groups, list_compared_rows
 from accordion.http.json_views import costs_json, savings_json
