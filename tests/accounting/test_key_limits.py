@@ -15,7 +15,7 @@ from accordion.accounting.key_limits import (
     read_usage,
     usage_collection,
 )
-from accordion.accounting.savings import DAY
+from accordion.accounting.ledger import DAY
 from accordion.model.costs import NANODOLLARS, Costs
 from accordion.model.errors import LimitReached
 from accordion.model.ports import Key, KeyValueStore, Put

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from accordion.accounting.savings import day_name
+from accordion.accounting.ledger import day_name
 from accordion.cli.listing import format_dollars
 from accordion.cli.main import app
 from accordion.model.ports import Key

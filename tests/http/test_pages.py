@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from accordion.accounting.savings import DaySavings
+from accordion.accounting.ledger import DaySavings
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve

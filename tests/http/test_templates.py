@@ -11,7 +11,7 @@ from jinja2 import nodes
 
 from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.key_limits import KeyLimits
-from accordion.accounting.savings import AgentSavings, ModelSavings, SavingsReport
+from accordion.accounting.ledger import AgentSavings, ModelSavings, SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ErasureResult

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from accordion.accounting.savings import DAY, SavingsReport, day_name
+from accordion.accounting.ledger import DAY, SavingsReport, day_name
 from accordion.model.costs import Costs
 from accordion.model.records import Session
 from accordion.model.tenant import TenantScope

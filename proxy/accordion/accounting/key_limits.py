@@ -22,7 +22,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from accordion.accounting.savings import DAY
+from accordion.accounting.ledger import DAY
 from accordion.model.costs import NANODOLLARS, Costs, to_dollars
 from accordion.model.errors import LimitReached, StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox

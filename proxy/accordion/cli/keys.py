@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from accordion.accounting.key_limits import KeyLimits, KeyUsage, read_usage
-from accordion.accounting.savings import DAY
+from accordion.accounting.ledger import DAY
 from accordion.cli.listing import format_dollars, print_table
 from accordion.cli.tenant_store import TIMEOUT, print_error, print_json, run_command
 from accordion.config import Settings

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.accounting.holdout import HoldoutComparison
-from accordion.accounting.savings import SavingsReport
+from accordion.accounting.ledger import SavingsReport
 from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, format_dollars, print_table
 from accordion.cli.tenant_store import TenantStore, print_json, run_for_tenant

@@ -24,7 +24,7 @@ from accordion.accounting.key_limits import (
     RequestsPerMinute,
     TokensPerDay,
 )
-from accordion.accounting.savings import DAY, DAYS, day_name
+from accordion.accounting.ledger import DAY, DAYS, day_name
 from accordion.http.api_requests import check_admin, json_response, parse_number, read_body
 from accordion.http.holdout_text import comparison_json
 from accordion.http.json_views import costs_json

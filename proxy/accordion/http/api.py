@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from accordion.accounting.savings import DAYS
+from accordion.accounting.ledger import DAYS
 from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionMode, SessionOverrideStore
 from accordion.http.api_requests import (
     check_admin,

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from accordion.accounting.holdout import HoldoutComparison
-from accordion.accounting.savings import SavingsReport
+from accordion.accounting.ledger import SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.reporting import describe_outcome

@@ -16,22 +16,20 @@ from msgspec.structs import replace
 
 from accordion.accounting.holdout import HoldoutComparison, HoldoutUnits
 from accordion.accounting.ledger import (
-    EXCHANGES,
-    ModelTotals,
-    exchanges_key,
-    models_collection,
-    session_of,
-    sessions_collection,
-)
-from accordion.accounting.savings import (
     DAY,
     DAYS,
     ENCODER,
+    EXCHANGES,
     DayCosts,
+    ModelTotals,
     SavingsReport,
     build_report,
     day_name,
+    exchanges_key,
+    models_collection,
     savings_collection,
+    session_of,
+    sessions_collection,
 )
 from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from markupsafe import Markup, escape
 
-from accordion.accounting.savings import DaySavings
+from accordion.accounting.ledger import DaySavings
 from accordion.http.pages.rendering import format_dollars
 from accordion.model.budget import TokenLimits
 from accordion.model.records import Exchange

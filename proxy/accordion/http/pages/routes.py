@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from accordion.accounting.savings import DAYS
+from accordion.accounting.ledger import DAYS
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
