@@ -17,14 +17,13 @@ from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.references import artifact_id, describe_size, result_reference
 from accordion.compaction.assembly import CompactionAssembler
-from accordion.compaction.background import BackgroundSummaries, PreparationLimits
+from accordion.compaction.background import BackgroundSummaries, PreparationLimits, WriterHistory
 from accordion.compaction.compactor import Compactor, CompactorServices
 from accordion.compaction.planner import Planner
 from accordion.compaction.policy import PolicyOptions, decide
 from accordion.compaction.repository import CompactionRepository, is_compaction_key
 from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.compaction.strategies import build_strategy
-from accordion.compaction.summary_writers import WriterHistory
 from accordion.model.budget import Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, ToolCall, ToolResult

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.background import PreparationLimits, PreparedSummary
+from accordion.compaction.background import (
+    FIRST_PAUSE,
+    TOKENS_BETWEEN_TRIALS,
+    PreparationLimits,
+    PreparedSummary,
+    SummaryWriter,
+)
 from accordion.compaction.request import CompactionResult
-from accordion.compaction.summary_writers import FIRST_PAUSE, TOKENS_BETWEEN_TRIALS, SummaryWriter
 from accordion.model.conversation import Conversation, Text
 from accordion.model.errors import SummaryFailed
 from accordion.model.plan import PlanStep, Summarize, View

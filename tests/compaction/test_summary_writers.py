@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from accordion.compaction.summary_writers import (
+from accordion.compaction.background import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     TOKENS_BETWEEN_TRIALS,

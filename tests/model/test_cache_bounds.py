@@ -12,11 +12,16 @@ import pytest
 from accordion.accounting.calibration import UNKNOWN, Calibrations
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
-from accordion.compaction.background import PreparedSummary, create_summary_cache
+from accordion.compaction.background import (
+    PreparedSummary,
+    SummaryFailure,
+    SummaryWriter,
+    WriterHistory,
+    create_summary_cache,
+)
 from accordion.compaction.compactor import RetryLimit
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
-from accordion.compaction.summary_writers import SummaryFailure, SummaryWriter, WriterHistory
 from accordion.composition.cache_shares import divide_cache
 from accordion.config import Settings
 from accordion.delegation.call_owners import CallNamespaces, CallOwners

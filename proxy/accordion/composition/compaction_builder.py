@@ -26,7 +26,7 @@ from accordion.archive.retention import Retention, SweepResult
 from accordion.archive.tool_calls import ArtifactTool, define_tool
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.assembly import build_assembler
-from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
+from accordion.compaction.background import BackgroundSummaries, PreparationLimits, WriterHistory, create_summary_cache
 from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit
 from accordion.compaction.export_format import describe_value
 from accordion.compaction.rendering import RequestRenderer
@@ -34,7 +34,6 @@ from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository, is_compaction_key
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies import Strategy
-from accordion.compaction.summary_writers import WriterHistory
 from accordion.composition.cache_shares import divide_cache, divide_compaction_cache
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
