@@ -15,8 +15,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_values import find_error_text
 from accordion.protocols.message_keys import decode_json
 from accordion.protocols.openai_chat.response import ChatParser, read_any_form, read_published_form
-from accordion.protocols.response_observer import ResponseObserver
-from accordion.protocols.response_parser import BOUND, ResponseEvent, ResponsePart
+from accordion.protocols.response_parser import BOUND, ResponseEvent, ResponseObserver, ResponsePart
 from tests.sample_responses import (
     CHAT,
     CHAT_SEEN,

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import PROTOCOLS
-from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import (
     END,
     KEEPALIVE,
@@ -23,6 +22,7 @@ from accordion.protocols.response_parser import (
     ErrorReport,
     Finish,
     ResponseEvent,
+    ResponseObserver,
     output_text,
 )
 from tests.protocols.test_observed_arguments import replies

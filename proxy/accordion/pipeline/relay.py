@@ -21,7 +21,7 @@ from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import ObservedResponse, ToolLoopUsage
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder
-from accordion.protocols.response_observer import ResponseObserver
+from accordion.protocols.response_parser import ResponseObserver
 from accordion.protocols.sse import SseBuffer
 
 _log = logging.getLogger("accordion")

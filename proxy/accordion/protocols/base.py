@@ -21,8 +21,7 @@ from accordion.model.ports import Family, Headers
 from accordion.protocols.context_edits import ContextEditProtocol
 from accordion.protocols.json_values import encode, find_error
 from accordion.protocols.message_keys import count_breakpoints
-from accordion.protocols.response_observer import ResponseObserver
-from accordion.protocols.response_parser import ResponseParser
+from accordion.protocols.response_parser import ResponseObserver, ResponseParser
 
 _LONGEST_RETRY = 60
 """Seconds for which the official SDKs wait before they send a request again. For a longer time they need not try."""

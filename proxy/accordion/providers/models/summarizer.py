@@ -36,8 +36,7 @@ from accordion.model.records import ObservedResponse, Usage
 from accordion.protocols.base import TextPrompt, WireProtocol
 from accordion.protocols.clouds import cloud_prompt, prompt_target
 from accordion.protocols.content_encoding import Decoder
-from accordion.protocols.response_observer import ResponseObserver
-from accordion.protocols.response_parser import UNDECODABLE, ResponseEvent, output_text
+from accordion.protocols.response_parser import UNDECODABLE, ResponseEvent, ResponseObserver, output_text
 from accordion.sessions.tenants import CREDENTIAL_HEADERS
 from accordion.summaries.author import SummaryRejected
 
