@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.archive.references import artifact_id, range_id
-from accordion.compaction.plan_state import PlanState
-from accordion.compaction.planner import Planner
+from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, Strategy, StrategyView

@@ -8,7 +8,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from accordion.accounting.token_meter import REPLY
-from accordion.compaction.plan_state import PlanState
+from accordion.compaction.planner import PlanState
 from accordion.compaction.request import RequestBudgets
 from accordion.compaction.view import build_view, build_view_for_request
 from accordion.model.boundaries import find_open_calls

@@ -6,8 +6,7 @@ import json
 
 from msgspec.structs import replace
 
-from accordion.compaction.plan_state import PlanState
-from accordion.compaction.planner import Planner
+from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.strategies import build_strategy
 from accordion.insertions.differences import count_extra_tokens, drop_bound_thinking, find_orphan_reasoning
 from accordion.model.compaction import CompactedConversation, Compaction, without_compaction

@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from accordion.accounting.token_meter import MESSAGE
-from accordion.compaction.plan_state import REMOVED_PART
-from accordion.compaction.strategies.base import NO_ARGUMENTS, DeferredReplace, ProposedStep, StrategyView
+from accordion.compaction.strategies.base import NO_ARGUMENTS, REMOVED_PART, DeferredReplace, ProposedStep, StrategyView
 from accordion.model.boundaries import has_item_reference, is_reasoning_only
 from accordion.model.conversation import Opaque, Part, Reasoning, ToolCall, ToolResult
 from accordion.model.plan import Drop, Replace, Summarize

@@ -16,7 +16,6 @@ from itertools import accumulate
 from types import MappingProxyType
 
 from accordion.accounting.token_meter import REPLY
-from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import max_tokens
 from accordion.compaction.request import CompactionRequest, RequestBudgets, ThinkingMode
 from accordion.compaction.strategies.base import (
@@ -24,6 +23,7 @@ from accordion.compaction.strategies.base import (
     StrategyView,
     WritableFunction,
     always_writable,
+    count_images,
     media_parts,
     no_digest,
     text_of,

@@ -26,10 +26,10 @@ from accordion.accounting.calibration import (
 )
 from accordion.accounting.holdout import Holdout
 from accordion.accounting.token_meter import ESTIMATED_FROM, MOST_BYTES_PER_TOKEN, TokenMeter, TokenSum
-from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.repository import AppliedCompaction, CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.compaction.strategies.base import count_images
 from accordion.insertions.composer import InsertionComposer, PreviousInsertions
 from accordion.model.boundaries import find_provider_compaction
 from accordion.model.budget import Decision, Utilization

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.archive.references import artifact_id, result_reference
-from accordion.compaction.plan_state import PlanState
-from accordion.compaction.planner import Planner
+from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.strategies import STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.compaction.view import build_view

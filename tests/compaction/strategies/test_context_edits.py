@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accordion.compaction.plan_state import PlanState
-from accordion.compaction.planner import Planner
+from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.strategies.base import NO_ARGUMENTS, Strategy, StrategyView
 from accordion.compaction.strategies.context_edits import ClearThinking, ClearToolUses
 from accordion.model.conversation import Reasoning, Text

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.archive.references import artifact_id
-from accordion.compaction.plan_state import PlanState
-from accordion.compaction.planner import Planner
+from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.strategies import build_strategy
 from accordion.compaction.strategies import delegated_digests as module
 from accordion.compaction.strategies.base import DeferredReplace, StrategyView

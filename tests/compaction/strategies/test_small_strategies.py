@@ -30,7 +30,7 @@ def proposed(
     name: str, folded: CompactedConversation, kind: Any = "conversation", view: Any = None, **options: Any
 ) -> list[PlanStep]:
     """What a strategy proposes for a list."""
-    from accordion.compaction.plan_state import PlanState
+    from accordion.compaction.planner import PlanState
 
     return list(
         build_strategy(name, options).propose(PlanState(strategy_view(folded, kind, **(view or {}))).current_view())

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from accordion.compaction.plan_state import PlanState
+from accordion.compaction.planner import PlanState
 from accordion.compaction.strategies import build_strategy
 from accordion.compaction.strategies.base import StrategyView
 from accordion.model.compaction import CompactedConversation

@@ -31,6 +31,9 @@ HANDOFF_TOOLS = ("transfer_to_*",)
 NO_ARGUMENTS = "{}"
 """The only text that may take the place of a call's arguments."""
 
+REMOVED_PART = Text("")
+"""Takes the place of a dropped part, so that the other parts keep their indexes."""
+
 DigestFunction = Callable[[str, int], str]
 """Digests a text in at most a number of characters; returns an empty text if there is nothing worth saying."""
 
@@ -224,6 +227,11 @@ def media_parts(part: Part) -> tuple[Media, ...]:
     if isinstance(part, ToolResult):
         return tuple(inner for inner in part.parts if isinstance(inner, Media))
     return (part,) if isinstance(part, Media) else ()
+
+
+def count_images(part: Part) -> int:
+    """Counts the images in a part."""
+    return sum(media.kind == "image" for media in media_parts(part))
 
 
 def group_slice(group: tuple[int, int]) -> slice:

@@ -15,7 +15,7 @@ from accordion.compaction.strategies.base import (
     Strategy,
     StrategyOptions,
     StrategyView,
-    media_parts,
+    count_images,
 )
 from accordion.compaction.strategies.steps import list_replaceable_parts, part_bytes, replace_with_reference
 
@@ -43,7 +43,7 @@ class ImageCountLimit(Strategy):
         images, steps = view.images, []
         for last_resort, slot, part in list_replaceable_parts(view):
             max_count = view.max_images if last_resort else max(1, int(view.max_images * self._share))
-            count = sum(medium.kind == "image" for medium in media_parts(view.slots[slot].message.parts[part]))
+            count = count_images(view.slots[slot].message.parts[part])
             if images <= max_count or not count:
                 continue
             steps.append(replace_with_reference(view, slot, part))
