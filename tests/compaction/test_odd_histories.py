@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.archive.artifacts import Artifact, artifact_text
+from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.boundaries import is_provider_compaction
 from accordion.protocols.registry import PROTOCOLS
@@ -122,6 +123,40 @@ async def test_replies_with_searches_of_the_providers_own_are_folded() -> None:
     assert outcome.outcome.state == "folded"
     assert outcome.outcome.after < outcome.outcome.before / 2
     assert PROTOCOLS["messages"].find_problems(outcome.history.conversation.messages) == []
+
+
+def looking_for_tools(turns: int) -> dict[str, Any]:
+    """Replies in which the provider searches for tools of the client's before the model calls one."""
+    items: list[dict[str, Any]] = []
+    for at in range(turns):
+        found = {"type": "function", "name": "read", "parameters": {"type": "object"}}
+        hosted = {"execution": "server", "call_id": None, "status": "completed"}
+        items += [
+            {"role": "user", "content": f"Question {at}: " + "word " * 100},
+            {"type": "reasoning", "id": f"rs_{at}", "summary": [], "encrypted_content": f"sealed {at}"},
+            {"type": "tool_search_call", "id": f"tsc_{at}", "arguments": {"goal": "read"}, **hosted},
+            {"type": "tool_search_output", "id": f"tso_{at}", "tools": [found], **hosted},
+            {"type": "function_call", "id": f"fc_{at}", "call_id": f"c{at}", "name": "read", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 400},
+            {"type": "message", "id": f"msg_{at}", "role": "assistant",
+             "content": [{"type": "output_text", "text": f"It is {at}.", "annotations": []}]},
+        ]  # fmt: skip
+    return {"model": "gpt-5", "input": [*items, {"role": "user", "content": "And now?"}]}
+
+
+async def test_a_search_for_tools_keeps_the_reasoning_that_led_to_it() -> None:
+    """OpenAI refuses an item that it knows by its id without the reasoning before it."""
+    client = read(looking_for_tools(14), "responses")
+    outcome = await build_setup(10_000).step(client)
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "folded"
+    sent = [json.loads(wire) for wire in RequestRenderer().render_entries(PROTOCOLS["responses"], outcome.history)]
+    ids = [item.get("id", "") for item in sent]
+    assert sum(name.startswith("tsc_") for name in ids) == 14
+    for at, name in enumerate(ids):
+        if name.startswith("tsc_"):
+            number = name.removeprefix("tsc_")
+            assert ids[at - 1 : at + 3] == [f"rs_{number}", name, f"tso_{number}", f"fc_{number}"]
 
 
 def resumed(protocol_name: str, before: int, after: int) -> dict[str, Any]:

@@ -130,6 +130,14 @@ def test_items_of_one_reply_stay_with_the_reasoning_before_them() -> None:
     assert find_indivisible_groups(messages) == ((0, 0), (1, 4), (5, 5))
 
 
+def test_a_search_for_tools_by_the_provider_stays_with_the_reasoning_before_it() -> None:
+    search = [message("other", Opaque(kind, 9)) for kind in ("tool_search_call", "tool_search_output")]
+    reasoning = message("assistant", Reasoning("hm"))
+    messages = [user_message("go"), reasoning, *search, call_message("a"), result_message("a", "text")]
+    assert find_indivisible_groups(messages) == ((0, 0), (1, 5))
+    assert find_indivisible_groups([user_message("go"), *search, call_message("a")])[:3] == ((0, 0), (1, 1), (2, 2))
+
+
 def test_ten_thousand_nested_pairs_are_one_group_and_cost_a_step_each() -> None:
     """Ranges overlap five thousand deep here; anything that walked through each of them would take a minute."""
     opening = [call_message(f"id {index}") for index in range(5_000)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from accordion.accounting.token_meter import MESSAGE
 from accordion.compaction.strategies.base import NO_ARGUMENTS, REMOVED_PART, DeferredReplace, ProposedStep, StrategyView
-from accordion.model.boundaries import has_item_reference, is_reasoning_only
+from accordion.model.boundaries import has_item_reference, is_hosted_search, is_reasoning_only
 from accordion.model.conversation import Opaque, Part, Reasoning, ToolCall, ToolResult
 from accordion.model.plan import Drop, Replace, Summarize
 
@@ -220,7 +220,7 @@ def _keeps_reasoning_whole(view: StrategyView, slots: range, remaining: dict[int
         message = view.slots[slot].message if slot >= 0 else None
         if message is not None and is_reasoning_only(message):
             reasoning_slot, has_outcome = slot, False
-        elif message is not None and message.role == "assistant":
+        elif message is not None and (message.role == "assistant" or is_hosted_search(message)):
             has_outcome = has_outcome or bool(remaining[slot])
             if reasoning_slot >= 0 and not remaining[reasoning_slot] and remaining[slot] and _has_item_id(view, slot):
                 return False

@@ -19,6 +19,7 @@ Rule = Callable[[Sequence[Message]], Iterable[tuple[int, int]]]
 """Yields ranges (first, last; inclusive) of messages that must stay together."""
 
 _HOSTED = "srvtoolu_"
+_HOSTED_SEARCHES = frozenset({"tool_search_call", "tool_search_output", "mcp_list_tools"})
 
 PartPosition = tuple[int, int]
 """The position of a part: the index of its message, and the part's index within the message."""
@@ -72,6 +73,14 @@ def has_item_reference(message: Message) -> bool:
     """Whether a message refers to an item that only the provider has, such as a call: an `item_reference` of OpenAI
     Responses."""
     return any(isinstance(part, Opaque) and part.kind == "item_reference" for part in message.parts)
+
+
+def is_hosted_search(message: Message) -> bool:
+    """Whether a message is an item of a search for tools that the provider ran within the response, or its list of
+    tools: items of the model that stay in the list."""
+    return message.role == "other" and any(
+        isinstance(part, Opaque) and part.kind in _HOSTED_SEARCHES for part in message.parts
+    )
 
 
 def is_known_to_provider_only(message: Message) -> bool:
@@ -196,7 +205,10 @@ def _reasoning_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
             else:
                 yield start, index
         elif message.role != "assistant":
-            start = -1
+            if not is_hosted_search(message):
+                start = -1
+            elif start >= 0:
+                yield start, index
         elif is_reasoning_only(message) and start < 0:
             start = index
         elif start >= 0:

@@ -355,8 +355,10 @@ def join_messages(wires: Sequence[bytes]) -> list[bytes]:
 
 
 def _is_made_by_model(fields: Mapping[str, bytes]) -> bool:
-    """Whether the model made this item, not the user or a tool."""
+    """Whether the model made this item, or the provider within its response, not the user or a tool."""
     kind = _kind(fields)
+    if kind == "tool_search_output":
+        return decode_json(fields.get("call_id", NULL)) is None
     return kind in _MODEL_ITEMS and (kind != "message" or decode_json(fields.get("role", NULL)) == "assistant")
 
 
