@@ -36,6 +36,7 @@ from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_import import MemoryMentions
+from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.body_reader import BodyReader
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
@@ -114,7 +115,9 @@ class PipelineSetup:
             owner_token=OWNER_TOKEN,
         )
         sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
-        composer = RequestComposer(builder.insertion_composer(settings), meter, calibrations, self.tasks)
+        composer = RequestComposer(
+            builder.insertion_composer(settings), meter, calibrations, self.tasks, ToolRefusals(self.clock.now)
+        )
         artifact_recall = builder.artifact_recall(settings)
         self._steps = {
             "clock": self.clock,

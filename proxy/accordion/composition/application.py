@@ -84,6 +84,7 @@ from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
+from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.pipeline.visibility import Visibility
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
@@ -170,6 +171,7 @@ class Application:
             observers.append(self._spans)
         self._block_sealer = open_block_sealer(settings.archive.key.reveal())
         self._missing_features = MissingFeatures(self.clock.now)
+        self._tool_refusals = ToolRefusals(self.clock.now)
         self._reader = BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
         self._meter = TokenMeter(self.counter)
         self._calibrations, self._limits = Calibrations(), LearnedLimits(self.clock.now)
@@ -249,7 +251,11 @@ class Application:
         visibility = self._visibility_builder.visibility(settings)
         memory_mentions = self.memory_builder.memory_mentions(settings)
         composer = RequestComposer(
-            self._compaction_builder.insertion_composer(settings), self._meter, self._calibrations, self.tasks
+            self._compaction_builder.insertion_composer(settings),
+            self._meter,
+            self._calibrations,
+            self.tasks,
+            self._tool_refusals,
         )
         measurer = Measurer(
             composer=composer,

@@ -549,13 +549,15 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         previous: PreviousInsertions | None = None,
         with_insertions: bool = True,
         has_shared_artifacts: bool = False,
+        may_offer_tool: bool = True,
     ) -> tuple[CompactedConversation, str]:
         """Returns the history as it is forwarded, and the name of our tool, empty if it is not offered.
 
         `original` is the conversation as the client sent it. `check_store`: other workers may know more, unless this
         worker knows what `previous` says that the request before had.
         `with_insertions`: whether read-backs and recalls are put in. `has_shared_artifacts`: whether there are
-        artifacts to read beside those of compactions. Never raises: returns `history` after an error.
+        artifacts to read beside those of compactions. `may_offer_tool`: whether the model takes tools. Never raises:
+        returns `history` after an error.
         """
         compaction, tool_protocol = history.compaction, self.tool_protocols.get(protocol.name)
         if tool_protocol is None or original.previous is not None:
@@ -571,7 +573,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
             )
             if not with_insertions:
                 insertions = without_read_backs(tool_protocol, insertions)
-            tool = self._define_tool(tool_protocol, original) if has_artifacts else None
+            tool = self._define_tool(tool_protocol, original) if has_artifacts and may_offer_tool else None
             composed = self.composition_cache.compose(
                 protocol, tool_protocol, history, insertions, tool, self.message_reader.reader_for(protocol, ref.tenant)
             )

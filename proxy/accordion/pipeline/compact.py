@@ -108,6 +108,10 @@ class CompactionStep(msgspec.Struct, frozen=True):
             is_smaller = prepared.utilization.tokens < before
         return prepared if is_smaller and prepared.decision.action != "refuse" else None
 
+    async def withdraw_tool(self, request: PreparedRequest) -> PreparedRequest:
+        """Returns the request without our tool, after the model turned out to take none."""
+        return self._render_body(await self.composer.compose(request, request.history))
+
     # -- the steps ----------------------------------------------------------------
 
     def _force_compaction(self, request: MeasuredRequest, overflow: WindowOverflow) -> MeasuredRequest:

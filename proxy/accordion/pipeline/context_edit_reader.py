@@ -35,7 +35,7 @@ _REFUSAL_SECONDS = 86_400.0
 """Seconds for which a refusal is remembered; then the provider is asked again."""
 MISSING_PATH_STATUSES = frozenset({404, 405, 501})
 """The statuses of a path that a provider does not have."""
-REFUSAL_STATUSES = frozenset({400, 422})
+_REFUSAL_STATUSES = frozenset({400, 422})
 """The statuses of a refusal that names what is wrong with the request."""
 _LONGEST_REFUSAL = 65_536
 _UNKNOWN_FEATURE = (
@@ -74,7 +74,7 @@ class MissingFeatures:
         """Learns from a refusal; returns whether it says that the provider lacks the feature."""
         text = refusal[:_LONGEST_REFUSAL].decode(errors="replace").lower()
         is_unknown = re.search(_UNKNOWN_FEATURE % (feature, feature), text) is not None and _ONE_MODEL_ONLY not in text
-        return self._record(tenant, route, feature, status in REFUSAL_STATUSES and is_unknown)
+        return self._record(tenant, route, feature, status in _REFUSAL_STATUSES and is_unknown)
 
     def learn_missing_path(self, tenant: TenantScope, route: Route, status: int, refusal: bytes) -> bool:
         """Learns that a provider has no path to compact lists; returns whether the refusal says so.

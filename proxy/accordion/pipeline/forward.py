@@ -26,7 +26,6 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import REFUSAL_STATUSES
 from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
@@ -117,8 +116,9 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
         self.recorder.start_count(progress, prepared)
         response, attempts = await self._answer_or_send(prepared), Attempts()
-        while not (attempts.is_final or prepared.is_token_count):
-            probed = await probe_overflow(response, prepared.protocol, is_near_window=prepared.is_near_window)
+        while not prepared.is_token_count and (prepared.tool_name or not attempts.is_final):
+            is_near_window = prepared.is_near_window and not attempts.is_final
+            probed = await probe_overflow(response, prepared.protocol, is_near_window=is_near_window)
             response, revised = probed.response, await self._revise(prepared, probed, attempts, progress)
             if revised is None:
                 break
@@ -135,7 +135,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress
     ) -> PreparedRequest | None:
         """Closes a refusal and returns the request to send next; None if the response goes to the client."""
-        if probed.overflow is None and probed.response.status not in REFUSAL_STATUSES:
+        if probed.overflow is None and probed.response.status < 400:
             return None
         started_at, revised = self.clock.monotonic(), None
         try:

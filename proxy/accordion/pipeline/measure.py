@@ -46,6 +46,7 @@ from accordion.pipeline.request import (
     pass_through,
 )
 from accordion.pipeline.session_import import MemoryMentions
+from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.pipeline.visibility import Visibility
 from accordion.sessions.prefix_nodes import PrefixNode, StoredSum, count_responses, has_response
 from accordion.sessions.sessions import SessionMatch, Sessions
@@ -332,6 +333,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
     token_meter: TokenMeter
     calibrations: Calibrations
     tasks: Tasks
+    tool_refusals: ToolRefusals
 
     async def compose(
         self,
@@ -445,7 +447,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
     async def count_tool_tokens(self, request: MeasuredRequest) -> int:
         """Returns the tokens that a compaction of this request adds: those of our tool, if it is not offered yet."""
         conversation = request.history.conversation
-        if request.forwarded_history.conversation.tools is not conversation.tools:
+        if request.forwarded_history.conversation.tools is not conversation.tools or self.tool_refusals.covers(request):
             return 0
         offered = self.insertion_composer.offer_tool(request.protocol, conversation)
         if offered is conversation:
@@ -471,6 +473,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
                 previous=_previous_insertions(match),
                 with_insertions=with_insertions,
                 has_shared_artifacts=bool(request.can_read_artifacts or request.block_artifacts),
+                may_offer_tool=not self.tool_refusals.covers(request),
             )
         if request.is_compactable:
             return history, ""

@@ -36,6 +36,9 @@ MAX_KEEPALIVES = 4
 MAX_SMALL_DOCUMENT = 65_536
 """Size in bytes below which a document (no stream, no error) is read whole before it goes on."""
 
+_UNREAD_STATUSES = OTHER_ERROR_STATUSES - {404, 405}
+"""Statuses of errors that are not read. By 404 and 405, some providers refuse tools (tool_refusals.py)."""
+
 _WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
 
 
@@ -61,7 +64,7 @@ async def probe_overflow(
     cancelled, this closes the response. Otherwise the caller closes the returned response, also before it sends again.
     """
     if response.status >= 400:
-        if response.status in OTHER_ERROR_STATUSES or content_length(response.headers) > max_bytes:
+        if response.status in _UNREAD_STATUSES or content_length(response.headers) > max_bytes:
             return ProbedResponse(response, None)
         _, encoding = content_type_and_encoding(response.headers)
         return await _run_probe(

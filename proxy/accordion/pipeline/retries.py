@@ -6,6 +6,7 @@ sent.
 - If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
 - If the provider lacks the context edits that the client asks for, they are done here from then on.
+- If the model takes no tools and the client sent none, the request is sent without our tool.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Attempts(msgspec.Struct):
     may_reconstruct: bool = True
     """Whether the history may still take the place of a response id: False once the provider refused it."""
     is_final: bool = False
-    """Whether the next response goes to the client in any case: after a compaction that an overflow required."""
+    """Whether the next response goes to the client, unless it refuses our tool: after a compaction that an overflow
+    required."""
 
 
 class RetryStep(msgspec.Struct, frozen=True):
@@ -87,6 +89,8 @@ class RetryStep(msgspec.Struct, frozen=True):
 
         Raises ThreadNotFound if the client has to send its history again.
         """
+        if (bare := await self._withdraw_tool(request, probed)) is not None or attempts.is_final:
+            return bare
         if probed.overflow is not None:
             return await self._compact(request, probed.overflow, attempts)
         if (edited := await self._edit_here(request, probed)) is not None:
@@ -99,15 +103,27 @@ class RetryStep(msgspec.Struct, frozen=True):
             repaired = await self._repair(request, missing, attempts)
             if repaired is not None:
                 return repaired
-        bare = self._without_reasoning(request, probed.refusal) if attempts.repairs < _MAX_REPAIRS else None
-        if bare is not None:
+        reduced = self._without_reasoning(request, probed.refusal) if attempts.repairs < _MAX_REPAIRS else None
+        if reduced is not None:
             attempts.repairs += 1
-            return bare
+            return reduced
         if request.original_request is None:
             return None
         attempts.may_reconstruct = False
         original = pass_unchanged(request.original_request, "the provider refused the reconstructed history")
         return await self.tool_loop.restore_rounds(advance(PreparedRequest, original))
+
+    async def _withdraw_tool(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
+        """Returns the request without our tool if its model takes no tools; else None."""
+        if not request.tool_name:
+            return None
+        tool_protocol = self.tool_loop.tool_protocols[request.protocol.name]
+        if tool_protocol.tool_names(request.conversation.envelope):
+            return None
+        refusals = self.compaction_step.composer.tool_refusals
+        if not refusals.learn(request, probed.response.status, probed.refusal):
+            return None
+        return await self.tool_loop.restore_rounds(await self.compaction_step.withdraw_tool(request))
 
     async def _edit_here(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request with edits done here that the provider refused; None if it refused none."""
