@@ -111,9 +111,7 @@ class Rounds:
             took[name] = 1e6 * (time.thread_time() - began) / count
             return done
 
-        talks = await each(
-            "read the body", lambda at: receiver.request_reader.read(protocol, bodies[at], caller.tenant)
-        )
+        talks = await each("read the body", lambda at: receiver.body_reader.read(protocol, bodies[at], caller.tenant))
         marks = read_client_metadata(inbounds[0].fields, talks[0].envelope)
         await each(
             "client metadata and controls",

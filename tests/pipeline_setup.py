@@ -126,7 +126,7 @@ class PipelineSetup:
             "tenants": tenants,
             "receiver": Receiver(
                 context_edit_reader=ContextEditReader(open_block_sealer(""), MissingFeatures(self.clock.now)),
-                request_reader=BodyReader(),
+                body_reader=BodyReader(),
                 base_models={},
                 router=self.router,
                 tasks=self.tasks,

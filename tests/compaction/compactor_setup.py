@@ -24,10 +24,10 @@ from accordion.compaction.policy import PolicyOptions, decide
 from accordion.compaction.repository import CompactionRepository, is_compaction_key
 from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.compaction.strategies import build_strategy
-from accordion.model.budget import Decision, Thresholds, Utilization, Window
+from accordion.model.budget import CompactionKind, Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
-from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize, View
+from accordion.model.plan import Drop, Plan, PlanStep, Proposal, Replace, Summarize, View
 from accordion.model.ports import KeyValueStore, Put, Route, Sealer, SummaryCaller
 from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.body_reader import BodyReader
@@ -139,7 +139,7 @@ class FunctionPlanner:
     planned: int = 0
 
     def plan_first_fitting(
-        self, view: Callable[[PlanKind], View], kinds: Sequence[PlanKind], *, must_succeed: bool
+        self, view: Callable[[CompactionKind], View], kinds: Sequence[CompactionKind], *, must_succeed: bool
     ) -> tuple[Plan, int]:
         self.planned += 1
         viewed = view(kinds[-1] if must_succeed else kinds[0])

@@ -42,7 +42,7 @@ def make(
     setup: CompactorSetup, client: Conversation, folded: CompactedConversation | None = None, **decision: Any
 ) -> tuple[PlannedCompaction, FinishedCompaction]:
     """Plans and makes a fold that is to be made whatever it gains."""
-    case = setup.case(client, folded, decision={"is_forced": True, **decision})
+    case = setup.case(client, folded, decision={"is_requested": True, **decision})
     craft = setup.compactor._assembler
     work = craft.plan_compaction(case, client, at=1.0, without_summary=False)
     summary = setup.author.write_extractive(work.summary_task) if work.summary_task is not None else None
@@ -137,7 +137,7 @@ def test_protected_messages_follow_the_block_that_replaces_their_surroundings():
     client = conversation(long_history(5), "chat")
     pinned = next(p.call_id for m in client.messages[6:] for p in m.parts if isinstance(p, ToolCall))
     setup = CompactorSetup(lambda view: (Summarize(1, max(i for i, w in enumerate(view.removable) if w), 300),))
-    case = setup.case(client, decision={"is_forced": True}, pinned_call_ids=frozenset({pinned}))
+    case = setup.case(client, decision={"is_requested": True}, pinned_call_ids=frozenset({pinned}))
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     made = setup.compactor._assembler.finish(case, work, setup.author.write_extractive(work.summary_task))
     assert [entry.wire is None for entry in made.compaction.entries[:3]] == [True, False, True]
@@ -175,7 +175,7 @@ def test_a_fold_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be():
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     with pytest.raises(PlanNotApplicable, match="only"):
         setup.compactor._assembler.finish(case, work, None)
-    for allowed in ({"is_forced": True}, {"must_succeed": True}, {"trigger": 0}):
+    for allowed in ({"is_requested": True}, {"must_succeed": True}, {"trigger": 0}):
         case = setup.case(client, decision=allowed)
         made = setup.compactor._assembler.finish(case, work, None).compaction
         assert made.before > made.after > 0.9 * made.before

@@ -147,7 +147,7 @@ async def test_a_request_that_must_be_folded_waits_for_the_model():
 async def test_it_waits_only_so_long_and_then_an_extract_must_do():
     setup = build_setup(wait_seconds=0.01)
     teller(setup).may.clear()
-    outcome = await ask(setup, client(6), decision={"is_forced": True})
+    outcome = await ask(setup, client(6), decision={"is_requested": True})
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
     assert TOLD not in summary_text(outcome)
@@ -176,7 +176,7 @@ async def test_a_summary_of_a_rewound_history_is_not_used():
     await setup.tasks.done()
     other = conversation(long_history(6, words=151), "chat")
     assert client(6).chain[0] == other.chain[0]
-    outcome = await ask(setup, other, decision={"is_forced": True})
+    outcome = await ask(setup, other, decision={"is_requested": True})
     assert len(teller(setup).asked) == 2
     assert outcome.history.compaction is not None
     shorter = await ask(setup, client(3), decision={"must_succeed": True})
@@ -245,7 +245,7 @@ async def test_who_can_wait_has_it_tried_again_after_a_tenth_more():
     await ask(setup, client(20), decision=PREPARE)
     await setup.tasks.done()
     teller(setup).error = None
-    assert TOLD in summary_text(await ask(setup, client(24), decision={"is_forced": True}))
+    assert TOLD in summary_text(await ask(setup, client(24), decision={"is_requested": True}))
 
 
 async def test_a_writer_that_never_ends_is_given_up():
@@ -449,8 +449,8 @@ async def test_a_paused_model_is_tried_again_and_trusted_once_it_succeeds():
     teller(setup).error = None
     setup.clock.advance(FIRST_PAUSE)
     setup.writers.count_request(SummaryWriter("local", "openai", "gpt-5"), TOKENS_BETWEEN_TRIALS)
-    assert TOLD in summary_text(await ask(setup, client(12), decision={"is_forced": True}))
-    assert TOLD in summary_text(await ask(setup, client(30), decision={"is_forced": True}))
+    assert TOLD in summary_text(await ask(setup, client(12), decision={"is_requested": True}))
+    assert TOLD in summary_text(await ask(setup, client(30), decision={"is_requested": True}))
     assert teller(setup).trials == [True, True, False]
 
 

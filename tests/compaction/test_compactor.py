@@ -43,7 +43,7 @@ from tests.histories import PROTOCOL_NAMES, History, ProtocolName, Turn, body, h
 _PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=_PATIENT)
 ANY = st.sampled_from([summarize_most, drop_most, archive_results])
-FORCED = {"is_forced": True}
+FORCED = {"is_requested": True}
 
 
 class Fragile(FickleStore):
@@ -179,7 +179,7 @@ async def test_a_fruitless_plan_is_not_repeated_until_the_history_grew_by_a_tent
     await fold(setup, conversation(long_history(20), "chat"))
     await fold(setup, conversation(long_history(23), "chat"))
     assert setup.planner.planned == 4
-    for allowed in ({"must_succeed": True}, {"is_forced": True}, {"trigger": 0}):
+    for allowed in ({"must_succeed": True}, {"is_requested": True}, {"trigger": 0}):
         await fold(setup, conversation(long_history(23), "chat"), decision=allowed)
     assert setup.planner.planned == 7
 

@@ -122,7 +122,7 @@ async def test_any_proposal_gives_a_legal_request_with_everything_protected(
     hostile: list[Strategy] = [Hostile(steps, error), HostileForImages(steps, error)]
     setup = CompactorSetup(pipeline=hostile if alone else [*hostile, *shipped()])
     pinned = frozenset({f"call_{pin:08d}"})
-    request = setup.case(client, decision={"must_succeed": must_succeed, "is_forced": True}, pinned_call_ids=pinned)
+    request = setup.case(client, decision={"must_succeed": must_succeed, "is_requested": True}, pinned_call_ids=pinned)
     view = setup.compactor._assembler.plan(request)[0].view
     result = await setup.compactor.compact(request, client)
 

@@ -58,7 +58,7 @@ async def test_the_newest_batch_stays_whole_where_its_calls_have_one_id(name: Ca
 async def test_an_artifact_of_a_result_tells_of_its_own_call_where_the_id_is_used_again() -> None:
     client = read(working(12, lambda at, one: f"call_{one}"), "chat")
     setup = build_setup(20_000)
-    case = setup.case(client, decision={"target": 3_000, "is_forced": True, "kind": "generation"})
+    case = setup.case(client, decision={"target": 3_000, "is_requested": True, "kind": "generation"})
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     results = [artifact for artifact in work.removed_content.artifacts if artifact.kind == "result"]
     assert len(results) > 4

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from accordion.compaction.apply import CompactionTerms, PlanExecutor, PlanNotApplicable, build_layout
 from accordion.compaction.planner import Planner
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, apply_compaction, without_compaction
 from accordion.model.conversation import Conversation
-from accordion.model.plan import Plan, PlanKind
+from accordion.model.plan import Plan
 from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
@@ -38,7 +39,7 @@ LIMIT = 1_500
 
 
 def folded_again(
-    planner: Planner, client: Conversation, folded: CompactedConversation, kind: PlanKind
+    planner: Planner, client: Conversation, folded: CompactedConversation, kind: CompactionKind
 ) -> tuple[Plan, CompactedConversation | None]:
     """A fold of a list that may be folded already; None where there is nothing to do."""
     plan = planner.plan(strategy_view(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
@@ -48,7 +49,9 @@ def folded_again(
     layout = build_layout(plan, client, folded.compaction, protocol)
     summary = Summary("what happened so far") if layout.summary_block is not None else None
     executor = PlanExecutor(protocol, WrittenMessageReader().reader_for(protocol, TENANT), count)
-    return plan, executor.execute(plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, is_forced=True))
+    return plan, executor.execute(
+        plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, accepts_small_gain=True)
+    )
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
@@ -60,7 +63,7 @@ def folded_again(
     kind=st.sampled_from(["conversation", "generation"]),
 )
 def test_a_plan_is_legal_and_reaches_its_estimate(
-    protocol_name: ProtocolName, history: History, repeats: int, name: str, kind: PlanKind
+    protocol_name: ProtocolName, history: History, repeats: int, name: str, kind: CompactionKind
 ) -> None:
     client = read(with_longer_results(history, repeats), protocol_name)
     plan, folded = folded_again(PIPELINES[name], client, without_compaction(client), kind)

@@ -14,9 +14,10 @@ from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, Strategy, StrategyView
 from accordion.compaction.view import build_view
+from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Replace, Summarize
+from accordion.model.plan import Drop, Plan, PlanStep, Replace, Summarize
 from tests.compaction.view_samples import (
     OVERHEAD,
     TENANT,
@@ -304,7 +305,7 @@ def test_a_generation_plan_that_misses_the_limit_becomes_a_conversation_plan() -
     )
     asked: list[str] = []
 
-    def view(kind: PlanKind) -> StrategyView:
+    def view(kind: CompactionKind) -> StrategyView:
         asked.append(kind)
         return strategy_view(folded, kind, limit=5_000)
 
@@ -526,7 +527,7 @@ def _strategies(names: list[str]) -> list[Strategy]:
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories(), names=EVERYTHING, kind=st.sampled_from(["conversation", "generation"]))
 def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
-    protocol_name: ProtocolName, history: History, names: list[str], kind: PlanKind
+    protocol_name: ProtocolName, history: History, names: list[str], kind: CompactionKind
 ) -> None:
     conversation = read(history, protocol_name)
     view = strategy_view(without_compaction(conversation), kind)

@@ -7,7 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide, is_known_not_to_fit, max_tokens
+from accordion.compaction.policy import (
+    PolicyOptions,
+    PreviousCompaction,
+    certainly_overflows,
+    decide,
+    max_sendable_tokens,
+)
 from accordion.model.budget import Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Message, Text
@@ -110,7 +116,7 @@ def test_compactions_on_request_in_a_row_do_not_halve_what_is_left() -> None:
 def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
     decision = decided(1_000, options=PolicyOptions(request_mode="now"))
     assert decision.action == "compact"
-    assert decision.is_forced
+    assert decision.is_requested
     assert decision.target <= 500
 
 
@@ -264,9 +270,9 @@ def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
 )
 def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refused: bool) -> None:
     window = Window(128_000, 100_000, source)
-    assert is_known_not_to_fit(Utilization(128_000, messages=tokens), window) is refused
-    assert is_known_not_to_fit(Utilization(128_000, messages=tokens, media=500_000), window) is refused
-    assert not is_known_not_to_fit(Utilization(128_000, messages=90_000, media=tokens), window)
+    assert certainly_overflows(Utilization(128_000, messages=tokens), window) is refused
+    assert certainly_overflows(Utilization(128_000, messages=tokens, media=500_000), window) is refused
+    assert not certainly_overflows(Utilization(128_000, messages=90_000, media=tokens), window)
 
 
 def test_a_large_output_reserve_raises_the_limit_to_nearly_the_whole_window() -> None:
@@ -274,9 +280,9 @@ def test_a_large_output_reserve_raises_the_limit_to_nearly_the_whole_window() ->
     limits, window = Thresholds().limits(60_000), Window(60_000, 60_000, "config")
     # Of 51,000 below the hard limit 1,000 are left for messages, of the window 10,000.
     tight = Utilization(60_000, preamble=18_000, messages=1, reserved_output=32_000)
-    assert max_tokens(tight, limits, window) == 60_000 - 32_000 - 1_200
+    assert max_sendable_tokens(tight, limits, window) == 60_000 - 32_000 - 1_200
     wide = Utilization(60_000, preamble=2_000, messages=1, reserved_output=32_000)
-    assert max_tokens(wide, limits, window) == 18_999
+    assert max_sendable_tokens(wide, limits, window) == 18_999
 
 
 def test_a_fold_that_waits_for_its_summary_is_due_in_the_middle_of_the_turn_too() -> None:
@@ -287,8 +293,8 @@ def test_a_fold_that_waits_for_its_summary_is_due_in_the_middle_of_the_turn_too(
 
 def test_what_may_be_sent_is_below_the_hard_limit_with_the_answers_room_taken_off() -> None:
     limits, window = Thresholds().limits(200_000), Window(200_000, 200_000, "config")
-    assert max_tokens(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
-    assert max_tokens(Utilization(200_000, preamble=10, reserved_output=180_000), limits, window) == 200_000
+    assert max_sendable_tokens(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
+    assert max_sendable_tokens(Utilization(200_000, preamble=10, reserved_output=180_000), limits, window) == 200_000
 
 
 # -- the hold-out ------------------------------------------------------------------------------------------------------
@@ -299,9 +305,9 @@ HELD_OUT, COMPARED = PolicyOptions(group="holdout"), PolicyOptions(group="compac
 
 def test_a_session_in_the_hold_out_is_not_compacted_at_its_trigger() -> None:
     held, made = decided(100_000, options=HELD_OUT), decided(100_000, options=COMPARED)
-    assert (held.action, held.group, held.is_held_back, held.trigger) == ("pass", "holdout", True, 100_000)
+    assert (held.action, held.group, held.is_skipped_by_holdout, held.trigger) == ("pass", "holdout", True, 100_000)
     assert held.reason == f"{made.reason}; the session is in the hold-out, so it is not compacted"
-    assert (made.action, made.group, made.is_held_back) == ("compact", "compaction", False)
+    assert (made.action, made.group, made.is_skipped_by_holdout) == ("compact", "compaction", False)
     assert replace(made, group="") == decided(100_000)
 
 

@@ -37,7 +37,7 @@ async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedCo
     setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
     shown = without_compaction(client)
     for _ in range(2):
-        decision = {"kind": kind, "target": 1, "is_forced": True}
+        decision = {"kind": kind, "target": 1, "is_requested": True}
         shown = (await setup.compactor.compact(setup.case(client, shown, decision=decision, **changes), client)).history
     return shown
 
@@ -52,7 +52,7 @@ async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
 ):
     context = data.draw(st.lists(st.text("abc d", min_size=1, max_size=400).filter(str.strip), max_size=4))
     client = child(with_long_results(data.draw(histories(min_turns=2, max_turns=5))), context, protocol_name)
-    decided = {"kind": kind, "target": 1, "must_succeed": must, "is_forced": True}
+    decided = {"kind": kind, "target": 1, "must_succeed": must, "is_requested": True}
     setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
     case = setup.case(client, decision=decided, is_subagent=True)
     shown = (await setup.compactor.compact(case, client)).history

@@ -43,7 +43,7 @@ def summarizing(budget: int) -> Strategy:
 
 async def fold(setup: CompactorSetup, client: Conversation) -> CompactionResult:
     folded = await setup.folds.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
-    return await setup.compactor.compact(setup.case(client, folded, decision={"is_forced": True}), client)
+    return await setup.compactor.compact(setup.case(client, folded, decision={"is_requested": True}), client)
 
 
 def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
@@ -140,7 +140,7 @@ async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.Mon
     await fold(setup, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
     folded = await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
-    case = setup.case(client, folded, decision={"is_forced": True})
+    case = setup.case(client, folded, decision={"is_requested": True})
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}
     assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removed_content.artifacts)

@@ -128,7 +128,7 @@ class Worker:
             caller, metadata, conversation
         )
         hidden = await self.tracker.find_hidden(caller, position, conversation, shown, recompute=anew)
-        label = f"{metadata.session}|{position.scope}" if position.scope else metadata.session
+        label = f"{metadata.session}|{position.partition}" if position.partition else metadata.session
         # A position with a scope has prefixes of its own.
         divided = ClientMetadata(label, metadata.agent) if label or metadata.agent else metadata
         place = await self.sessions.resolve(caller, divided, conversation, f"{self.name}.r{self.requests}")

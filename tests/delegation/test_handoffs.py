@@ -38,7 +38,7 @@ async def test_a_supervisor_and_its_workers_with_the_way_back():
     team = Team(boss=("transfer_to_research", "transfer_to_math"), research=("search",), math=("add",))
     assert (await team.says("boss", "transfer_to_research")).position.node == ""
     research = await team.says("research", "search")
-    assert (research.position.agent, research.position.evidence, research.position.scope) == (
+    assert (research.position.agent, research.position.evidence, research.position.partition) == (
         "research", "handoff", research.position.node,
     )  # fmt: skip
     await team.says("research", "transfer_back_to_boss")

@@ -43,7 +43,7 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
     child = await worker.ask(talk([user(TASK)]))
     assert edge(child) == ("argument" if tool == "ask_expert" else "tool", f"s:{parent.session}", "c1")
     assert child.position.path == (f"s:{parent.session}", f"s:{child.session}")
-    assert (child.position.scope, child.position.delegated) == ("", True)
+    assert (child.position.partition, child.position.delegated) == ("", True)
     on = await worker.ask(talk([user(TASK), calls(text="a"), user("more")]))
     assert edge(on) == edge(child)
     assert (await worker.tracker.find_delegations_by_call(ALICE, parent.position, parent.session))[

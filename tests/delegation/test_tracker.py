@@ -61,7 +61,7 @@ async def write_shared_history(worker: Worker, who=None) -> list:
 async def test_a_request_without_evidence_sits_at_the_top_and_writes_nothing():
     worker = Worker()
     asked = await worker.ask(talk([TASK]), None, [("c1", "search", "{}")])
-    assert (asked.position.node, asked.position.path, asked.position.scope, asked.position.delegated) == (
+    assert (asked.position.node, asked.position.path, asked.position.partition, asked.position.delegated) == (
         "",
         (),
         "",
@@ -77,7 +77,7 @@ async def test_a_declared_delegation_has_its_parents_above_it():
     await worker.ask(talk([TASK]), declared_metadata("team"))
     asked = await worker.ask(talk([TASK]), declared_metadata("a", "team", x_accordion_agent="Anna B."))
     assert asked.position.path == ("x:team", "x:a")
-    assert (asked.position.evidence, asked.position.agent, asked.position.scope) == ("header", "Anna B.", "x:a")
+    assert (asked.position.evidence, asked.position.agent, asked.position.partition) == ("header", "Anna B.", "x:a")
 
 
 async def test_a_declared_delegation_without_a_parent_belongs_to_its_clients_session():
@@ -424,7 +424,7 @@ async def test_agents_of_a_known_client_hang_from_its_session_or_from_each_other
     assert main.position.path == ()
     assert child.position.path == (f"m:{MAIN}", f"m:{MAIN}/agent-one1")
     assert below.position.path == (*child.position.path, f"m:{MAIN}/agent-two2")
-    assert (below.position.evidence, below.position.scope, below.position.delegated) == ("mark", "", True)
+    assert (below.position.evidence, below.position.partition, below.position.delegated) == ("mark", "", True)
     tree = await worker.tracker.load_tree(TENANT, f"m:{MAIN}/agent-two2")
     assert [node.session for node in tree] == [main.session, child.session, below.session]
 

@@ -94,7 +94,7 @@ async def lists(store: InMemoryStore, outbox: WriteQueue) -> Any:
     mentions = MemoryMentions(CAPACITY)
     for number in range(MANY):
         conversation = SimpleNamespace(chain=[b"%032d" % number], messages=[])
-        mentions.may_mention_memory(SimpleNamespace(conversation=conversation, base_index=-1, label=b""))  # type: ignore[arg-type]
+        mentions.may_mention_memory(SimpleNamespace(conversation=conversation, base_index=-1, scope=b""))  # type: ignore[arg-type]
     return mentions
 
 
@@ -222,12 +222,12 @@ async def test_pins_that_wait_for_the_store_are_bounded_by_bytes() -> None:
 
 
 async def test_places_of_compactions_are_bounded_by_bytes() -> None:
-    folds = CompactionRepository(InMemoryStore(), answers_capacity=30_000)
+    folds = CompactionRepository(InMemoryStore(), lookups_capacity=30_000)
     for number in range(200):
         await folds.find(
             OpenAIChat(), ConversationRef(TENANT, b"", ""), talk([user(f"task {number}")]), check_store=False
         )
-    assert 350 * len(folds._known_answers) <= 10_000
+    assert 350 * len(folds._known_lookups) <= 10_000
 
 
 def test_edges_found_late_are_counted_for_a_bounded_number_of_tenants() -> None:

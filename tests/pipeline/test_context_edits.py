@@ -11,7 +11,7 @@ from accordion.accounting.key_limits import KeyLimits
 from accordion.model.ports import Route
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.pipeline.context_edit_reader import MissingFeatures
-from accordion.protocols.context_edits import TOKEN_PREFIX
+from accordion.protocols.context_edits import SEAL_PREFIX
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
 from tests.pipeline_setup import MESSAGES, RESPONSES, PipelineSetup, header
@@ -406,7 +406,7 @@ async def test_a_list_is_compacted_for_a_translated_place() -> None:
     *said, item = answered["output"]
     assert [each["content"][0]["text"] for each in said] == ["the task", "now sum up"]
     assert all(each["type"] == "message" and each["role"] == "user" for each in said)
-    assert (item["type"], item["encrypted_content"][: len(TOKEN_PREFIX)]) == ("compaction", TOKEN_PREFIX)
+    assert (item["type"], item["encrypted_content"][: len(SEAL_PREFIX)]) == ("compaction", SEAL_PREFIX)
     assert "r0_1" not in item["encrypted_content"]
     assert answered["usage"]["total_tokens"] == 0, "no model wrote it"
 
@@ -575,7 +575,7 @@ async def test_our_block_is_opened_on_the_way_to_a_native_place() -> None:
     world.router.only = NATIVE_OPENAI
     world.upstream.answers = [response()]
     await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
-    assert TOKEN_PREFIX.encode() not in world.upstream.requests[0].body  # type: ignore[operator]
+    assert SEAL_PREFIX.encode() not in world.upstream.requests[0].body  # type: ignore[operator]
 
 
 # -- a compaction within a response of Responses -----------------------------------------------------------------------

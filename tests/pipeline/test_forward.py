@@ -578,7 +578,7 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
     forward, recorder = world.forward, world.forward.responder.recorder
     tracker = forward.reader.identifier.visibility.delegation_tracker
     where: Any = {
-        "read": (type(forward.reader.receiver.request_reader), "read"),
+        "read": (type(forward.reader.receiver.body_reader), "read"),
         "resolve": (type(world.sessions), "resolve"),
         "measure": (type(forward.reader.measurer.composer.token_meter), "measure"),
         "seat": (type(tracker), "find_position"),

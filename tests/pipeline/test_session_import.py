@@ -369,7 +369,7 @@ async def test_an_import_that_no_longer_fits_leaves_with_its_bound_thinking(mode
 
 
 def match_of(*messages: Message) -> Any:
-    return SimpleNamespace(conversation=SimpleNamespace(chain=(), messages=messages), base_index=-1, label=b"")
+    return SimpleNamespace(conversation=SimpleNamespace(chain=(), messages=messages), base_index=-1, scope=b"")
 
 
 @pytest.mark.parametrize("shift", range(6))

@@ -113,7 +113,7 @@ class Team(PipelineSetup):
     def id_of(self, listed: list[Json]) -> str:
         """The id of the result that stands last in a list."""
         receiver, body = self.forward.reader.receiver, json.dumps({"model": "m", "messages": listed})
-        read = receiver.request_reader.read(protocol_for(self.path, {}), body.encode(), self.tenant)
+        read = receiver.body_reader.read(protocol_for(self.path, {}), body.encode(), self.tenant)
         return artifact_id(self.tenant, read.messages[-1].key, 0)
 
     @property

@@ -12,7 +12,7 @@ import pytest
 from accordion.model.errors import BadRequest
 from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
 from accordion.protocols.context_edits import (
-    TOKEN_PREFIX,
+    SEAL_PREFIX,
     ClearedContent,
     CompactionBlock,
     ContextEdits,
@@ -28,7 +28,7 @@ from tests.sdks import anthropic_sdk, openai_sdk
 
 Json = dict[str, Any]
 MESSAGES, RESPONSES = MessagesContextEdits(), ResponsesContextEdits()
-TOKEN = f"{TOKEN_PREFIX}abc"
+TOKEN = f"{SEAL_PREFIX}abc"
 TOOL_USES, THINKING, COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
 
 
@@ -125,14 +125,14 @@ SUMMARY, REPLY, NEWEST = (
 )
 
 
-def open_token(token: str) -> OpenedBlock | None:
+def open_block(token: str) -> OpenedBlock | None:
     entries = tuple(json.dumps(each).encode() for each in (SUMMARY, REPLY, NEWEST))
     return OpenedBlock(entries, ("art_1",)) if token == TOKEN else None
 
 
 def opened(protocol: Any, *entries: Json, reads_foreign: bool = False) -> list[Json] | None:
     found = protocol.open_blocks(
-        [json.dumps(each).encode() for each in entries], open_token, reads_foreign=reads_foreign
+        [json.dumps(each).encode() for each in entries], open_block, reads_foreign=reads_foreign
     )
     return None if found is None else [json.loads(each) for each in found[0]]
 
@@ -170,7 +170,7 @@ def test_messages_that_are_sent_again_behind_a_block_come_once() -> None:
 
 def test_a_block_of_another_is_left_to_a_provider_that_may_know_it() -> None:
     assert opened(MESSAGES, write_message("assistant", block("other"))) is None
-    assert opened(MESSAGES, write_message("assistant", block(f"{TOKEN_PREFIX}broken"))) is None
+    assert opened(MESSAGES, write_message("assistant", block(f"{SEAL_PREFIX}broken"))) is None
     assert opened(RESPONSES, {"type": "compaction", "encrypted_content": "gAAA"}) is None
 
 
@@ -178,7 +178,7 @@ def test_a_block_of_another_is_left_to_a_provider_that_may_know_it() -> None:
 def test_time_grows_with_the_blocks_that_do_not_open_and_not_with_their_square(messages: int) -> None:
     message = json.dumps(write_message("assistant", *[block("forged")] * (20_000 // messages))).encode()
     started_at = time.process_time()
-    assert MESSAGES.open_blocks([message] * messages, open_token, reads_foreign=False) is None
+    assert MESSAGES.open_blocks([message] * messages, open_block, reads_foreign=False) is None
     assert time.process_time() - started_at < 3
 
 

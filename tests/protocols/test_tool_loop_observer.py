@@ -35,7 +35,7 @@ def test_an_observer_of_the_tool_loops_output_understands_the_whole_response(
         shown = tool_loop.feed(block)
         assert not tool_loop.pending_placeholders
         whole.feed(shown)
-        told.feed(shown if tool_loop.observable_output is None else tool_loop.observable_output)
+        told.feed(shown if tool_loop.non_text_events is None else tool_loop.non_text_events)
         assert told.observation() == whole.observation()
     rest = tool_loop.close()
     whole.feed(rest)
@@ -71,7 +71,7 @@ def test_of_a_text_that_goes_on_nothing_is_told(protocol: Any) -> None:
     )
     assert tool_loop.feed(first) == first
     assert tool_loop.feed(several) == several
-    assert tool_loop.observable_output == b""
+    assert tool_loop.non_text_events == b""
     if alone:
         assert tool_loop.feed(alone) == alone
-        assert tool_loop.observable_output == b""
+        assert tool_loop.non_text_events == b""

@@ -244,7 +244,7 @@ async def test_places_expire_with_the_retention() -> None:
 
 
 async def reported(world: World, place: SessionMatch) -> int:
-    kept = decode(await world.store.get(node_key_by_name(place.label + place.conversation.chain[-1])))
+    kept = decode(await world.store.get(node_key_by_name(place.scope + place.conversation.chain[-1])))
     return kept.reported if kept is not None else 0
 
 

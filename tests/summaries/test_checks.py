@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Media
-from accordion.model.plan import PlanKind
 from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter
@@ -27,7 +27,7 @@ from tests.summary_samples import (
 )
 
 
-def check_document(document: dict[str, Any], kind: PlanKind = "conversation", **options: Any) -> CheckedSummary:
+def check_document(document: dict[str, Any], kind: CompactionKind = "conversation", **options: Any) -> CheckedSummary:
     covered = options.pop("covered", conversation())
     evidence = gather_evidence(covered, options.pop("kept", ()), options.pop("prior", ""), options.pop("task", None))
     settings = {"limit": 10_000, "count": words} | options

@@ -23,7 +23,7 @@ from accordion.model.errors import AccordionError, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Route, UpstreamRequest
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, SendableRequest
-from accordion.pipeline.visibility import metadata_with_scope
+from accordion.pipeline.visibility import metadata_with_partition
 from accordion.protocols.registry import find_protocol
 from accordion.providers.http.client import end_to_end
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
@@ -248,14 +248,14 @@ def _count_tokens(pipeline: OfflinePipeline, message: Message, conversation: Con
 
 
 def _describe_route(inbound: Inbound, route: Route, pipeline: OfflinePipeline) -> RouteReport:
-    if route.family == "litellm":
+    if route.is_translated:
         return RouteReport(route.name, route.family, f"{route.model}, translated by LiteLLM")
     return RouteReport(route.name, route.family, pipeline.forward.reader.receiver.router.url(route, inbound.target))
 
 
 def _describe_changes(inbound: Inbound, request: SendableRequest, pipeline: OfflinePipeline) -> ChangeReport:
     """Compares the client's request with the one that pipeline/forward.py would send."""
-    if request.route.family == "litellm":
+    if request.route.is_translated:
         removed = tuple(sorted({name.decode("latin-1") for name, _ in inbound.headers}))
         is_compacted = isinstance(request, PreparedRequest) and request.rewritten_body is not None
         compacted = "compacted, then " if is_compacted else ""
@@ -305,7 +305,7 @@ def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipe
     if b"content-encoding" in inbound.fields:
         return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"
     try:
-        receiver.request_reader.read(request.protocol, body, request.caller.tenant)
+        receiver.body_reader.read(request.protocol, body, request.caller.tenant)
     except Unreadable as error:
         return error.message
     return "it was not parsed"
@@ -391,7 +391,7 @@ async def _stored_position(
     tenant = request.caller.tenant
     tree = pipeline.forward.reader.identifier.visibility.delegation_tracker.delegation_tree
     match = await pipeline.sessions.resolve(
-        request.caller, metadata_with_scope(metadata, position), request.conversation, "explained"
+        request.caller, metadata_with_partition(metadata, position), request.conversation, "explained"
     )
     node = f"s:{match.session.id}"
     await tree.load(tenant, (node,))

@@ -150,7 +150,7 @@ async def report_compaction(
         trigger=decision.trigger,
         target=decision.target,
         must_succeed=decision.must_succeed,
-        forced=decision.is_forced,
+        forced=decision.is_requested,
         before=tokens,
         after=outcome.after if outcome.state == "observed" else result.utilization.tokens,
         passes=outcome.passes,

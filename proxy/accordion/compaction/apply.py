@@ -170,14 +170,14 @@ def _build_blocks(
 class CompactionTerms(msgspec.Struct, frozen=True):
     """Metadata of a compaction record, and the gain that it must reach.
 
-    `is_forced`: it may gain less than a tenth. `is_for_other_budgets`: it is made for the byte or image limit, and may
-    gain no tokens at all. `at` is in seconds since the epoch.
+    `accepts_small_gain`: it may gain less than a tenth. `is_for_other_budgets`: it is made for the byte or image limit,
+    and may gain no tokens at all. `at` is in seconds since the epoch.
     """
 
     cause: Cause
     utilization: float | None
     at: float
-    is_forced: bool = False
+    accepts_small_gain: bool = False
     is_for_other_budgets: bool = False
     tool_tokens: int = 0
 
@@ -226,7 +226,7 @@ class PlanExecutor:
         )
         # Our tool is offered only if there are artifacts to read.
         after = self._count_after(plan, layout, bare) - (0 if bare.artifacts else terms.tool_tokens)
-        if not terms.is_forced and bare.before - after < MIN_GAIN * bare.before:
+        if not terms.accepts_small_gain and bare.before - after < MIN_GAIN * bare.before:
             raise PlanNotApplicable("too_little", f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
         if after >= bare.before and not terms.is_for_other_budgets:
             raise PlanNotApplicable("too_little", "it would not be shorter")

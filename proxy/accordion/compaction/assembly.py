@@ -34,9 +34,10 @@ from accordion.compaction.strategies import Strategy, select_without_summary
 from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, StrategyView, no_digest
 from accordion.compaction.view import build_view_for_request
 from accordion.model.boundaries import find_skipped_messages
+from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, Compaction, scope_prefix
 from accordion.model.conversation import Conversation, Message
-from accordion.model.plan import Plan, PlanKind, View
+from accordion.model.plan import Plan, View
 from accordion.model.ports import Put
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary, SummaryTask
@@ -96,7 +97,7 @@ class CompactionAssembler:
     def plan(self, request: CompactionRequest, without_summary: bool = False) -> tuple[Plan, int]:
         """Returns the plan for a request, and how often the pipeline ran for it."""
         planner, decision = self._planner_without_summary if without_summary else self._planner, request.decision
-        kinds: tuple[PlanKind, ...] = (
+        kinds: tuple[CompactionKind, ...] = (
             ("generation", "conversation") if decision.kind == "generation" else ("conversation",)
         )
         build_view = partial(
@@ -145,7 +146,7 @@ class CompactionAssembler:
             request.cause,
             utilization_for_report(decision, request.utilization.ratio),
             planned.at,
-            is_forced=decision.must_succeed or decision.is_forced or decision.trigger == 0,
+            accepts_small_gain=decision.must_succeed or decision.is_requested or decision.trigger == 0,
             is_for_other_budgets=_exceeds_other_budgets(view),
             tool_tokens=request.tool_tokens,
         )
@@ -257,15 +258,15 @@ def _with_provider_items(request: CompactionRequest, messages: Sequence[Message]
 def _build_compaction_write(request: CompactionRequest, compaction: Compaction) -> CompactionWrite:
     """Describes the compaction's own record for the archive: id, size, and every key that it may be stored under."""
     earlier = request.history.compaction
-    label = scope_prefix(request.ref)
+    prefix = scope_prefix(request.ref)
     last_chain_key = request.history.conversation.chain[-1]
-    forms = (form_key(label, compaction.meaning),) if compaction.meaning else ()
+    forms = (form_key(prefix, compaction.meaning),) if compaction.meaning else ()
     return CompactionWrite(
         compaction.id,
         request.ref.session,
         compaction.at,
         earlier.id if earlier is not None else "",
-        (*compaction_keys(label, compaction.anchor), race_key(label, last_chain_key, compaction.cause), *forms),
+        (*compaction_keys(prefix, compaction.anchor), race_key(prefix, last_chain_key, compaction.cause), *forms),
         memory_size(compaction),
     )
 

@@ -181,7 +181,7 @@ class Compactor:
             return request, False
         tokens = self._assembler.count_with(request, history)
         utilization = request.utilization.apply_correction(1.0, tokens, is_carried=False)
-        is_enough = request.decision.is_forced or utilization.occupied_tokens < max(1, request.decision.trigger)
+        is_enough = request.decision.is_requested or utilization.occupied_tokens < max(1, request.decision.trigger)
         return replace(request, history=history, utilization=utilization), is_enough
 
     async def _compact(
@@ -190,7 +190,7 @@ class Compactor:
         """Tries the forms of summary, the best first. Raises the error of the last one."""
         must_succeed, can_use_model = request.decision.must_succeed, self._can_use_model(request)
         earlier, tokens = request.history.compaction, request.utilization.tokens
-        is_limited = not (must_succeed or request.decision.is_forced or request.decision.trigger == 0)
+        is_limited = not (must_succeed or request.decision.is_requested or request.decision.trigger == 0)
         earlier_id = earlier.id if earlier is not None else ""
         if is_limited and (
             reason := self._services.recent_failures.refusal_reason(conversation_ref, original, earlier_id, tokens)
@@ -471,7 +471,7 @@ class Compactor:
 
 def _must_wait(request: CompactionRequest) -> bool:
     """Whether the request waits for a model's summary instead of being forwarded unchanged."""
-    return request.decision.must_succeed or request.decision.is_forced
+    return request.decision.must_succeed or request.decision.is_requested
 
 
 def _can_pass_meanwhile(request: CompactionRequest) -> bool:

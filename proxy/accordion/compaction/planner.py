@@ -43,12 +43,12 @@ from accordion.compaction.strategies.base import (
     text_of,
 )
 from accordion.compaction.strategies.steps import replace_groups_before, replace_with_reference
+from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import (
     WRITTEN_BY_COMPACTION,
     Drop,
     Plan,
-    PlanKind,
     PlanStep,
     Proposal,
     Replace,
@@ -317,7 +317,11 @@ class Planner:
                 )
 
     def plan_first_fitting(
-        self, build_view: Callable[[PlanKind], StrategyView], kinds: Sequence[PlanKind], *, must_succeed: bool
+        self,
+        build_view: Callable[[CompactionKind], StrategyView],
+        kinds: Sequence[CompactionKind],
+        *,
+        must_succeed: bool,
     ) -> tuple[Plan, int]:
         """Returns a plan of the first of `kinds` that comes under the limit, and how often the pipeline ran.
 

@@ -1,8 +1,9 @@
 """The compaction policy: decides whether a request passes, prepares a summary, or is compacted, and gives the reason.
 
-`decide` is pure: measured tokens, limits and options in, a `Decision` out. It asks in this order: is compaction off;
-does the provider keep the history; is it over the hard limit; over a byte or image limit; over the trigger. A session
-in the hold-out is not compacted as long as its requests fit.
+`decide` is pure: measured tokens, limits and options in, a `Decision` out. The first of these that applies decides: a
+thread of the provider whose list differs from the client's; compaction is off; another thread; another history that the
+provider keeps; there is nothing to compact; the client's own compaction request; a compaction on request; the hard
+limit; a limit of bytes or images; the trigger. A session in the hold-out is not compacted as long as its requests fit.
 
 Triggers are inclusive and compare the occupied tokens, the reserved output included. Targets are tokens to be sent.
 """
@@ -100,6 +101,7 @@ def decide(
     inputs = _DecisionInput(
         history, utilization, limits, window, options, exceeds_bytes, exceeds_images, tokens, fixed_tokens, kind
     )
+    # Also if compaction is off: the client's next message refers to a list that the provider does not have.
     if options.is_thread and options.provider_list_differs:
         return Decision("resend", f"{inputs.share_text}; the provider's thread does not hold the client's own list")
     decision = _decide(inputs)
@@ -113,7 +115,7 @@ def decide(
     return replace(decision, action="pass")
 
 
-def is_known_not_to_fit(utilization: Utilization, window: Window, text_tokens: int | None = None) -> bool:
+def certainly_overflows(utilization: Utilization, window: Window, text_tokens: int | None = None) -> bool:
     """Whether a request certainly does not fit the window.
 
     A window that is configured or was learnt from an error counts exactly, one of the model table with a tolerance, an
@@ -131,8 +133,8 @@ def is_known_not_to_fit(utilization: Utilization, window: Window, text_tokens: i
     return window.source == "table" and certain_tokens > TABLE_TOLERANCE * window.usable_input
 
 
-def max_tokens(utilization: Utilization, limits: TokenLimits, window: Window) -> int:
-    """Returns how many tokens may be sent at most once a compaction must succeed.
+def max_sendable_tokens(utilization: Utilization, limits: TokenLimits, window: Window) -> int:
+    """Returns the largest input, in tokens, that may be sent once a compaction must succeed.
 
     That is less than the hard limit (which is inclusive, like triggers) minus the reserved output, and at most the
     window's input. If reserved output and fixed overhead alone exceed the hard limit, it is the window's input. If they
@@ -182,7 +184,7 @@ class _DecisionInput(msgspec.Struct, frozen=True):
     @property
     def exceeds_hard_limit(self) -> bool:
         """Whether the request is over the hard limit or the window's input, and a compaction might help."""
-        return self.tokens > max_tokens(self.utilization, self.limits, self.window) > self.fixed_tokens
+        return self.tokens > max_sendable_tokens(self.utilization, self.limits, self.window) > self.fixed_tokens
 
 
 def _kind_for(history: CompactedConversation) -> CompactionKind:
@@ -212,17 +214,17 @@ def _decide(inputs: _DecisionInput) -> Decision:
             _build_compact_decision(
                 inputs, "on request", must_succeed=inputs.exceeds_hard_limit, remove_something=True
             ),
-            is_forced=True,
+            is_requested=True,
         )
     decision = _decide_over_hard_limit(inputs) or _decide_other_budgets(inputs) or _decide_by_trigger(inputs)
     return _apply_holdout(inputs, decision)
 
 
 def _apply_holdout(inputs: _DecisionInput, decision: Decision) -> Decision:
-    """Holds a compaction back if the session is in the hold-out, and notes the group with a compaction that is due.
+    """Leaves a compaction out if the session is in the hold-out, and notes the group with a compaction that is due.
 
-    Nothing differs between the groups if the compaction must succeed, or if one is in force already, because a client
-    asked for it or a session reached the hard limit. Such a session is compacted like any other.
+    Both groups are compacted alike if the compaction must succeed, or if one is in force already, because a client
+    asked for it or the session reached the hard limit. So such a session does not enter the comparison here.
     """
     group = inputs.options.group
     is_due = decision.action == "compact"
@@ -244,7 +246,7 @@ def _decide_thread(inputs: _DecisionInput) -> Decision:
     if inputs.options.request_mode != "now" and (futile := _describe_futile(inputs)):
         return Decision("pass", f"{unchanged}; {futile}")
     due = _decide_due(inputs)
-    if due.is_held_back:
+    if due.is_skipped_by_holdout:
         return due
     if due.action != "compact":
         return Decision("pass", unchanged)
@@ -264,7 +266,7 @@ def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
             "reconstruct",
             f"{inputs.share_text}; a part of the history that the provider keeps was compacted or extended",
         )
-    if options.is_reconstructable and due.is_held_back:
+    if options.is_reconstructable and due.is_skipped_by_holdout:
         return due
     if options.is_reconstructable and due.action in ("compact", "prepare"):
         return Decision("reconstruct", due.reason, kind=due.kind, group=due.group)
@@ -284,7 +286,7 @@ def _decide_over_hard_limit(inputs: _DecisionInput) -> Decision | None:
     """Compacts a request over the hard limit."""
     if not inputs.exceeds_hard_limit:
         return None
-    if inputs.kind in inputs.limits.never and not is_known_not_to_fit(inputs.utilization, inputs.window):
+    if inputs.kind in inputs.limits.never and not certainly_overflows(inputs.utilization, inputs.window):
         return None
     if inputs.utilization.occupied_tokens >= inputs.limits.hard:
         return _build_compact_decision(
@@ -385,7 +387,7 @@ def _target_tokens(inputs: _DecisionInput, kind: CompactionKind) -> int:
             target * below // trigger,
             inputs.fixed_tokens + (below - inputs.fixed_tokens + _ROOM_DIVISOR - 1) // _ROOM_DIVISOR,
         )
-    sendable = max_tokens(utilization, limits, inputs.window)
+    sendable = max_sendable_tokens(utilization, limits, inputs.window)
     if below <= inputs.fixed_tokens and sendable > inputs.fixed_tokens:
         # Fixed overhead and reserved output alone reach the trigger: half of the room for messages is left to them.
         target = inputs.fixed_tokens + (sendable - inputs.fixed_tokens) // 2

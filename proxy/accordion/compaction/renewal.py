@@ -75,10 +75,10 @@ class RetentionRenewal:
 
     async def _rewrite_compactions(self, ref: ConversationRef, compaction: Compaction) -> None:
         """Rewrites all levels at an anchor, sealed anew because encryption keys may have changed."""
-        archive, label, anchor = self._archive, scope_prefix(ref), compaction.anchor
-        keys = compaction_keys(label, anchor)
+        archive, prefix, anchor = self._archive, scope_prefix(ref), compaction.anchor
+        keys = compaction_keys(prefix, anchor)
         if compaction.meaning:
-            await self._store.put(form_key(label, compaction.meaning), anchor, ttl=archive.retention)
+            await self._store.put(form_key(prefix, compaction.meaning), anchor, ttl=archive.retention)
         stored = zip(keys, await self._store.get_many(keys), strict=True)
         opened = ((key, archive.open_value(ref.tenant, key, value)) for key, value in stored)
         await self._store.write(

@@ -91,9 +91,9 @@ def memory_size(compaction: Compaction) -> int:
 
 
 @lru_cache(1_024)
-def compaction_key(label: ScopePrefix, anchor: bytes, level: int) -> Key:
+def compaction_key(prefix: ScopePrefix, anchor: bytes, level: int) -> Key:
     """Returns the key of the compaction at this anchor and level; `level` others lie below it."""
-    return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")
+    return Key("", f"fold/{prefix.hex()}/{anchor.hex()}/{level}")
 
 
 def is_compaction_key(key: Key) -> bool:
@@ -101,25 +101,25 @@ def is_compaction_key(key: Key) -> bool:
     return key.name.startswith("fold/")
 
 
-def compaction_keys(label: ScopePrefix, anchor: bytes) -> list[Key]:
+def compaction_keys(prefix: ScopePrefix, anchor: bytes) -> list[Key]:
     """Returns the keys of all levels at an anchor."""
-    return [compaction_key(label, anchor, level) for level in range(MAX_LEVELS)]
+    return [compaction_key(prefix, anchor, level) for level in range(MAX_LEVELS)]
 
 
 def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
-    """Returns label, anchor and level of a key made by `compaction_key`."""
-    _, label, anchor, level = key.name.split("/")
-    return ScopePrefix(bytes.fromhex(label)), bytes.fromhex(anchor), int(level)
+    """Returns prefix, anchor and level of a key made by `compaction_key`."""
+    _, prefix, anchor, level = key.name.split("/")
+    return ScopePrefix(bytes.fromhex(prefix)), bytes.fromhex(anchor), int(level)
 
 
-def form_key(label: ScopePrefix, meaning: bytes) -> Key:
+def form_key(prefix: ScopePrefix, meaning: bytes) -> Key:
     """Returns the key for the anchor of the newest compaction whose last covered message has this identity key."""
-    return Key("", f"form/{label.hex()}/{meaning.hex()}")
+    return Key("", f"form/{prefix.hex()}/{meaning.hex()}")
 
 
-def race_key(label: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
+def race_key(prefix: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
     """Returns the key that workers compete for when they compact the same history for the same cause."""
-    return Key("", f"folding/{label.hex()}/{last_chain_key.hex()}/{cause}")
+    return Key("", f"folding/{prefix.hex()}/{last_chain_key.hex()}/{cause}")
 
 
 # -- the repository ----------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class CompactionRepository:
     """The compactions that this worker has in memory, and those in the store.
 
     Memory is bounded by `capacity` bytes for compactions, by `list_capacity` bytes for compacted prefixes, and by
-    `answers_capacity` bytes for remembered answers. The store keeps a compaction for `retention` seconds, sealed by
+    `lookups_capacity` bytes for remembered answers. The store keeps a compaction for `retention` seconds, sealed by
     `sealer`; one that cannot be opened counts as absent. `on_use` is called with each compaction that a request finds.
     """
 
@@ -215,30 +215,30 @@ class CompactionRepository:
         message_reader: WrittenMessageReader | None = None,
         on_use: Callable[[ConversationRef, Conversation, Compaction], None] = lambda *_: None,
         sealer: Sealer | None = None,
-        answers_capacity: int = 12 * 2**20,
+        lookups_capacity: int = 12 * 2**20,
     ) -> None:
         self._store = store
         self._sealer: Sealer = sealer or PlainSealer()
         self._capacity = capacity
         self._retention = retention
         self._on_use = on_use
-        self._max_answers = max(1, answers_capacity // 3 // _ANSWER_SIZE)
+        self._max_answers = max(1, lookups_capacity // 3 // _ANSWER_SIZE)
         # Plain dictionaries: a history that is new here is looked up once for each of its messages, and a look-up in a
         # BoundedCache takes four times as long.
         self._cached: OrderedDict[bytes, _CachedCompaction] = OrderedDict()
         self._size = 0
-        self._known_answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        """By label and last chain key of a list: the change count when it was looked up, and the index of the last
+        self._known_lookups: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        """By prefix and last chain key of a list: the change count when it was looked up, and the index of the last
         message that its deepest compaction covers, or -1."""
         self._last_change_by_root: OrderedDict[bytes, int] = OrderedDict()
-        """By label and first chain key: the change count when a compaction of this history was last added."""
+        """By prefix and first chain key: the change count when a compaction of this history was last added."""
         self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), list_capacity)
         self._oldest_valid_change = self._change_count = 0
         """How often a compaction was added to memory, and the count below which remembered answers may be outdated."""
         self._last_eviction = 0
         """The change count when a compaction was last evicted."""
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
-        """Tenant keys by label, for compactions that wait for the store and so apply in this worker alone."""
+        """Tenant keys by prefix, for compactions that wait for the store and so apply in this worker alone."""
 
     @property
     def size(self) -> int:
@@ -266,19 +266,21 @@ class CompactionRepository:
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
-        label = scope_prefix(ref)
-        index, cached, source = await self._find_deepest(ref.tenant, label, chain, check_store, previous)
+        prefix = scope_prefix(ref)
+        index, cached, source = await self._find_deepest(ref.tenant, prefix, chain, check_store, previous)
         if not is_exact or (is_reworded and source != "memory"):
             try:
-                index, cached = await self._find_in_other_form(protocol, ref.tenant, label, conversation, index, cached)
+                index, cached = await self._find_in_other_form(
+                    protocol, ref.tenant, prefix, conversation, index, cached
+                )
             except StoreUnavailable:
                 source = "unavailable"
         history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if hides_newest_message(history, conversation):
-            index, cached, source = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
+            index, cached, source = await self._find_deepest(ref.tenant, prefix, chain[:-1], check_store)
             history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if source != "unavailable":
-            self._remember_answer(label, chain, index)
+            self._remember_lookup(prefix, chain, index)
         if history.compaction is not None and cached is not None:
             self._on_use(ref, conversation, cached.source or history.compaction)
         return history
@@ -286,18 +288,18 @@ class CompactionRepository:
     async def _find_deepest(
         self,
         tenant: TenantScope,
-        label: ScopePrefix,
+        prefix: ScopePrefix,
         chain: Sequence[bytes],
         check_store: bool,
         previous: AppliedCompaction | None = None,
     ) -> tuple[int, _CachedCompaction | None, _Source]:
         """Returns index and entry of the deepest compaction, and where it was looked up."""
-        index, cached, positions = self._find_in_memory(label, chain)
+        index, cached, positions = self._find_in_memory(prefix, chain)
         if check_store and previous is not None:
             if (cached.compaction.id if cached is not None else "") == previous.compaction_id:
                 return index, cached, "store"
             if index < previous.covered_count <= len(chain):
-                loaded = await self._load_previous(tenant, label, chain, previous)
+                loaded = await self._load_previous(tenant, prefix, chain, previous)
                 if loaded is not None:
                     return previous.covered_count - 1, loaded, "store"
         if check_store:
@@ -305,10 +307,10 @@ class CompactionRepository:
         if not positions:
             return index, cached, "store" if check_store else "memory"
         try:
-            index, cached = await self._find_in_store(tenant, label, chain, index, cached, positions)
+            index, cached = await self._find_in_store(tenant, prefix, chain, index, cached, positions)
         except StoreUnavailable:
             return index, cached, "unavailable"
-        published_index, published, _ = self._find_in_memory(label, chain)
+        published_index, published, _ = self._find_in_memory(prefix, chain)
         if published is not None and published_index >= index:
             # Another request of this worker may have published it since the store was read.
             index, cached = published_index, published
@@ -316,30 +318,30 @@ class CompactionRepository:
         return index, cached, "store" if self._store.is_available else "unavailable"
 
     async def _load_previous(
-        self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], previous: AppliedCompaction
+        self, tenant: TenantScope, prefix: ScopePrefix, chain: Sequence[bytes], previous: AppliedCompaction
     ) -> _CachedCompaction | None:
         """Loads the compaction that applied to the request before; None if the store has another one there."""
         anchor = chain[previous.covered_count - 1]
         with suppress(StoreUnavailable):
-            stored = await self._find_uppermost(tenant, label, anchor)
+            stored = await self._find_uppermost(tenant, prefix, anchor)
             if stored is not None and stored[0].id == previous.compaction_id:
-                self._cache(label, chain[0], *stored, is_local_only=self._is_waiting_for_store(tenant, label))
-                return self._cached[label + anchor]
+                self._cache(prefix, chain[0], *stored, is_local_only=self._is_waiting_for_store(tenant, prefix))
+                return self._cached[prefix + anchor]
         return None
 
     def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
         """Whether this worker knows which compaction applies to the history that ends at this chain key."""
         name = scope_prefix(ref) + chain_key
-        return name in self._known_answers or name in self._cached
+        return name in self._known_lookups or name in self._cached
 
     def find_local(
         self, protocol: WireProtocol, ref: ConversationRef, conversation: Conversation
     ) -> CompactedConversation:
         """Returns the same as `find`, from memory only."""
-        label, chain = scope_prefix(ref), conversation.chain
-        history = self._apply_entry(protocol, ref.tenant, conversation, self._find_in_memory(label, chain)[1])
+        prefix, chain = scope_prefix(ref), conversation.chain
+        history = self._apply_entry(protocol, ref.tenant, conversation, self._find_in_memory(prefix, chain)[1])
         if hides_newest_message(history, conversation):
-            return self._apply_entry(protocol, ref.tenant, conversation, self._find_in_memory(label, chain[:-1])[1])
+            return self._apply_entry(protocol, ref.tenant, conversation, self._find_in_memory(prefix, chain[:-1])[1])
         return history
 
     def _apply_entry(
@@ -364,11 +366,11 @@ class CompactionRepository:
 
         Raises StoreUnavailable.
         """
-        label = scope_prefix(ref)
-        cached = self._cached.get(label + compaction.anchor)
+        prefix = scope_prefix(ref)
+        cached = self._cached.get(prefix + compaction.anchor)
         if cached is not None and cached.source is not None:
             return False
-        is_there = await self._find_uppermost(ref.tenant, label, compaction.anchor) is not None
+        is_there = await self._find_uppermost(ref.tenant, prefix, compaction.anchor) is not None
         # While the store is away, the spool answers for it, and has only a part.
         return not is_there and self._store.is_available
 
@@ -380,19 +382,19 @@ class CompactionRepository:
         `root` is the chain key of the client's first message, `last_chain_key` that of the last message of the history
         that was compacted, earlier compactions included. Raises StoreUnavailable; then the compaction applies nowhere.
         """
-        label = scope_prefix(ref)
+        prefix = scope_prefix(ref)
         if last_chain_key:
             # Workers that measure differently choose different anchors for the same history, so they compete for a key
             # made of the history itself. It holds the whole record, so that a loser can publish the winner's compaction
             # should the winner fail before it does.
-            key = race_key(label, last_chain_key, compaction.cause)
+            key = race_key(prefix, last_chain_key, compaction.cause)
             compaction = await self._put_first(ref.tenant, key, compaction, _SAME_LIST_SECONDS) or compaction
         winner = compaction
         # While the store is unavailable it cannot tell the lower levels, so those known in memory count.
-        first_level = 0 if self._store.is_available else self._next_level(label, compaction)
+        first_level = 0 if self._store.is_available else self._next_level(prefix, compaction)
         for level in range(first_level, MAX_LEVELS):
             stored = await self._put_first(
-                ref.tenant, compaction_key(label, compaction.anchor, level), compaction, self._retention
+                ref.tenant, compaction_key(prefix, compaction.anchor, level), compaction, self._retention
             )
             # A record at this level does not win if this compaction was made from it, if it is unreadable, or if it was
             # made before the provider reported an overflow.
@@ -403,17 +405,17 @@ class CompactionRepository:
                 winner = stored
                 break
         if winner.meaning:
-            await self._store.put(form_key(label, winner.meaning), winner.anchor, ttl=self._retention)
-        self._cache(label, root, winner, level, is_local_only=self._is_waiting_for_store(ref.tenant, label))
+            await self._store.put(form_key(prefix, winner.meaning), winner.anchor, ttl=self._retention)
+        self._cache(prefix, root, winner, level, is_local_only=self._is_waiting_for_store(ref.tenant, prefix))
         return winner
 
-    def _is_waiting_for_store(self, tenant: TenantScope, label: ScopePrefix) -> bool:
+    def _is_waiting_for_store(self, tenant: TenantScope, prefix: ScopePrefix) -> bool:
         """Whether a compaction just written or found waits for the store; then another one may still win."""
         if self._store.is_available:
             return False
         if len(self._waiting_tenants) >= self._max_answers:
             self._waiting_tenants.clear()
-        self._waiting_tenants[label] = tenant
+        self._waiting_tenants[prefix] = tenant
         return True
 
     async def _put_first(self, tenant: TenantScope, key: Key, compaction: Compaction, ttl: float) -> Compaction | None:
@@ -430,17 +432,17 @@ class CompactionRepository:
 
     def adopt(self, key: Key, value: bytes) -> None:
         """Replaces a compaction that waited for the store by the one that another worker published first."""
-        label, anchor, level = parse_key(key)
-        if label not in self._waiting_tenants:
+        prefix, anchor, level = parse_key(key)
+        if prefix not in self._waiting_tenants:
             # An earlier run spooled it: it is not in memory, and `find` will read the store's.
             return
-        compaction = self._decrypt(self._waiting_tenants[label], key, value)
+        compaction = self._decrypt(self._waiting_tenants[prefix], key, value)
         if compaction is not None and compaction.anchor == anchor:
-            self._cache(label, b"", compaction, level)
+            self._cache(prefix, b"", compaction, level)
 
     def forget(self) -> None:
         """Empties memory after an erasure, since the store's content is no longer known."""
-        for cache in (self._cached, self._known_answers, self._last_change_by_root):
+        for cache in (self._cached, self._known_lookups, self._last_change_by_root):
             cache.clear()
         self._prefix_cache.forget()
         self._size = 0
@@ -448,34 +450,34 @@ class CompactionRepository:
 
     # -- in memory ----------------------------------------------------------------
 
-    def _next_level(self, label: ScopePrefix, compaction: Compaction) -> int:
+    def _next_level(self, prefix: ScopePrefix, compaction: Compaction) -> int:
         """Returns how many compactions lie below a new one at its anchor, as far as this worker knows."""
-        below = self._cached.get(label + compaction.anchor)
+        below = self._cached.get(prefix + compaction.anchor)
         return 0 if below is None else min(below.level + 1, MAX_LEVELS - 1)
 
     def _find_in_memory(
-        self, label: ScopePrefix, chain: Sequence[bytes]
+        self, prefix: ScopePrefix, chain: Sequence[bytes]
     ) -> tuple[int, _CachedCompaction | None, Sequence[int]]:
         """Returns index and entry of the deepest compaction in memory, and the positions where a deeper one may have
         been evicted."""
-        cached, answers, deepest_answer, may_be_evicted = self._cached, self._known_answers, -1, False
+        cached, answers, deepest_answer, may_be_evicted = self._cached, self._known_lookups, -1, False
         index = len(chain) - 1
         while index > deepest_answer:
-            name = label + chain[index]
+            name = prefix + chain[index]
             if name in cached:
                 cached.move_to_end(name)
                 return index, cached[name], ()
             if name in answers:
                 count, answer = answers[name]
                 deepest_answer = max(deepest_answer, answer)
-                if count >= self._oldest_valid_change and count >= self._last_change_by_root.get(label + chain[0], 0):
+                if count >= self._oldest_valid_change and count >= self._last_change_by_root.get(prefix + chain[0], 0):
                     # No compaction of this history was added since, so there is no deeper one.
                     index = answer + 1
                 else:
                     may_be_evicted = may_be_evicted or count < self._last_eviction
             index -= 1
         entry, evicted = None, -1
-        while index >= 0 and (entry := cached.get(label + chain[index])) is None:
+        while index >= 0 and (entry := cached.get(prefix + chain[index])) is None:
             evicted = max(evicted, index if index == deepest_answer else -1)
             index -= 1
         if may_be_evicted:
@@ -483,8 +485,8 @@ class CompactionRepository:
             return index, entry, _list_deeper_positions(chain, index, entry)
         return index, entry, (evicted,) if evicted >= 0 else ()
 
-    def _remember_answer(self, label: ScopePrefix, chain: Sequence[bytes], index: int) -> None:
-        name, answers = label + chain[-1], self._known_answers
+    def _remember_lookup(self, prefix: ScopePrefix, chain: Sequence[bytes], index: int) -> None:
+        name, answers = prefix + chain[-1], self._known_lookups
         answers[name] = (self._change_count, index)
         answers.move_to_end(name)
         if len(answers) > self._max_answers:
@@ -492,7 +494,7 @@ class CompactionRepository:
 
     def _cache(
         self,
-        label: ScopePrefix,
+        prefix: ScopePrefix,
         root: bytes,
         compaction: Compaction,
         level: int,
@@ -501,7 +503,7 @@ class CompactionRepository:
         source: Compaction | None = None,
     ) -> None:
         """Adds a compaction to memory. Invalidates the remembered answers of this history; all, if `root` is empty."""
-        name = label + compaction.anchor
+        name = prefix + compaction.anchor
         known = self._cached.pop(name, None)
         if known is not None:
             self._size -= known.size
@@ -516,8 +518,8 @@ class CompactionRepository:
         if not root:
             self._oldest_valid_change = self._change_count
             return
-        self._last_change_by_root[label + root] = self._change_count
-        self._last_change_by_root.move_to_end(label + root)
+        self._last_change_by_root[prefix + root] = self._change_count
+        self._last_change_by_root.move_to_end(prefix + root)
         while len(self._last_change_by_root) > self._max_answers:
             _, change = self._last_change_by_root.popitem(last=False)
             self._oldest_valid_change = max(self._oldest_valid_change, change)
@@ -527,7 +529,7 @@ class CompactionRepository:
     async def _find_in_store(
         self,
         tenant: TenantScope,
-        label: ScopePrefix,
+        prefix: ScopePrefix,
         chain: Sequence[bytes],
         index: int,
         cached: _CachedCompaction | None,
@@ -543,23 +545,23 @@ class CompactionRepository:
         while start < len(positions):
             batch = positions[start : start + next(sizes, _BATCH)]
             start += len(batch)
-            keys = [compaction_key(label, chain[at], level if at == index else 0) for at in batch]
+            keys = [compaction_key(prefix, chain[at], level if at == index else 0) for at in batch]
             values = await self._store.get_many(keys)
             for at, value in zip(batch, values, strict=True):
                 if value is None:
                     continue
-                uppermost = await self._find_uppermost(tenant, label, chain[at])
+                uppermost = await self._find_uppermost(tenant, prefix, chain[at])
                 if uppermost is not None:
-                    is_local_only = self._is_waiting_for_store(tenant, label)
-                    self._cache(label, chain[0], *uppermost, is_local_only=is_local_only)
-                    return at, self._cached[label + chain[at]]
+                    is_local_only = self._is_waiting_for_store(tenant, prefix)
+                    self._cache(prefix, chain[0], *uppermost, is_local_only=is_local_only)
+                    return at, self._cached[prefix + chain[at]]
         return index, cached
 
     async def _find_in_other_form(
         self,
         protocol: WireProtocol,
         tenant: TenantScope,
-        label: ScopePrefix,
+        prefix: ScopePrefix,
         conversation: Conversation,
         index: int,
         cached: _CachedCompaction | None,
@@ -568,7 +570,7 @@ class CompactionRepository:
 
         It is not published, since every worker adapts it in the same way. Raises StoreUnavailable.
         """
-        async for source, level in self._load_by_meaning(tenant, label, conversation, index):
+        async for source, level in self._load_by_meaning(tenant, prefix, conversation, index):
             is_adapted = source.anchor not in conversation.chain
             compaction = adapt_compaction(conversation, source) if is_adapted else source
             if compaction is None:
@@ -577,18 +579,18 @@ class CompactionRepository:
                 compaction = with_content_id(compaction)
             if self._is_valid(protocol, tenant, conversation, compaction):
                 self._cache(
-                    label,
+                    prefix,
                     conversation.chain[0],
                     compaction,
                     0 if is_adapted else level,
-                    is_local_only=is_adapted or self._is_waiting_for_store(tenant, label),
+                    is_local_only=is_adapted or self._is_waiting_for_store(tenant, prefix),
                     source=source if is_adapted else None,
                 )
-                return compaction.message_count - 1, self._cached[label + compaction.anchor]
+                return compaction.message_count - 1, self._cached[prefix + compaction.anchor]
         return index, cached
 
     async def _load_by_meaning(
-        self, tenant: TenantScope, label: ScopePrefix, conversation: Conversation, index: int
+        self, tenant: TenantScope, prefix: ScopePrefix, conversation: Conversation, index: int
     ) -> AsyncIterator[tuple[Compaction, int]]:
         """Yields the compactions whose last covered message has an identity key of the conversation after `index`.
 
@@ -599,11 +601,11 @@ class CompactionRepository:
         while start < len(identity):
             batch = identity[start : start + next(sizes, _BATCH)]
             start += len(batch)
-            keys = [form_key(label, key) for key in batch] + [compaction_key(label, key, 0) for key in batch]
+            keys = [form_key(prefix, key) for key in batch] + [compaction_key(prefix, key, 0) for key in batch]
             values = await self._store.get_many(keys)
             for key, form, own in zip(batch, values, values[len(batch) :], strict=False):
                 for anchor in (form, key if own is not None else None):
-                    stored = await self._find_uppermost(tenant, label, anchor) if anchor is not None else None
+                    stored = await self._find_uppermost(tenant, prefix, anchor) if anchor is not None else None
                     if stored is not None:
                         yield stored
 
@@ -618,10 +620,10 @@ class CompactionRepository:
         return not find_new_problem(protocol, conversation.messages, history.conversation.messages)
 
     async def _find_uppermost(
-        self, tenant: TenantScope, label: ScopePrefix, anchor: bytes
+        self, tenant: TenantScope, prefix: ScopePrefix, anchor: bytes
     ) -> tuple[Compaction, int] | None:
         """Returns the readable compaction on the highest level of an anchor, with its level."""
-        keys = compaction_keys(label, anchor)
+        keys = compaction_keys(prefix, anchor)
         stored = list(zip(keys, await self._store.get_many(keys), strict=True))
         for level in reversed(range(MAX_LEVELS)):
             compaction = self._decrypt(tenant, *stored[level])

@@ -1,10 +1,11 @@
 """Builds the view that strategies plan on: the history, and which parts of it a compaction may change.
 
-Always protected: system and developer messages; unknown content (a provider's compaction item, for example); the
-opening request; the task; the newest message; the newest tool batch, which the model has not read yet; open calls;
-pinned results with their calls; and all messages of a sub-agent's history before its first reply. A mid-generation
-compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and are free only if
-the request has too many bytes or images.
+Protected: system and developer messages; unknown content (a provider's compaction item, for example); the opening
+request; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
+results with their calls; and all messages of a sub-agent's history before its first reply. Only the last resort
+(last_resort.py) cuts the newest batch, the opening request and the task, if a request would exceed the hard limit. A
+mid-generation compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and
+are free only if the request has too many bytes or images.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import accumulate
 from types import MappingProxyType
 
 from accordion.accounting.token_meter import REPLY
-from accordion.compaction.policy import max_tokens
+from accordion.compaction.policy import max_sendable_tokens
 from accordion.compaction.request import CompactionRequest, RequestBudgets, ThinkingMode
 from accordion.compaction.strategies.base import (
     DigestFunction,
@@ -39,10 +40,11 @@ from accordion.model.boundaries import (
     is_known_to_provider_only,
     match_results_to_calls,
 )
+from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
-from accordion.model.plan import PlanKind, Slot
+from accordion.model.plan import Slot
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.protocols.base import WireProtocol
 
@@ -59,7 +61,7 @@ can never meet its target would remove everything."""
 
 def build_view(
     history: CompactedConversation,
-    kind: PlanKind,
+    kind: CompactionKind,
     *,
     tokens: int,
     overhead: int,
@@ -154,7 +156,7 @@ def build_view(
 
 def build_view_for_request(
     request: CompactionRequest,
-    kind: PlanKind,
+    kind: CompactionKind,
     *,
     count_message: Callable[[Message], int],
     pinned_tools: frozenset[str] = frozenset(),
@@ -166,7 +168,7 @@ def build_view_for_request(
     target = decision.target
     if kind != decision.kind:
         kind_target = limits.conversation_target if kind == "conversation" else limits.generation_target
-        target = min(kind_target, max_tokens(utilization, limits, request.window))
+        target = min(kind_target, max_sendable_tokens(utilization, limits, request.window))
     return build_view(
         request.history,
         kind,
@@ -179,7 +181,7 @@ def build_view_for_request(
         pinned_tools=pinned_tools,
         thinking=request.thinking,
         must_succeed=decision.must_succeed,
-        limit=max_tokens(utilization, limits, request.window),
+        limit=max_sendable_tokens(utilization, limits, request.window),
         tenant=request.ref.tenant,
         make_digest=make_digest,
         count_instruction_tokens=count_instruction_tokens,
@@ -276,7 +278,7 @@ class _HistoryAnalysis:
         self.open_turn = self.task + 1 if is_turn_open else len(slots)
         self.reachable = [self._is_editable(index) for index in range(len(slots))]
 
-    def free_slots(self, kind: PlanKind, thinking: ThinkingMode, must_succeed: bool) -> list[bool]:
+    def free_slots(self, kind: CompactionKind, thinking: ThinkingMode, must_succeed: bool) -> list[bool]:
         """Returns, for each slot, whether it may be changed."""
         count = len(self.messages)
         if thinking == "bound" and not must_succeed and self._has_open_thinking():

@@ -242,7 +242,7 @@ class Application:
         prices = build_prices(settings)
         receiver = Receiver(
             context_edit_reader=ContextEditReader(self._block_sealer, self._missing_features),
-            request_reader=self._reader,
+            body_reader=self._reader,
             base_models=base_models(settings),
             router=router,
             tasks=self.tasks,

@@ -152,7 +152,7 @@ class CompactionBuilder:
             sealer=archive.sealer,
             message_reader=self._reader,
             on_use=self.retention_renewal.renew_compaction,
-            answers_capacity=small.compaction_positions,
+            lookups_capacity=small.compaction_positions,
         )
         self.request_renderer = RequestRenderer(shares.rendered_requests)
         self.session_overrides = SessionOverrideStore(store, settings.store.retention_days * 86_400, small.pins)

@@ -54,7 +54,7 @@ class BranchAccess(msgspec.Struct, frozen=True):
         viewer_paths: list[Path] = [position.path] if position.path else [(f"s:{viewer.session}",)]
         if not position.path and position.home:
             viewer_paths.append((position.home,))
-        return any(is_visible(scope, viewer_path) for scope in session_paths for viewer_path in viewer_paths)
+        return any(is_visible(owner, viewer_path) for owner in session_paths for viewer_path in viewer_paths)
 
     async def can_see_results(self, viewer: BranchViewer, calls: Sequence[CallInHistory]) -> bool:
         """Whether the viewer may see the results of all these calls. Reads the store; False while it is unavailable.

@@ -130,7 +130,7 @@ class ToolPatterns:
 
 @dataclass(slots=True)
 class HandoffIndex:
-    """Hand-off states by label and chain key, within `capacity` bytes in memory; `max_agents` limits one list."""
+    """Hand-off states by scope and chain key, within `capacity` bytes in memory; `max_agents` limits one list."""
 
     store: KeyValueStore
     outbox: Outbox
@@ -147,16 +147,16 @@ class HandoffIndex:
             self.capacity // 4, lambda key, names: ENTRY + sum(100 + len(name) for name in names)
         )
 
-    def mark_read(self, label: bytes, chain: Sequence[bytes]) -> int:
+    def mark_read(self, scope: bytes, chain: Sequence[bytes]) -> int:
         """Marks a list as read; returns the index of its first message that was not read before."""
         if not chain:
             return 0
-        index, state = self._find_in_memory(label, chain)
+        index, state = self._find_in_memory(scope, chain)
         if index < len(chain) - 1:
-            self._remember(label + chain[-1], state)
+            self._remember(scope + chain[-1], state)
         return index + 1
 
-    def find_unread_index(self, label: bytes, conversation: Conversation) -> int | None:
+    def find_unread_index(self, scope: bytes, conversation: Conversation) -> int | None:
         """Returns the index of the first unread message of a list without hand-offs, and marks the list as read.
 
         Returns None if there is or may be a hand-off; then `load_state` decides.
@@ -164,7 +164,7 @@ class HandoffIndex:
         chain = conversation.chain
         if not chain:
             return 0
-        index, state = self._find_in_memory(label, chain)
+        index, state = self._find_in_memory(scope, chain)
         if state is not NO_HANDOFF:
             return None
         find_target = self.patterns.find_target
@@ -173,33 +173,33 @@ class HandoffIndex:
                 if type(part) is ToolCall and find_target(part.name) is not None:
                     return None
         if index < len(chain) - 1:
-            self._remember(label + chain[-1], NO_HANDOFF)
+            self._remember(scope + chain[-1], NO_HANDOFF)
         return index + 1
 
     async def load_state(
-        self, tenant: TenantScope, label: bytes, conversation: Conversation
+        self, tenant: TenantScope, scope: bytes, conversation: Conversation
     ) -> tuple[HandoffState, int]:
         """Returns the state at the end of a request, and the index of its first unread message."""
         chain = conversation.chain
-        index, state = self._find_in_memory(label, chain)
-        new_state = self._advance(state, conversation, index, label)
+        index, state = self._find_in_memory(scope, chain)
+        new_state = self._advance(state, conversation, index, scope)
         if (
             index < 0
             and new_state is not NO_HANDOFF
-            and (stored := await self._find_in_store(tenant, label, chain)) is not None
+            and (stored := await self._find_in_store(tenant, scope, chain)) is not None
         ):
             index, state = stored
-            new_state = self._advance(state, conversation, index, label)
+            new_state = self._advance(state, conversation, index, scope)
         if new_state.agents:
             new_state = _identify_sender(new_state, self._tool_names(conversation), conversation.overhead_key)
         if new_state is not state or index < len(chain) - 1:
-            self._remember(label + chain[-1], new_state)
+            self._remember(scope + chain[-1], new_state)
             if not new_state.has_no_handoff:
-                self._write(tenant, label + chain[-1], new_state)
+                self._write(tenant, scope + chain[-1], new_state)
         return new_state, index + 1
 
     def record_handoffs(
-        self, tenant: TenantScope, label: bytes, conversation: Conversation, calls: Iterable[ObservedCall], home: str
+        self, tenant: TenantScope, scope: bytes, conversation: Conversation, calls: Iterable[ObservedCall], home: str
     ) -> None:
         """Records the sender of a hand-off, to recognize it when the control returns to it. `home` is its node."""
         for call in calls:
@@ -207,7 +207,7 @@ class HandoffIndex:
                 break
         else:
             return
-        name = label + conversation.chain[-1]
+        name = scope + conversation.chain[-1]
         state = self._states.get(name) or NO_HANDOFF
         if not state.path:
             state = _identify_sender(state, self._tool_names(conversation), conversation.overhead_key)
@@ -218,22 +218,22 @@ class HandoffIndex:
         """Clears the states after an erasure, so that everything is read from the store again."""
         self._states.clear()
 
-    def _advance(self, state: HandoffState, conversation: Conversation, index: int, label: bytes) -> HandoffState:
-        return _advance(state, conversation, index + 1, self.patterns.find_target, label, self.max_agents)
+    def _advance(self, state: HandoffState, conversation: Conversation, index: int, scope: bytes) -> HandoffState:
+        return _advance(state, conversation, index + 1, self.patterns.find_target, scope, self.max_agents)
 
-    def _find_in_memory(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, HandoffState]:
-        index, state = find_deepest(self._states, label, chain)
+    def _find_in_memory(self, scope: bytes, chain: Sequence[bytes]) -> tuple[int, HandoffState]:
+        index, state = find_deepest(self._states, scope, chain)
         return index, NO_HANDOFF if state is None else state
 
     async def _find_in_store(
-        self, tenant: TenantScope, label: bytes, chain: Sequence[bytes]
+        self, tenant: TenantScope, scope: bytes, chain: Sequence[bytes]
     ) -> tuple[int, HandoffState] | None:
         """Returns the index and the state of the longest prefix of a list that the store has."""
         newest = chain[-_MAX_LOOKUPS:]
         if not self.store.is_available:
             return None
         with suppress(StoreUnavailable, msgspec.MsgspecError):
-            values = await self.store.get_many([_state_key(tenant, label + key) for key in newest])
+            values = await self.store.get_many([_state_key(tenant, scope + key) for key in newest])
             for distance, value in enumerate(reversed(values), 1):
                 if value is not None:
                     return len(chain) - distance, _decode(value)
@@ -270,12 +270,12 @@ def _advance(
     conversation: Conversation,
     start: int,
     find_target: Callable[[str], _HandoffTarget | None],
-    label: bytes,
+    scope: bytes,
     max_agents: int,
 ) -> HandoffState:
     """Returns the state after the last message, from the state before the message at `start`.
 
-    `label` separates equal lists; there are at most `max_agents` agents in one list.
+    `scope` separates equal lists; there are at most `max_agents` agents in one list.
     """
     messages = conversation.messages
     for index in range(start, len(messages)):
@@ -286,7 +286,7 @@ def _advance(
                     handoff = _PendingHandoff(part.call_id, part.name, conversation.chain[index], path)
                     state = replace(state, pending=(*state.pending, handoff)[-16:])
             elif type(part) is ToolResult and state.pending:
-                state = _apply_answer(state, part, find_target, label, max_agents)
+                state = _apply_answer(state, part, find_target, scope, max_agents)
     return state
 
 
@@ -294,7 +294,7 @@ def _apply_answer(
     state: HandoffState,
     result: ToolResult,
     find_target: Callable[[str], _HandoffTarget | None],
-    label: bytes,
+    scope: bytes,
     max_agents: int,
 ) -> HandoffState:
     handoff = next((each for each in reversed(state.pending) if each.call_id == result.call_id), None)
@@ -315,7 +315,7 @@ def _apply_answer(
     if node is None:
         if len(state.agents) >= max_agents:
             return state
-        content = b"handoff" + label + handoff.chain_key + target.name.encode()
+        content = b"handoff" + scope + handoff.chain_key + target.name.encode()
         node = "h:" + hashlib.sha256(content).hexdigest()[:24]
         state = replace(state, agents=(*state.agents, _KnownAgent(sender, target.name, node)))
     return replace(state, path=(*state.path, _ActiveAgent(node, target.name, handoff.tool, handoff.call_id)))

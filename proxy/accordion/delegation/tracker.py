@@ -111,7 +111,7 @@ class DelegationTracker:
             return None
         home, first_new_index = _own_node_id(client_metadata), 0
         if conversation.previous is None:
-            unread = self.handoff_index.find_unread_index(_label_bytes(home), conversation)
+            unread = self.handoff_index.find_unread_index(_list_scope(home), conversation)
             if unread is None:
                 return None
             first_new_index = unread
@@ -137,7 +137,7 @@ class DelegationTracker:
         home, handoff_state, first_new_index = _own_node_id(client_metadata), NO_HANDOFF, 0
         if conversation.previous is None:
             handoff_state, first_new_index = await self.handoff_index.load_state(
-                caller.tenant, _label_bytes(home), conversation
+                caller.tenant, _list_scope(home), conversation
             )
         position = AgentPosition(
             agent=client_metadata.agent_name,
@@ -168,7 +168,7 @@ class DelegationTracker:
     ) -> HiddenResults:
         """Returns the results in the client's list that are hidden from the request.
 
-        `last_shown_index` is the index of the longest recorded prefix of its label (-1: none). `recompute` ignores
+        `last_shown_index` is the index of the longest recorded prefix of its scope (-1: none). `recompute` ignores
         earlier decisions, as is done before a compaction.
         """
         if not position.path or conversation.previous is not None or not conversation.chain:
@@ -234,7 +234,7 @@ class DelegationTracker:
                 self._fill_placeholder(tenant, position, session_id)
         if position.node[:2] != "x:" and conversation.previous is None:
             home = position.node or position.home or f"s:{session_id}"
-            self.handoff_index.record_handoffs(tenant, _label_bytes(position.home), conversation, calls, home)
+            self.handoff_index.record_handoffs(tenant, _list_scope(position.home), conversation, calls, home)
         chain = conversation.chain
         for call in calls:
             is_delegating = self.delegating_tools.find_target(call.name) is not None
@@ -263,7 +263,7 @@ class DelegationTracker:
     ) -> dict[str, DelegationNode]:
         """Returns the delegations begun by calls of a request's conversation, by call id. Reads the store."""
         tenant = caller.tenant
-        names = {position.node or f"s:{session_id}", position.home} if not position.scope else {position.node}
+        names = {position.node or f"s:{session_id}", position.home} if not position.partition else {position.node}
         children = [
             child for name in sorted(names - {TOP}) for child in await self.delegation_tree.load_children(tenant, name)
         ]
@@ -360,11 +360,12 @@ class DelegationTracker:
         return self._build_position(tenant, position, joined, node if evidence == "handoff" else "")
 
     def _build_position(
-        self, tenant: TenantScope, position: AgentPosition, node: DelegationNode, scope: str
+        self, tenant: TenantScope, position: AgentPosition, node: DelegationNode, partition: str
     ) -> AgentPosition:
         return AgentPosition(
-            node.id, self.delegation_tree.path(tenant, node.id), node.agent, node.evidence, scope, True, node.parent,
-            node.call_id, node.candidates, position.client_session, position.home, position.first_new_index,
+            node.id, self.delegation_tree.path(tenant, node.id), node.agent, node.evidence, partition, True,
+            node.parent, node.call_id, node.candidates, position.client_session, position.home,
+            position.first_new_index,
         )  # fmt: skip
 
     async def _link_session(
@@ -382,7 +383,7 @@ class DelegationTracker:
             with suppress(EdgeRefused):
                 node = await self.delegation_tree.join(tenant, linked)
             self.delegation_tree.record_session(tenant, session_id, node.id)
-        return self._build_position(tenant, position, node, position.scope)
+        return self._build_position(tenant, position, node, position.partition)
 
     def _fill_placeholder(self, tenant: TenantScope, position: AgentPosition, session_id: str) -> None:
         """Fills the main agent's placeholder nodes in the tree, under the names that other requests use for it."""
@@ -400,6 +401,6 @@ def _own_node_id(client_metadata: ClientMetadata) -> str:
     return f"m:{client_metadata.label}" if client_metadata.session else ""
 
 
-def _label_bytes(home: str) -> bytes:
-    """Returns the label that separates equal lists, from the node id of their own agent."""
+def _list_scope(home: str) -> bytes:
+    """Returns the bytes that separate equal lists, from the node id of their own agent."""
     return home[2:].encode()

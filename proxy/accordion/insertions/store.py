@@ -90,7 +90,7 @@ class InsertionStore:
         self._retention = archive.retention if retention is None else retention
         self._cached: OrderedDict[bytes, _CachedInsertions] = OrderedDict()
         self._anchors: dict[bytes, set[bytes]] = {}
-        """Anchors of the cached insertions, by label: most requests have none or few."""
+        """Anchors of the cached insertions, by prefix: most requests have none or few."""
         self._tenants: dict[ScopePrefix, TenantScope] = {}
         self._size = 0
         self._evicted = set[bytes]()
@@ -126,8 +126,8 @@ class InsertionStore:
 
     async def add_and_build_writes(self, ref: ConversationRef, insertion: Insertion) -> list[Put]:
         """Adds an insertion for this worker, and returns the writes that publish it to all workers."""
-        label = scope_prefix(ref)
-        name, key = label + insertion.anchor, _insertion_key(label, insertion.anchor)
+        prefix = scope_prefix(ref)
+        name, key = prefix + insertion.anchor, _insertion_key(prefix, insertion.anchor)
         cached = self._cached.get(name)
         merged = _merge(
             StoredInsertions(ref.session, (insertion,)), cached.stored if cached is not None else StoredInsertions()
@@ -156,54 +156,56 @@ class InsertionStore:
         """
         if not is_insertion_key(key):
             return None
-        tenant = self._tenants.get(_label_and_anchor(key)[0])
+        tenant = self._tenants.get(_prefix_and_anchor(key)[0])
         if tenant is None and SEALED in (waiting[:1], stored[:1]):
             return None
         return self._merge_with_stored(tenant or NO_TENANT, Put(key, waiting), stored)
 
     async def find(
-        self, ref: ConversationRef, chain: Sequence[bytes], since: int, *, check_store: bool
+        self, ref: ConversationRef, chain: Sequence[bytes], covered_count: int, *, check_store: bool
     ) -> tuple[Insertion, ...]:
-        """Returns the insertions at `chain[since - 1]` and after it, in the chain's order. At one anchor the recall
-        comes first, then the newest tool rounds. `chain` is that of the client's own conversation.
+        """Returns the insertions from `chain[covered_count - 1]` on, in the chain's order.
+
+        At one anchor the recall comes first, then the newest tool rounds. `chain` is that of the client's own
+        conversation.
 
         If `check_store` is true (other workers may know more), the store is asked for what is new since this worker
         asked for an earlier list of the history. It is also asked for insertions that this worker evicted or could not
         read. While the store is unavailable, memory alone counts.
         """
-        label, first = scope_prefix(ref), max(0, since - 1)
+        prefix, first = scope_prefix(ref), max(0, covered_count - 1)
         chain_keys = chain[first:]
         if not self._are_all_named and not check_store:
-            check_store = all(self._loaded.get(label + key, len(chain)) > first for key in reversed(chain_keys))
-        is_read = not check_store or await self._load_history(ref.tenant, label, chain, first, _OVERLAP)
-        if is_read and self._evicted and (evicted := [key for key in chain_keys if label + key in self._evicted]):
-            await self._load_from_store(ref.tenant, label, evicted)
-        anchors = self._anchors.get(label)
+            check_store = all(self._loaded.get(prefix + key, len(chain)) > first for key in reversed(chain_keys))
+        is_read = not check_store or await self._load_history(ref.tenant, prefix, chain, first, _OVERLAP)
+        if is_read and self._evicted and (evicted := [key for key in chain_keys if prefix + key in self._evicted]):
+            await self._load_from_store(ref.tenant, prefix, evicted)
+        anchors = self._anchors.get(prefix)
         if not anchors:
             return ()
         insertions, now = list[Insertion](), self._clock.now()
         for anchor in filter(anchors.__contains__, chain_keys):
-            name = label + anchor
+            name = prefix + anchor
             cached = self._cached[name]
             insertions += cached.stored.insertions
             self._cached.move_to_end(name)
             if now - cached.stored_at > self._retention / _RENEWAL_DIVISOR:
                 self._cached[name] = _CachedInsertions(cached.stored, cached.size, now)
-                writes = self._build_writes(ref.tenant, _insertion_key(label, anchor), cached.stored)
+                writes = self._build_writes(ref.tenant, _insertion_key(prefix, anchor), cached.stored)
                 self.write_later(ref.tenant, writes)
         return tuple(insertions)
 
-    def digest(self, ref: ConversationRef, chain: Sequence[bytes], since: int) -> bytes:
+    def digest(self, ref: ConversationRef, chain: Sequence[bytes], covered_count: int) -> bytes:
         """Returns a digest of the insertions that this worker's memory has where `find` looks.
 
         It is empty if the store may have more of them, since this worker evicted some or could not read them.
         """
-        label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
-        if not self._are_all_named or any(label + key in self._evicted for key in chain_keys):
+        prefix, chain_keys = scope_prefix(ref), chain[max(0, covered_count - 1) :]
+        if not self._are_all_named or any(prefix + key in self._evicted for key in chain_keys):
             return b""
-        anchors = self._anchors.get(label, ())
+        anchors = self._anchors.get(prefix, ())
         present = [key for key in chain_keys if key in anchors] if anchors else []
-        values = [encode(StoredInsertions("", self._cached[label + anchor].stored.insertions)) for anchor in present]
+        values = [encode(StoredInsertions("", self._cached[prefix + anchor].stored.insertions)) for anchor in present]
         return hashlib.sha256(b"".join((*present, *values))).digest()[:8] if present else b"0"
 
     async def load(self, ref: ConversationRef, chain: Sequence[bytes]) -> None:
@@ -227,9 +229,9 @@ class InsertionStore:
         if (former := self._cached.pop(name, None)) is not None:
             self._size -= former.size
         self._cached[name] = cached = _CachedInsertions(stored, sum(map(_memory_size, stored.insertions)), stored_at)
-        label, anchor = ScopePrefix(name[:SCOPE_PREFIX_LENGTH]), name[SCOPE_PREFIX_LENGTH:]
-        self._anchors.setdefault(label, set()).add(anchor)
-        self._tenants[label] = tenant
+        prefix, anchor = ScopePrefix(name[:SCOPE_PREFIX_LENGTH]), name[SCOPE_PREFIX_LENGTH:]
+        self._anchors.setdefault(prefix, set()).add(anchor)
+        self._tenants[prefix] = tenant
         self._size += cached.size
         while self._size > self._capacity and len(self._cached) > 1:
             oldest_name, oldest = self._cached.popitem(last=False)
@@ -244,32 +246,32 @@ class InsertionStore:
             self._are_all_named, self._loaded = False, {}
 
     def _forget_anchor(self, name: bytes) -> None:
-        label = ScopePrefix(name[:SCOPE_PREFIX_LENGTH])
-        anchors = self._anchors[label]
+        prefix = ScopePrefix(name[:SCOPE_PREFIX_LENGTH])
+        anchors = self._anchors[prefix]
         anchors.discard(name[SCOPE_PREFIX_LENGTH:])
         if not anchors:
-            del self._anchors[label], self._tenants[label]
+            del self._anchors[prefix], self._tenants[prefix]
 
     # -- in the store -------------------------------------------------------------
 
     async def _load_history(
-        self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], first: int, overlap: int
+        self, tenant: TenantScope, prefix: ScopePrefix, chain: Sequence[bytes], first: int, overlap: int
     ) -> bool:
         """Loads the insertions at `chain[first]` and after it; if an earlier list of the history was loaded, only those
         from `overlap` anchors before its last one on. Returns whether the store was available."""
         loaded, start = self._loaded, first
         for at in reversed(range(first, len(chain))):
-            if (earlier := loaded.get(label + chain[at], len(chain))) <= first:
+            if (earlier := loaded.get(prefix + chain[at], len(chain))) <= first:
                 first, start = max(first, at - overlap), earlier
                 break
-        is_read = await self._load_from_store(tenant, label, chain[first:])
+        is_read = await self._load_from_store(tenant, prefix, chain[first:])
         if is_read and first < len(chain):
             if len(loaded) >= self._max_loaded:
                 loaded.clear()
-            loaded[label + chain[-1]] = start
+            loaded[prefix + chain[-1]] = start
         return is_read
 
-    async def _load_from_store(self, tenant: TenantScope, label: ScopePrefix, anchors: Sequence[bytes]) -> bool:
+    async def _load_from_store(self, tenant: TenantScope, prefix: ScopePrefix, anchors: Sequence[bytes]) -> bool:
         """Merges the store's insertions at these anchors into memory. Returns whether the store was available.
 
         If it was not, the spool may have had a part, and the other anchors are asked for again.
@@ -277,7 +279,7 @@ class InsertionStore:
         store, is_complete = self._archive.store, True
         for start in range(0, len(anchors), _BATCH):
             batch = anchors[start : start + _BATCH]
-            keys = [_insertion_key(label, anchor) for anchor in batch]
+            keys = [_insertion_key(prefix, anchor) for anchor in batch]
             values: Sequence[bytes | None] = [None] * len(batch)
             is_read = False
             with suppress(StoreUnavailable):
@@ -285,11 +287,11 @@ class InsertionStore:
                 is_read = store.is_available
             is_complete = is_complete and is_read
             for anchor, key, value in zip(batch, keys, values, strict=True):
-                self._evicted.discard(label + anchor)
+                self._evicted.discard(prefix + anchor)
                 if value is not None:
-                    self._merge_from_store(tenant, label + anchor, self._decode_value(tenant, key, value, anchor))
+                    self._merge_from_store(tenant, prefix + anchor, self._decode_value(tenant, key, value, anchor))
                 elif not is_read:
-                    self._ask_again(label + anchor)
+                    self._ask_again(prefix + anchor)
         return is_complete
 
     def _merge_from_store(self, tenant: TenantScope, name: bytes, stored: StoredInsertions) -> None:
@@ -310,7 +312,7 @@ class InsertionStore:
         """Returns the value to write for a put of insertions, if the store has `value`."""
         if value is None:
             return put.value
-        anchor = _label_and_anchor(put.key)[1]
+        anchor = _prefix_and_anchor(put.key)[1]
         own, stored = (self._decode_value(tenant, put.key, each, anchor) for each in (put.value, value))
         return self._archive.sealed_put(tenant, put.key, encode(_merge(own, stored))).value
 
@@ -320,13 +322,13 @@ def is_insertion_key(key: Key) -> bool:
     return not key.collection and key.name.startswith(_PREFIX)
 
 
-def _insertion_key(label: ScopePrefix, anchor: bytes) -> Key:
-    return Key("", f"{_PREFIX}{label.hex()}/{anchor.hex()}")
+def _insertion_key(prefix: ScopePrefix, anchor: bytes) -> Key:
+    return Key("", f"{_PREFIX}{prefix.hex()}/{anchor.hex()}")
 
 
-def _label_and_anchor(key: Key) -> tuple[ScopePrefix, bytes]:
-    label, anchor = key.name.removeprefix(_PREFIX).split("/")
-    return ScopePrefix(bytes.fromhex(label)), bytes.fromhex(anchor)
+def _prefix_and_anchor(key: Key) -> tuple[ScopePrefix, bytes]:
+    prefix, anchor = key.name.removeprefix(_PREFIX).split("/")
+    return ScopePrefix(bytes.fromhex(prefix)), bytes.fromhex(anchor)
 
 
 def _merge(one: StoredInsertions, other: StoredInsertions) -> StoredInsertions:

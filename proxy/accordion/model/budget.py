@@ -172,6 +172,7 @@ replaces the id of provider-kept state by the messages that it stands for, so th
 the provider's thread: the client is asked to send the whole conversation."""
 
 CompactionKind = Literal["conversation", "generation"]
+"""`conversation`: a compaction of the whole history. `generation`: one of what was produced since the task."""
 
 HoldoutGroup = Literal["", "compaction", "holdout"]
 """The groups of a hold-out: sessions that are compacted, and sessions that are not. Empty: none."""
@@ -180,10 +181,11 @@ HoldoutGroup = Literal["", "compaction", "holdout"]
 class Decision(msgspec.Struct, frozen=True):
     """The action for a request, and the reason as a text for people.
 
-    For a compaction: its kind, the `target` in tokens, the `trigger` that was reached, whether it `must_succeed` (the
-    request is over the hard limit), whether the client demanded it (`is_forced`), and whether it is only reported
-    and not applied (`is_observed`). `group` is the session's group of the hold-out, if this compaction makes the groups
-    differ: one group is compacted here, the other is not.
+    For a compaction: its kind, the `target` in tokens, and the `trigger` that was reached. `must_succeed`: the request
+    cannot be sent as it is, because it is over the hard limit or over a limit of bytes or images, or because the
+    provider refused it as too long. `is_requested`: a header, a person, the client's edits or such a refusal ask for
+    the compaction, whatever the trigger. `is_observed`: it is only reported, and not applied. `group` is the session's
+    group of the hold-out, if this compaction makes the groups differ: one group is compacted here, the other is not.
     """
 
     action: Action
@@ -192,11 +194,11 @@ class Decision(msgspec.Struct, frozen=True):
     must_succeed: bool = False
     kind: CompactionKind = "conversation"
     trigger: int = 0
-    is_forced: bool = False
+    is_requested: bool = False
     is_observed: bool = False
     group: HoldoutGroup = ""
 
     @property
-    def is_held_back(self) -> bool:
+    def is_skipped_by_holdout(self) -> bool:
         """Whether a compaction is due and not made, because the session is in the hold-out."""
         return self.action == "pass" and self.group == "holdout"

@@ -21,8 +21,9 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.boundaries import find_open_calls
+from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Conversation, Message, Part, ToolCall, ToolResult
-from accordion.model.plan import WRITTEN_BY_COMPACTION, PlanKind, Slot
+from accordion.model.plan import WRITTEN_BY_COMPACTION, Slot
 from accordion.model.tenant import ConversationRef, ScopePrefix
 
 Cause = Literal["automatic", "manual", "overflow"]
@@ -61,7 +62,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     anchor: bytes
     message_count: int
     entries: tuple[CompactionEntry, ...]
-    kind: PlanKind
+    kind: CompactionKind
     cause: Cause
     utilization: float | None
     steps: tuple[StepRecord, ...]

@@ -1,7 +1,7 @@
 """Delegations: the tree of agents, and the rule by which an agent sees a tool result.
 
 An agent delegates work to a sub-agent. Each such piece of work is a *delegation*, a node of a tree whose top is the
-main agent. A tool result belongs to the delegation whose request made the call (its *scope*); it is visible to this
+main agent. A tool result belongs to the delegation whose request made the call (its *owner*); it is visible to this
 delegation, its ancestors and its descendants.
 """
 
@@ -51,7 +51,7 @@ class DelegationNode(msgspec.Struct, frozen=True):
 class AgentPosition(msgspec.Struct, frozen=True):
     """The position of a request in the tree. A request without any evidence is at the top.
 
-    `scope` separates sessions and compactions of requests that share a label; it is empty if nothing needs to be
+    `partition` separates sessions and compactions of requests that share a label; it is empty if nothing needs to be
     separated. `delegated` is True for a sub-agent's request. `candidates` is as in `DelegationNode`.
     """
 
@@ -59,7 +59,7 @@ class AgentPosition(msgspec.Struct, frozen=True):
     path: Path = ()
     agent: str = ""
     evidence: Evidence = "none"
-    scope: str = ""
+    partition: str = ""
     delegated: bool = False
     parent: str = TOP
     call_id: str = ""
@@ -80,10 +80,10 @@ def display_name(node: str) -> str:
     return node[2:]
 
 
-def is_visible(scope: Path, viewer: Path) -> bool:
-    """Whether the delegation with the path `viewer` sees a result of the delegation with the path `scope`.
+def is_visible(owner: Path, viewer: Path) -> bool:
+    """Whether the delegation with the path `viewer` sees a result of the delegation with the path `owner`.
 
     It sees its own results, its ancestors' and its descendants'. The top sees all, and all see the top's.
     """
-    shared = min(len(scope), len(viewer))
-    return scope[:shared] == viewer[:shared]
+    shared = min(len(owner), len(viewer))
+    return owner[:shared] == viewer[:shared]

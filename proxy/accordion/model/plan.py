@@ -7,15 +7,12 @@ A strategy is a pure function from a view to steps. The planner accepts only ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
 from accordion.model.boundaries import is_provider_compaction
+from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Message
-
-PlanKind = Literal["conversation", "generation"]
-"""Conversation-level compactions touch the whole history; mid-generation ones only what was produced since the task."""
 
 WRITTEN_BY_COMPACTION = -1
 """The origin of a message that the client never sent: an earlier compaction wrote it."""
@@ -73,7 +70,7 @@ class View(msgspec.Struct, frozen=True):
     tokens.
     """
 
-    kind: PlanKind
+    kind: CompactionKind
     slots: tuple[Slot, ...]
     free: tuple[bool, ...]
     removable: tuple[bool, ...]

@@ -220,6 +220,11 @@ class Route(StructWithHiddenFields, frozen=True):
     fallbacks: tuple[Route, ...] = ()
     """The other deployments of the same name, tried in order if this one does not take the request."""
 
+    @property
+    def is_translated(self) -> bool:
+        """Whether LiteLLM translates the requests, since this proxy does not speak the provider's API."""
+        return self.family == "litellm"
+
     def key_header(self, key: str) -> tuple[bytes, bytes]:
         """Returns the header with which the provider gets a key."""
         name = _KEY_HEADERS.get(self.family)

@@ -278,7 +278,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     newest_agent: AgentReport | None = msgspec.field(default=None, name="seen")
     """The agent of its last request."""
     scope: bytes = b""
-    """The prefix that separates its messages' names from those of other labels (sessions/prefix_nodes.py)."""
+    """The first bytes of its nodes' names, which other labels do not share (sessions/prefix_nodes.py)."""
     only_exchange: bytes = msgspec.field(default=b"", name="only")
     """Its only exchange, in the log's format. Most sessions have one exchange; a second one moves both to the log."""
     costs: Costs = Costs()

@@ -106,7 +106,7 @@ def build_response_nodes(
         reported=kept_tokens,
         chain=conversation.chain[-1] if conversation.chain else b"",
         ids=ids,
-        label=session_match.label if ids else b"",
+        scope=session_match.scope if ids else b"",
         differs_from_client=changed,
         was_compacted=request.may_have_compaction,
         failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,

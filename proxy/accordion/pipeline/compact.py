@@ -17,7 +17,7 @@ from accordion.accounting.overflow import WindowOverflow
 from accordion.archive.named_items import NamedItems
 from accordion.compaction.compactor import Compactor, report_compaction
 from accordion.compaction.planner import LAST_RESORT
-from accordion.compaction.policy import fits_beside_output, is_known_not_to_fit, max_tokens
+from accordion.compaction.policy import certainly_overflows, fits_beside_output, max_sendable_tokens
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.reporting import report_holdout
 from accordion.compaction.request import CompactionRequest
@@ -65,7 +65,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         The decision becomes "refuse" if the request is known not to fit the window in any form.
         """
         prepared = advance(PreparedRequest, request)
-        if request.decision.is_held_back:
+        if request.decision.is_skipped_by_holdout:
             prepared = replace(prepared, compaction_outcome=report_holdout(request.decision, request.utilization))
         try:
             # After an overflow the pins are already stored, or were erased since.
@@ -131,11 +131,11 @@ class CompactionStep(msgspec.Struct, frozen=True):
         decision = Decision(
             "compact",
             "the provider said that the request does not fit its window",
-            target=min(target, request.utilization.occupied_tokens // 2, max_tokens(used, limits, window)),
+            target=min(target, request.utilization.occupied_tokens // 2, max_sendable_tokens(used, limits, window)),
             must_succeed=True,
             kind=kind,
             trigger=limits.hard,
-            is_forced=True,
+            is_requested=True,
             group=request.decision.group,
         )
         return replace(request, window=window, limits=limits, decision=decision, utilization=used)
@@ -147,7 +147,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         request = await self._compact(request, cause, strategies)
         if cause != "overflow" and not (request.is_token_count or request.controls.is_client_compaction):
             request = await self._recall(request)
-        if request.utilization.insertions and is_known_not_to_fit(request.utilization, request.window):
+        if request.utilization.insertions and certainly_overflows(request.utilization, request.window):
             request = await self.composer.remove_insertions(request)
         return self._render_body(request)
 
@@ -183,7 +183,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
                 tenant, session, result.outcome is None and decision.kind == "conversation"
             )
         if (
-            decision.is_forced
+            decision.is_requested
             and not decision.is_observed
             and self.session_overrides.has_compaction_request(tenant, session)
         ):
@@ -223,7 +223,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     async def _build_compaction_request(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
         tenant = request.caller.tenant
         session, position = request.session_match.session.id, request.visible_request.position
-        if request.decision.is_forced and cause == "automatic":
+        if request.decision.is_requested and cause == "automatic":
             cause = "manual"
         # The message that handed over the conversation is the task.
         task_ids = frozenset({position.call_id} if position.evidence == "handoff" else ())
@@ -281,7 +281,7 @@ def _refuse_if_too_long(request: PreparedRequest) -> PreparedRequest:
     if (
         request.is_token_count
         or not request.is_compactable
-        or not is_known_not_to_fit(request.utilization, request.window, request.text_tokens)
+        or not certainly_overflows(request.utilization, request.window, request.text_tokens)
     ):
         return request
     tokens, usable = request.utilization.tokens, request.window.usable_input
@@ -308,7 +308,7 @@ def _describe_for_recall(request: PreparedRequest) -> RecallRequest:
         is_subagent=request.is_subagent,
         may_hold_memories=request.may_hold_memories,
         # Some translated providers refuse a user message directly after tool results.
-        allows_user_after_results=request.route.family != "litellm",
+        allows_user_after_results=not request.route.is_translated,
         project=request.controls.project,
         started_at=request.started_at,
     )

@@ -19,9 +19,9 @@ import msgspec
 from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.ports import Route, Sealer
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.block_tokens import open_token
+from accordion.pipeline.sealed_blocks import open_block
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.context_edits import TOKEN_BYTES, ContextEdits, RequestedSummary
+from accordion.protocols.context_edits import SEAL_BYTES, ContextEdits, RequestedSummary
 from accordion.protocols.json_spans import fields_of, is_list, items_of, list_of, object_of
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
@@ -62,7 +62,7 @@ class MissingFeatures:
 
     def lacks(self, tenant: TenantScope, route: Route, protocol: str, feature: str) -> bool:
         """Returns whether the provider of a route lacks a feature."""
-        if route.family == "litellm":
+        if route.is_translated:
             return not (protocol == "messages" and _is_claude_cloud(route))
         return self.has_learned and (self._expiries.get(_cache_key(tenant, route, feature)) or 0.0) > self._now()
 
@@ -121,7 +121,7 @@ class ContextEditReader(msgspec.Struct, frozen=True):
         """
         if protocol.context_edits is None:
             return False
-        if path == COMPACT_PATH or TOKEN_BYTES in body:
+        if path == COMPACT_PATH or SEAL_BYTES in body:
             return True
         if not (may_be_translated or self.missing_features.has_learned):
             return False
@@ -143,7 +143,7 @@ class ContextEditReader(msgspec.Struct, frozen=True):
             if is_list(listing):
                 opened = editing.open_blocks(
                     items_of(listing),
-                    partial(open_token, self.sealer, protocol.name, tenant),
+                    partial(open_block, self.sealer, protocol.name, tenant),
                     reads_foreign=self.missing_features.lacks(tenant, route, protocol.name, "compaction"),
                 )
         except (ValueError, RecursionError):

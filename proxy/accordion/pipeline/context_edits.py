@@ -25,11 +25,11 @@ from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import BadRequest
 from accordion.model.http import CompleteResponse
 from accordion.model.ports import Clock, Sealer, Tasks, UpstreamResponse
-from accordion.pipeline.block_tokens import seal_token
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import COMPACT_PATH
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
+from accordion.pipeline.sealed_blocks import seal_block
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.context_edits import (
     ClearedContent,
@@ -78,7 +78,10 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         summary, is_kept_by_provider = edits.summary, request.conversation.previous is not None
         if summary is not None and _is_due(request, summary):
             if is_kept_by_provider and summary.is_alone:
-                raise BadRequest("Here a list is compacted, and no stored response: send all items in `input`.")
+                raise BadRequest(
+                    "The proxy cannot compact a history that the provider keeps. Leave out `previous_response_id` and "
+                    "`conversation`, and send all items in `input`."
+                )
             if not is_kept_by_provider and (request.allows_compaction or summary.is_alone):
                 return await self._summarize(request, edits, summary)
         if request.is_compactable and _can_clear(request, edits):
@@ -152,11 +155,11 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         archived = history.compaction.artifacts if history.compaction is not None else ()
         entries = map(without_breakpoints, self.renderer.render_entries(request.protocol, history))
         content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*request.block_artifacts, *archived))))
-        token = seal_token(self.sealer, request.protocol.name, request.caller.tenant, content)
+        sealed = seal_block(self.sealer, request.protocol.name, request.caller.tenant, content)
         is_new = outcome is not None and outcome.state == "folded"
         return CompactionBlock(
             _render_text(history.conversation.messages),
-            token,
+            sealed,
             input=outcome.input if is_new and outcome is not None else 0,
             output=outcome.output if is_new and outcome is not None else 0,
         )
@@ -192,7 +195,7 @@ def _decide_clearing(request: MeasuredRequest, edits: ContextEdits) -> Decision:
         target=0,
         kind="conversation",
         trigger=request.limits.conversation,
-        is_forced=True,
+        is_requested=True,
         group=request.decision.group,
     )
 
@@ -207,7 +210,7 @@ def _decide_summary(request: MeasuredRequest) -> Decision:
         must_succeed=used.occupied_tokens >= limits.hard,
         kind="conversation",
         trigger=limits.conversation,
-        is_forced=True,
+        is_requested=True,
     )
 
 

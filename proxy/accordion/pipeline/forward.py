@@ -8,8 +8,8 @@ The steps, each of which takes a request at one stage and returns it at the next
 4. compact.py compacts the request, or leaves its bytes unchanged; context_edits.py compacts it by the client's own
    edits. If a compaction is due and the provider keeps the history, the whole history is first put in place of its id
    (history_reconstruction.py).
-5. send.py sends the request. After an overflow it is compacted and sent once more. tool_loop.py answers the model's
-   calls of our own tool within the same response, and context_edits.py reports in it.
+5. send.py sends the request. retries.py builds another one after a refusal: after an overflow, a compacted one.
+   tool_loop.py answers calls of our own tool within the same response; context_edits.py adds its report.
 6. respond.py relays the response, and record.py records the exchange after it.
 
 A request whose body is not read skips the steps 2 to 4. If one of these steps fails by a fault of ours, the request is
@@ -68,8 +68,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             check_countable(request)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
-                response, progress.request = await self.retry_step.compact_here(request, response)
-            # Also a request that was only read after the provider turned out to have no path for it.
+                response, progress.request = await self.retry_step.read_if_provider_lacks_path(request, response)
+            # Such a request may come here unread: it is read if the provider has no path to compact a list.
             if isinstance(progress.request, MeasuredRequest):
                 response = await self._prepare_and_send(progress.request, progress)
         except AccordionError as error:

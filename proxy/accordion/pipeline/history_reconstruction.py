@@ -102,7 +102,10 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
             entries = [b'{"role":"user","content":%s}' % value] if is_text(value) else items_of(value)
             fields[listing] = list_of([missing, *entries])
         except Exception:
-            _log.exception("a refused request could not be mended", extra={"request_id": request.inbound.request_id})
+            _log.exception(
+                "the missing entry of a refused request could not be added",
+                extra={"request_id": request.inbound.request_id},
+            )
             return None
         reason = (
             f"{request.decision.reason}; the provider missed a tool call or its output, and a placeholder was put in"

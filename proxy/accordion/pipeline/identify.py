@@ -18,7 +18,7 @@ from accordion.compaction.policy import Mode
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.pipeline.request import IdentifiedRequest, PassthroughRequest, ReceivedRequest, advance, pass_through
 from accordion.pipeline.session_import import MemoryMentions
-from accordion.pipeline.visibility import Visibility, VisibleRequest, metadata_with_scope
+from accordion.pipeline.visibility import Visibility, VisibleRequest, metadata_with_partition
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch, Sessions
 
@@ -51,6 +51,7 @@ class Identifier(msgspec.Struct, frozen=True):
         try:
             session_match = await self._find_session(request, metadata, visible_request, session_id)
             request = self._apply_session_mode(request, session_match)
+            # Only now is the session's mode known. An observed request is forwarded as it came.
             if visible_request.hidden_results and self._is_observed(request, visible_request):
                 visible_request = self.visibility.show_hidden_results(
                     request.protocol, request.caller, visible_request, request.decoded_body
@@ -84,7 +85,7 @@ class Identifier(msgspec.Struct, frozen=True):
     async def _find_session(
         self, request: ReceivedRequest, metadata: ClientMetadata, visible_request: VisibleRequest, session_id: str
     ) -> SessionMatch:
-        scoped, conversation = metadata_with_scope(metadata, visible_request.position), visible_request.conversation
+        scoped, conversation = metadata_with_partition(metadata, visible_request.position), visible_request.conversation
         if request.is_token_count:
             return self.sessions.match_without_recording(request.caller, scoped, conversation)
         return await self.sessions.resolve(request.caller, scoped, conversation, request.inbound.request_id, session_id)

@@ -128,6 +128,7 @@ class Measurer(msgspec.Struct, frozen=True):
         window = self.window_table.window(conversation.model, route.name, request.beta, caller.tenant.name)
         rules = self.compaction_rules(conversation.model, route.family, request.is_subagent, window.size)
         history, may_be_stale = without_compaction(conversation), False
+        # The request may have been measured before, and then it has these fields: they start anew.
         measured = advance(
             MeasuredRequest, request, window=window, rules=rules, limits=rules.thresholds.limits(window.size),
             history=history, history_with_insertions=None, tool_name="", utilization=_UNMEASURED, decision=_UNDECIDED,
@@ -174,8 +175,9 @@ class Measurer(msgspec.Struct, frozen=True):
         while estimated := next(estimates, None) if is_quick else await self.tasks.offload(next, estimates, None):
             likely, largest = estimated
             decision = self.decide(largest)
+            # `is_near_window` decides whether a response is searched for an overflow. An estimate must not change that.
             is_treated_alike = not largest.window.is_known or not largest.is_near_window
-            if decision.action == "pass" and not decision.is_held_back and is_treated_alike:
+            if decision.action == "pass" and not decision.is_skipped_by_holdout and is_treated_alike:
                 decision = self.decide(likely)
                 return replace(likely, decision=replace(decision, reason=f"about {decision.reason}"))
         return None
@@ -274,7 +276,7 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
     base_node = request.session_match.base_node
     if request.is_reconstructable:
         return base_node is not None and base_node.differs_from_client
-    if request.route.family == "litellm":
+    if request.route.is_translated:
         return True
     return (
         base_node.differs_from_client
@@ -284,7 +286,7 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
 
 
 def _previous_compaction(session_match: SessionMatch) -> AppliedCompaction | None:
-    """Returns what applied to the request before, at whichever worker; None if that is not known."""
+    """Returns the compaction of the previous request, whichever worker handled it; None if that is not known."""
     node = _previous_request(session_match)
     return None if node is None else AppliedCompaction(node.compaction_id, node.covered_count)
 
@@ -359,7 +361,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         )
 
     def add_sums(self, sums: Iterable[StoredSum]) -> None:
-        """Adds what another worker counted, so that it is not counted again."""
+        """Adds the token counts of another worker, so that the messages are not counted again."""
         for each in sums:
             self.token_meter.add_sum(each.chain, each.rules, TokenSum(each.text, each.media))
 

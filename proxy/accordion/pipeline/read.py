@@ -1,7 +1,8 @@
 """The first three steps in a row: receives, identifies and measures a request.
 
-They run for each request, and once more for a request that takes a history in place of a response id
-(history_reconstruction.py).
+They run for each request. They run again for a history that takes the place of a response id
+(history_reconstruction.py), and for a request whose provider turned out to lack what it asks for (retries.py): then
+Accordion does the client's edits, or compacts the list.
 """
 
 from __future__ import annotations

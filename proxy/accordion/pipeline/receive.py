@@ -23,7 +23,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.clouds import open_frames, unread_reason
 from accordion.protocols.content_encoding import decode_body
-from accordion.protocols.context_edits import TOKEN_BYTES
+from accordion.protocols.context_edits import SEAL_BYTES
 from accordion.protocols.model_name import model_in_body, model_in_target
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.sessions.client_metadata import read_client_metadata
@@ -45,7 +45,7 @@ class Receiver(msgspec.Struct, frozen=True):
     """Reads requests. Keeps no state between requests but what was logged."""
 
     context_edit_reader: ContextEditReader
-    request_reader: BodyReader
+    body_reader: BodyReader
     base_models: Mapping[str, str]
     """The model id behind a configured name, used to find the token encoding."""
     router: Router
@@ -87,10 +87,10 @@ class Receiver(msgspec.Struct, frozen=True):
         elif model is None:
             model = await self._find_model_name(body)
         route = self._find_route(inbound, protocol, model)
-        if route.family == "litellm" and not protocol.is_translatable:
+        if route.is_translated and not protocol.is_translatable:
             raise BadRequest(
-                f"Model `{route.name}` is reached by translation, which requests of this protocol have none of. Name a "
-                "model of this protocol's provider, or ask in Chat Completions, Responses or Messages.",
+                f"Model `{route.name}` needs translation, and requests of this protocol cannot be translated. Name a "
+                "model of this protocol's provider, or use Chat Completions, Responses or Messages.",
                 param="model",
             )
         if not isinstance(conversation, Conversation):
@@ -143,9 +143,9 @@ class Receiver(msgspec.Struct, frozen=True):
         if not reader.concerns(protocol, inbound.path, body, may_be_translated=bool(self.router.models)):
             return EditedBody(body)
         route = self._find_route(inbound, protocol, await self._find_model_name(body))
-        if TOKEN_BYTES not in body and not reader.missing_features.lacks_any(caller.tenant, route, protocol.name):
+        if SEAL_BYTES not in body and not reader.missing_features.lacks_any(caller.tenant, route, protocol.name):
             return EditedBody(body)
-        if len(body) <= _NEW_AT_ONCE and TOKEN_BYTES not in body:
+        if len(body) <= _NEW_AT_ONCE and SEAL_BYTES not in body:
             return reader.read(protocol, inbound.path, body, route, caller.tenant)
         return await self.tasks.offload(reader.read, protocol, inbound.path, body, route, caller.tenant)
 
@@ -155,7 +155,7 @@ class Receiver(msgspec.Struct, frozen=True):
         body = await self._decode_body(inbound.beginning, fields) if self.router.models else b""
         model = model_in_target(inbound) or await self._find_model_name(body, fields.get(b"content-type", b""))
         route = self.router.route(family_for(inbound.path, fields), model)
-        is_encoded = b"content-encoding" in fields and route.family != "litellm"
+        is_encoded = b"content-encoding" in fields and not route.is_translated
         return PassthroughRequest(
             inbound=inbound,
             caller=caller,
@@ -187,12 +187,12 @@ class Receiver(msgspec.Struct, frozen=True):
             return True
         return (
             len(body) <= _MAX_READ_INLINE
-            and self.request_reader.count_new_bytes(protocol, body, caller.tenant) <= _NEW_AT_ONCE
+            and self.body_reader.count_new_bytes(protocol, body, caller.tenant) <= _NEW_AT_ONCE
         )
 
     def _read_body(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
         try:
-            return self.request_reader.read(protocol, body, caller.tenant)
+            return self.body_reader.read(protocol, body, caller.tenant)
         except TooManyMessages as error:
             self._log_unread(caller, len(body), f"it holds {error.message}")
             return error.message

@@ -246,7 +246,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             return
         if not request.conversation.provider_state and progress.insertion is None:
             return
-        if self.response_history.must_wait(request):
+        if self.response_history.must_store_before_end(request):
             # The client disconnected before the end of the response, and may come back.
             self.tasks.spawn(self.store_response(progress, observed_response), "store a response")
         else:

@@ -46,7 +46,7 @@ class ExchangeProgress(msgspec.Struct):
     """The provider's own ids of the rounds of a response with tool rounds."""
     last_output: bytes = b""
     """The bytes that a response with hidden calls of our own tool yielded last."""
-    observable_output: bytes | None = None
+    non_text_events: bytes | None = None
     """The whole events of `last_output` that contain more than text; None if they are not known."""
     insertion: ToolRoundInsertion | None = None
     """The tool rounds that the client does not know of, to be stored before the response ends."""
@@ -81,7 +81,7 @@ class _ObserverFeed:
                 self._observer.feed(data)
         except Exception:
             # Reading is optional; the response goes on unread.
-            _log.exception("a response could not be read; it is passed on unchanged")
+            _log.exception("a response could not be read while it was relayed; it is passed on unchanged")
             self._observer = None
 
 
@@ -107,7 +107,7 @@ class _ResponseEnd:
         if not out:
             return b""
         progress = self._progress
-        self._observer_feed.observe(out, progress.observable_output if out is progress.last_output else None)
+        self._observer_feed.observe(out, progress.non_text_events if out is progress.last_output else None)
         if not self._is_stream:
             passed_on, self._buffer = self._buffer, out
             return passed_on
@@ -176,7 +176,7 @@ async def relay(
                 finally:
                     # Observed after it was passed on, so that the client does not wait for it; and also if the client
                     # then disconnects.
-                    observe(out, progress.observable_output if out is progress.last_output else None)
+                    observe(out, progress.non_text_events if out is progress.last_output else None)
         if is_stream and observer is not None and not observer.has_ended and not response.is_delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamDisconnected(
@@ -211,7 +211,7 @@ def _read_observer(observer: ResponseObserver | None) -> ObservedResponse:
         return observer.observation() if observer is not None else ObservedResponse()
     except Exception:
         # Reading is optional, and the response has been passed on.
-        _log.exception("a response could not be read; it is passed on unchanged")
+        _log.exception("the end of a response could not be read; its usage is not recorded")
         return ObservedResponse()
 
 

@@ -51,7 +51,7 @@ class CompactionRules(msgspec.Struct, frozen=True):
 
 
 class IncomingRequest(msgspec.Struct, frozen=True):
-    """What is known of every request: who sent it, in which protocol, and where it goes."""
+    """A request with its caller, its protocol and its route."""
 
     inbound: Inbound
     caller: Caller
@@ -120,7 +120,7 @@ class IdentifiedRequest(ReceivedRequest, frozen=True):
     @property
     def ref(self) -> ConversationRef:
         """The agent's conversation, by which its compactions and insertions are stored."""
-        return ConversationRef(self.caller.tenant, self.session_match.label, self.session_match.session.id)
+        return ConversationRef(self.caller.tenant, self.session_match.scope, self.session_match.session.id)
 
     @property
     def earlier_history(self) -> bytes:
@@ -244,7 +244,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
             "reply",
             "object",
         )
-        return is_continued and self.allows_compaction and not self.is_token_count and self.route.family != "litellm"
+        return is_continued and self.allows_compaction and not self.is_token_count and not self.route.is_translated
 
     @property
     def client_provider_state(self) -> ProviderState:
@@ -296,7 +296,7 @@ class PreparedRequest(MeasuredRequest, frozen=True):
     recall_usage: RecallUsage | None = None
     """The excerpts and memories that were recalled for this request."""
     context_report: ContextReport | None = None
-    """What the response says of the edits; None if the client asked for none."""
+    """The report on the client's edits that the response contains; None if the client asked for none."""
 
     @property
     def is_answered_here(self) -> bool:

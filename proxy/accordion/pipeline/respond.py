@@ -56,7 +56,7 @@ class Responder(msgspec.Struct, frozen=True):
         counts_text = request is not None and request.caller.has_day_limit
         if isinstance(request, PreparedRequest) and not (request.is_token_count or request.is_answered_here):
             protocol = request.protocol
-            if response.status < 400 and self.response_history.must_wait(request):
+            if response.status < 400 and self.response_history.must_store_before_end(request):
                 store = partial(self.recorder.store_response, progress)
         record = partial(self.recorder.record, progress)
         body = relay(

@@ -42,7 +42,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
     erasures: ErasureNotices
     transcripts: TranscriptStore
 
-    def must_wait(self, request: PreparedRequest) -> bool:
+    def must_store_before_end(self, request: PreparedRequest) -> bool:
         """Returns whether the response must be stored before it ends.
 
         It must if it may have tool rounds, or if its client may continue it by its id. A client that has sent its whole
@@ -136,11 +136,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         ):
             return None
         client_conversation = (request.original_request or request).client_conversation
-        if (
-            request.rules.mode != "auto"
-            or request.route.family == "litellm"
-            or not _is_continuable(client_conversation)
-        ):
+        if request.rules.mode != "auto" or request.route.is_translated or not _is_continuable(client_conversation):
             return None
         return self.response_links.add(
             request.caller.tenant,

@@ -69,7 +69,7 @@ class ResponseRetrieval(msgspec.Struct, frozen=True):
 
     async def _find_insertions(self, request: PassthroughRequest, node: PrefixNode) -> list[ToolRoundInsertion]:
         insertions = await self.insertion_store.find(
-            ConversationRef(request.caller.tenant, node.label, node.session), (node.chain,), 1, check_store=True
+            ConversationRef(request.caller.tenant, node.scope, node.session), (node.chain,), 1, check_store=True
         )
         return [each for each in insertions if isinstance(each, ToolRoundInsertion)]
 

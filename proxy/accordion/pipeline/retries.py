@@ -66,7 +66,7 @@ class RetryStep(msgspec.Struct, frozen=True):
     context_edit_step: ContextEditStep
     is_store_available: Callable[[], bool]
 
-    async def compact_here(
+    async def read_if_provider_lacks_path(
         self, request: PassthroughRequest, response: UpstreamResponse
     ) -> tuple[UpstreamResponse, PassthroughRequest | MeasuredRequest]:
         """Reads an unread request to compact a list, if the response shows that the provider has no path for that.
@@ -189,7 +189,10 @@ class RetryStep(msgspec.Struct, frozen=True):
                 return None
             entries = request.protocol.without_refused_reasoning(items_of(listing), refusal)
         except Exception:
-            _log.exception("a refused request could not be mended", extra={"request_id": request.inbound.request_id})
+            _log.exception(
+                "the reasoning that the provider refused could not be removed",
+                extra={"request_id": request.inbound.request_id},
+            )
             return None
         if entries is None:
             return None

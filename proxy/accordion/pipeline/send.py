@@ -167,7 +167,7 @@ class Sender(msgspec.Struct, frozen=True):
                 f"Model {route.name!r} uses the credentials of the machine that the proxy runs on. Only callers "
                 "with a proxy key may use them: configure proxy_keys and send one."
             )
-        if route.family == "litellm":
+        if route.is_translated:
             if isinstance(request, PassthroughRequest) and request.is_unreadable:
                 raise BadRequest(
                     "The body could not be read. This model is reached by translation, which needs valid JSON and no "

@@ -62,8 +62,10 @@ class MemoryMentions:
 
         Automatic insertions are found again by content, so equal beginnings in two projects must have different keys.
         """
-        scope = self._project if project is None or self._project == ALL_PROJECTS else project
-        return replace(client_metadata, scope=scope) if self._recall_everywhere and scope else client_metadata
+        partition = self._project if project is None or self._project == ALL_PROJECTS else project
+        return (
+            replace(client_metadata, partition=partition) if self._recall_everywhere and partition else client_metadata
+        )
 
     def may_mention_memory(self, session_match: SessionMatch) -> bool:
         """Returns whether a request names a session memory or may contain one.
@@ -73,11 +75,11 @@ class MemoryMentions:
         if self._recall_everywhere:
             return True
         conversation, at = session_match.conversation, session_match.base_index
-        before = self._mentions.get(session_match.label + conversation.chain[at]) if at >= 0 else None
+        before = self._mentions.get(session_match.scope + conversation.chain[at]) if at >= 0 else None
         start = 0 if before is None else at + 1
         found = bool(before) or any(map(_may_name_memory, conversation.messages[start:]))
         if conversation.chain:
-            self._mentions.put(session_match.label + conversation.chain[-1], found, ENTRY)
+            self._mentions.put(session_match.scope + conversation.chain[-1], found, ENTRY)
         return found
 
 

@@ -32,7 +32,7 @@ from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Clock, Tasks
 from accordion.model.tenant import TenantScope
 from accordion.sessions.client_metadata import ClientMetadata
-from accordion.sessions.prefix_nodes import label_prefix
+from accordion.sessions.prefix_nodes import make_scope
 from accordion.sessions.tenants import Caller
 
 _log = logging.getLogger("accordion")
@@ -178,9 +178,9 @@ class SharedArtifacts:
         metadata = (
             ClientMetadata(owner.id[2:])
             if owner.id[:2] == "m:"
-            else ClientMetadata(position.client_session, scope=owner.id)
+            else ClientMetadata(position.client_session, partition=owner.id)
         )
-        scope, at, tenant = label_prefix(caller, metadata), self.clock.now(), caller.tenant
+        scope, at, tenant = make_scope(caller, metadata), self.clock.now(), caller.tenant
         artifacts = []
         for each in hidden_results:
             artifact = self._build_artifact(tenant, protocol_name, messages, each)

@@ -121,7 +121,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
             return replace(request, rewritten_body=object_of(fields))
         except Exception:
             _log.exception(
-                "an earlier read-back could not be put into a request", extra={"request_id": request.inbound.request_id}
+                "earlier tool rounds could not be added to a request", extra={"request_id": request.inbound.request_id}
             )
             return request
 
@@ -239,7 +239,7 @@ class _LoopRun:
                         out = await self._fill_placeholders(out)
                     else:
                         self._progress.last_output = out
-                        self._progress.observable_output = tool_response.observable_output
+                        self._progress.non_text_events = tool_response.non_text_events
                     if out:
                         yield out
             rest = repair_utf8(events.flush())
@@ -273,10 +273,12 @@ class _LoopRun:
         self._calls += len(last_round.own_calls)
         answers = await self._answer_calls(last_round.own_calls)
         self._add_round(last_round, answers)
+        # The client answers its own calls, and ours wait for its next request. A model may also go on calling after the
+        # last round, in which the tool is no longer offered.
         if last_round.client_call_ids or len(self._rounds) > self._tool_loop.max_rounds:
-            # Some models call tools that are no longer offered.
             return None
         response = await self._continue_request()
+        # The answers may be what makes the request too long: then refusals take their place, once.
         if response.status in _TOO_LONG_STATUSES and any(answer.text != _NO_ROOM_ANSWER for answer in answers):
             await response.close()
             self._rounds.pop()

@@ -30,7 +30,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import write_body
 from accordion.protocols.own_metadata import metadata_to_send, remove_own_keys
 from accordion.sessions.client_metadata import ClientMetadata
-from accordion.sessions.prefix_nodes import find_deepest, label_prefix
+from accordion.sessions.prefix_nodes import find_deepest, make_scope
 from accordion.sessions.sessions import SessionMatch, Sessions
 from accordion.sessions.tenants import Caller
 
@@ -88,15 +88,15 @@ class Visibility(msgspec.Struct, frozen=True):
             ) or await self.delegation_tracker.find_position(caller, client_metadata, conversation)
             hidden = NOTHING_HIDDEN
             if position.path:
-                label = label_prefix(caller, metadata_with_scope(client_metadata, position))
+                scope = make_scope(caller, metadata_with_partition(client_metadata, position))
                 nodes, chain = self.sessions.prefix_index.nodes, conversation.identity_chain
-                last_sent_index, _ = find_deepest(nodes, label, chain)
+                last_sent_index, _ = find_deepest(nodes, scope, chain)
                 hidden = await self.delegation_tracker.find_hidden(caller, position, conversation, last_sent_index)
             return self._apply_filter(protocol, caller, position, conversation, body, hidden)
         except BadRequest:
             raise
         except Exception:
-            _log.exception("a request's place in the agent tree could not be determined; it is shown everything")
+            _log.exception("the agent of a request could not be determined; no results are hidden from it")
             return VisibleRequest(
                 AgentPosition(delegated=client_metadata.is_subagent), conversation, conversation, body
             )
@@ -237,13 +237,13 @@ class Visibility(msgspec.Struct, frozen=True):
         )
 
 
-def metadata_with_scope(client_metadata: ClientMetadata, position: AgentPosition) -> ClientMetadata:
-    """Returns the client's metadata with the scope of the agent's position.
+def metadata_with_partition(client_metadata: ClientMetadata, position: AgentPosition) -> ClientMetadata:
+    """Returns the client's metadata with the partition of the agent's position.
 
-    Requests that share a label but not a position thus get different prefix keys.
+    Requests that share a label but not a position thus get different scopes.
     """
     return (
-        replace(client_metadata, scope="\n".join(filter(None, (client_metadata.scope, position.scope))))
-        if position.scope
+        replace(client_metadata, partition="\n".join(filter(None, (client_metadata.partition, position.partition))))
+        if position.partition
         else client_metadata
     )

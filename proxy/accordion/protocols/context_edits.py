@@ -5,7 +5,7 @@ Anthropic's Messages has `context_management.edits` and `compaction`, OpenAI's R
 `compaction_trigger` and `POST /v1/responses/compact`. A `ContextEditProtocol` reads them, and writes the answer in the
 provider's form.
 
-A compaction block or item carries a sealed token, which only the proxy can open. The client sends it back with every
+A compaction block or item carries sealed content, which only the proxy can open. The client sends it back with every
 later request, and the list in it takes the place of what the block stands for.
 """
 
@@ -74,12 +74,12 @@ class ClearedContent(msgspec.Struct, frozen=True):
 class CompactionBlock(msgspec.Struct, frozen=True):
     """A compaction block for the client.
 
-    `text` can be read by people and by any model; `token` is the sealed list that takes the place of everything before
+    `text` can be read by people and by any model; `sealed` is the sealed list that takes the place of everything before
     the block. `input` and `output` are the tokens of the model that wrote the summary; 0 without a model.
     """
 
     text: str
-    token: str
+    sealed: str
     input: int = 0
     output: int = 0
 
@@ -92,7 +92,7 @@ class OpenedBlock(msgspec.Struct, frozen=True):
 
 
 class ContextReport(msgspec.Struct, frozen=True):
-    """What a response says of the edits of its request."""
+    """The report on the edits of a request that its response contains."""
 
     edits: ContextEdits
     cleared: ClearedContent = ClearedContent()
@@ -102,22 +102,22 @@ class ContextReport(msgspec.Struct, frozen=True):
 # -- the interface of a protocol ---------------------------------------------------------------------------------------
 
 
-TOKEN_PREFIX = "accordion1."  # noqa: S105  # the beginning of every token, which is no secret
-"""The beginning of our tokens; no provider's encrypted content contains a dot."""
-TOKEN_BYTES = TOKEN_PREFIX.encode()
+SEAL_PREFIX = "accordion1."
+"""The beginning of our sealed content; no provider's encrypted content contains a dot."""
+SEAL_BYTES = SEAL_PREFIX.encode()
 
-OpenToken = Callable[[str], OpenedBlock | None]
-"""Opens a token; returns None if it is another tenant's, or damaged."""
-
-
-def block_id(token: str) -> str:
-    """Returns the id of a block with this token, in the form of OpenAI's."""
-    return f"cmp_{hashlib.sha256(token.encode()).hexdigest()[:32]}"
+OpenBlock = Callable[[str], OpenedBlock | None]
+"""Opens the sealed content of a block; returns None if it is another tenant's, or damaged."""
 
 
-def response_id(prefix: str, token: str) -> str:
+def block_id(sealed: str) -> str:
+    """Returns the id of a block with this sealed content, in the form of OpenAI's."""
+    return f"cmp_{hashlib.sha256(sealed.encode()).hexdigest()[:32]}"
+
+
+def response_id(prefix: str, sealed: str) -> str:
     """Returns the id of a response that has nothing but a block."""
-    return f"{prefix}_{hashlib.sha256(b'response' + token.encode()).hexdigest()[:32]}"
+    return f"{prefix}_{hashlib.sha256(b'response' + sealed.encode()).hexdigest()[:32]}"
 
 
 class ReportWriter(ABC):
@@ -148,7 +148,7 @@ class ContextEditProtocol(ABC):
 
     @abstractmethod
     def open_blocks(
-        self, entries: Sequence[bytes], open_token: OpenToken, *, reads_foreign: bool
+        self, entries: Sequence[bytes], open_block: OpenBlock, *, reads_foreign: bool
     ) -> tuple[list[bytes], tuple[str, ...]] | None:
         """Puts the content of the last of our blocks in place of what it stands for.
 

@@ -103,7 +103,7 @@ class ObservedRound(msgspec.Struct, frozen=True):
 class ToolLoopResponse(ABC):
     """One response to the client. It never raises on what a provider sends: unknown content passes unchanged."""
 
-    observable_output: bytes | None = None
+    non_text_events: bytes | None = None
     """The whole events of what `feed` returned last that an observer must read: those with more than text. None where
     that is not known."""
 

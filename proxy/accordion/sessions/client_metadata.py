@@ -87,7 +87,7 @@ class ClientMetadata(msgspec.Struct, frozen=True):
     """The delegation that the request declares with Accordion's own headers or fields."""
     is_cache_key: bool = False
     """Whether `session` is only the key of the prompt cache, which many conversations may share."""
-    scope: str = ""
+    partition: str = ""
     """A further division of requests with the same label: the project, and the agent's position if the label does
     not have it."""
 

@@ -63,18 +63,18 @@ class PrefixIndex:
     The values are this worker's own writes of the node: a stored value that equals one of them has nothing new.
     """
 
-    async def find(self, label: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
+    async def find(self, scope: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
         """Returns the index (-1: none) and the node of the longest recorded prefix of a list.
 
         Reads the store if it may know more, and brings all nodes into memory that decide about the session. When
         the store is unavailable, the nodes in memory are used.
         """
-        index, base = await self._find_deepest(label, conversation)
+        index, base = await self._find_deepest(scope, conversation)
         worker_sync = self.worker_sync
         if base is not None or worker_sync is None or not (self.store.is_available and has_response(conversation)):
             return index, base
         # Another worker may have served the conversation a moment ago.
-        names = [label + key for key in conversation.identity_chain[-_LOOKUP_SIZES[0] :]]
+        names = [scope + key for key in conversation.identity_chain[-_LOOKUP_SIZES[0] :]]
         pending = [name for name in names if worker_sync.is_pending(node_id(name))]
         if not pending:
             return index, base
@@ -83,20 +83,20 @@ class PrefixIndex:
             if not await self._load(pending) or not self.nodes.keys().isdisjoint(pending):
                 break
         # Even if no node arrived: this worker may have served another request of the conversation meanwhile.
-        return await self._find_deepest(label, conversation)
+        return await self._find_deepest(scope, conversation)
 
-    async def _find_deepest(self, label: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
+    async def _find_deepest(self, scope: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
         chain = conversation.identity_chain
-        index, base = find_deepest(self.nodes, label, chain)
+        index, base = find_deepest(self.nodes, scope, chain)
         loaded: set[bytes] = set()
         for size in _LOOKUP_SIZES:
-            uncertain = {*self._uncertain_names(label, conversation, index, base, size)} - loaded
+            uncertain = {*self._uncertain_names(scope, conversation, index, base, size)} - loaded
             if not (uncertain and await self._load(uncertain)):
                 break
             loaded |= uncertain
-            index, base = find_deepest(self.nodes, label, chain)
-        if base is None and chain and label + chain[-1] not in loaded:
-            self._unread_in_store.setdefault(label + chain[-1], ())
+            index, base = find_deepest(self.nodes, scope, chain)
+        if base is None and chain and scope + chain[-1] not in loaded:
+            self._unread_in_store.setdefault(scope + chain[-1], ())
         return index, base
 
     async def get(self, name: bytes, *, is_expected: bool = False) -> PrefixNode | None:
@@ -200,7 +200,7 @@ class PrefixIndex:
         return True
 
     def _uncertain_names(
-        self, label: bytes, conversation: Conversation, index: int, base: PrefixNode | None, depth: int
+        self, scope: bytes, conversation: Conversation, index: int, base: PrefixNode | None, depth: int
     ) -> list[bytes]:
         """Returns the names of nodes of which the store may know more.
 
@@ -210,16 +210,16 @@ class PrefixIndex:
         chain, worker_sync = conversation.identity_chain, self.worker_sync
         if base is None:
             if has_response(conversation):
-                return [label + key for key in chain[-depth:]]
+                return [scope + key for key in chain[-depth:]]
             # No worker has recorded this prefix: it is new or expired. The merge at write time covers both.
             is_recorded = (
-                chain and worker_sync is not None and worker_sync.is_own(node_id(label + chain[-1])) is not None
+                chain and worker_sync is not None and worker_sync.is_own(node_id(scope + chain[-1])) is not None
             )
-            return [label + chain[-1]] if is_recorded else []
-        is_uncertain = not base.next and not self._is_up_to_date(label + chain[index])
+            return [scope + chain[-1]] if is_recorded else []
+        is_uncertain = not base.next and not self._is_up_to_date(scope + chain[index])
         if chain[index] == chain[-1]:
-            return [label + chain[index]] if is_uncertain else []
-        rival = find_rival_branch(self.nodes, label, chain, index, base)
+            return [scope + chain[index]] if is_uncertain else []
+        rival = find_rival_branch(self.nodes, scope, chain, index, base)
         # If this branch had been continued from here at this worker, the next node would be in memory.
         is_simple = rival is None and not base.next and not base.successor and count_responses(conversation, index) <= 1
         # Workers that cannot be reached may have any node. The store is read for them where a conversation begins;
@@ -228,10 +228,10 @@ class PrefixIndex:
         if is_simple and not (is_uncertain and (not base.base or is_connected)):
             return []
         keys = {*chain[index + 1 :][-_LOOKUP_SIZES[0] :], chain[index], base.base, base.branch}
-        keys.update(list_successors(self.nodes, label, base))
+        keys.update(list_successors(self.nodes, scope, base))
         if rival is not None:
             keys |= {rival.key, rival.node.branch}
-        return [label + key for key in keys if key]
+        return [scope + key for key in keys if key]
 
     def _is_up_to_date(self, name: bytes) -> bool:
         """Whether the store knows no more of a node than this worker, whose own writes may still be pending."""

@@ -1,9 +1,10 @@
 """Prefix nodes: records of the points in a conversation where a request ended, and the keys of these records.
 
-A node belongs to a prefix of a message list: its name is the label (client_metadata.py) and the identity key of the
-prefix's last message. Later requests of the conversation contain this prefix, and so find the node, also if the
-client sends earlier messages in another form (protocols/message_keys.py). Ids of responses
-and conversations that a provider keeps have nodes too; the name of such a node is a hash of the id.
+A node belongs to a prefix of a message list: its name is a scope and the identity key of the prefix's last message. The
+scope is a hash of the client's label (client_metadata.py), so that two labels never share a node. Later requests of the
+conversation contain this prefix, and so find the node, also if the client sends earlier messages in another form
+(protocols/message_keys.py). Ids of responses and conversations that a provider keeps have nodes too; the name of such a
+node is a hash of the id.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     successor: bytes = msgspec.field(default=b"", name="taken")
     """Of the end of a branch that lost the session to another branch: the end of that branch at that time."""
     model: str = ""
-    label: bytes = b""
-    """Of a response id's node: the label of the conversation."""
+    scope: bytes = msgspec.field(default=b"", name="label")
+    """Of a response id's node: the scope of the conversation."""
     differs_from_client: bool = msgspec.field(default=False, name="changed")
     """Of a response id's node: whether the provider's list differs from the client's."""
     was_compacted: bool = msgspec.field(default=False, name="folded")
@@ -132,7 +133,7 @@ def merge(own: PrefixNode | None, stored: PrefixNode) -> PrefixNode:
     return stored
 
 
-def find_deepest(lookup: NodeLookup[T], label: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
+def find_deepest(lookup: NodeLookup[T], scope: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
     """Returns the index (-1: none) and the value of the longest prefix of a list that `lookup` has.
 
     Of several messages with the same key, which are there in a chain of identity keys, it is the first.
@@ -140,7 +141,7 @@ def find_deepest(lookup: NodeLookup[T], label: bytes, chain: Sequence[bytes]) ->
     index = len(chain)
     for key in reversed(chain):
         index -= 1
-        value = lookup.get(label + key)
+        value = lookup.get(scope + key)
         if value is not None:
             while index and chain[index - 1] == key:
                 index -= 1
@@ -165,7 +166,7 @@ class RivalBranch(NamedTuple):
 
 
 def find_rival_branch(
-    nodes: Mapping[bytes, PrefixNode], label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode
+    nodes: Mapping[bytes, PrefixNode], scope: bytes, chain: Sequence[bytes], index: int, base: PrefixNode
 ) -> RivalBranch | None:
     """Returns the branch that has the session in place of this request's; None if there is none.
 
@@ -176,7 +177,7 @@ def find_rival_branch(
         has_rival = base.next == next_key(chain, index) and base.branch and base.branch not in chain[index + 1 :]
         return RivalBranch(key, base, chain[-1]) if has_rival else None
     for _ in range(_MAX_STEPS_BACK):
-        previous = nodes.get(label + node.base) if node.base else None
+        previous = nodes.get(scope + node.base) if node.base else None
         if previous is None or previous.session != base.session:
             break
         if previous.branch not in (b"", key):
@@ -185,26 +186,26 @@ def find_rival_branch(
     return None
 
 
-def is_branch_alive(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
+def is_branch_alive(nodes: Mapping[bytes, PrefixNode], scope: bytes, node: PrefixNode) -> bool:
     """Whether the branch recorded at a node was continued. An end that moved to another session counts as continued."""
-    return _has_successor(nodes.get(label + node.branch), node.session)
+    return _has_successor(nodes.get(scope + node.branch), node.session)
 
 
-def list_successors(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> Iterator[bytes]:
+def list_successors(nodes: Mapping[bytes, PrefixNode], scope: bytes, node: PrefixNode) -> Iterator[bytes]:
     """Yields the ends that took the session over from an end, in order, up to the first that is not in memory."""
     for _ in range(_MAX_STEPS_BACK):
         if not node.successor:
             return
         yield node.successor
-        successor = nodes.get(label + node.successor)
+        successor = nodes.get(scope + node.successor)
         if successor is None:
             return
         node = successor
 
 
-def has_live_successor(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
+def has_live_successor(nodes: Mapping[bytes, PrefixNode], scope: bytes, node: PrefixNode) -> bool:
     """Whether one of the ends that took the session over from an end was continued."""
-    return any(_has_successor(nodes.get(label + key), node.session) for key in list_successors(nodes, label, node))
+    return any(_has_successor(nodes.get(scope + key), node.session) for key in list_successors(nodes, scope, node))
 
 
 def _has_successor(end: PrefixNode | None, session: str) -> bool:
@@ -268,11 +269,13 @@ def first_node_id(session: str) -> str:
     return session.removeprefix("s-")
 
 
-def label_prefix(caller: Caller, client_metadata: ClientMetadata) -> bytes:
-    """Returns a short prefix for the names of a label's nodes; the chain keys after it are the tenant's own already."""
-    if not (client_metadata.session or client_metadata.agent or client_metadata.scope):
+def make_scope(caller: Caller, client_metadata: ClientMetadata) -> bytes:
+    """Returns the first bytes of the names of a label's nodes. The chain keys after them are a tenant's own already."""
+    if not (client_metadata.session or client_metadata.agent or client_metadata.partition):
         return b""
-    name = f"{client_metadata.label}\n{client_metadata.scope}" if client_metadata.scope else client_metadata.label
+    name = (
+        f"{client_metadata.label}\n{client_metadata.partition}" if client_metadata.partition else client_metadata.label
+    )
     return hashlib.sha256(caller.tenant.key + name.encode()).digest()[:8]
 
 
@@ -289,6 +292,6 @@ def session_id_from_node(node_id: str) -> str:
     return f"s-{node_id}"
 
 
-def session_id_from_content(label: bytes, content: bytes) -> str:
+def session_id_from_content(scope: bytes, content: bytes) -> str:
     """Returns a session id derived from content."""
-    return session_id_from_node(node_id(label + content))
+    return session_id_from_node(node_id(scope + content))

@@ -37,8 +37,8 @@ from accordion.sessions.prefix_nodes import (
     find_rival_branch,
     has_live_successor,
     is_branch_alive,
-    label_prefix,
     list_successors,
+    make_scope,
     next_key,
     node_id,
     provider_state_name,
@@ -59,7 +59,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
     session: Session
     row_name: str
     conversation: Conversation
-    label: bytes
+    scope: bytes
     base_node: PrefixNode | None = None
     base_index: int = -1
     is_recorded: bool = True
@@ -157,25 +157,25 @@ class Sessions:
         The store is read only if this worker has no node or may be out of date; when it is unavailable, the nodes in
         memory are used.
         """
-        label = label_prefix(caller, client_metadata)
+        scope = make_scope(caller, client_metadata)
         if conversation.previous is not None:
-            return await self._resolve_continuation(caller, client_metadata, label, conversation)
-        index, base = await self.prefix_index.find(label, conversation)
+            return await self._resolve_continuation(caller, client_metadata, scope, conversation)
+        index, base = await self.prefix_index.find(scope, conversation)
         if conversation.identity and (base is None or _is_continued_otherwise(base, conversation.identity, index)):
             # Nodes of earlier versions have the names of the chain.
             exact = replace(conversation, identity=())
-            exact_index, node = await self.prefix_index.find(label, exact)
+            exact_index, node = await self.prefix_index.find(scope, exact)
             if node is not None and exact_index > index:
-                match = self._match(caller, client_metadata, label, exact, exact_index, node, request_id)
-                self.record_end(label, match.session.id, conversation)
+                match = self._match(caller, client_metadata, scope, exact, exact_index, node, request_id)
+                self.record_end(scope, match.session.id, conversation)
                 return structs.replace(match, conversation=conversation)
-        return self._match(caller, client_metadata, label, conversation, index, base, request_id, new_session_id)
+        return self._match(caller, client_metadata, scope, conversation, index, base, request_id, new_session_id)
 
     def _match(
         self,
         caller: Caller,
         client_metadata: ClientMetadata,
-        label: bytes,
+        scope: bytes,
         conversation: Conversation,
         index: int,
         base: PrefixNode | None,
@@ -186,34 +186,34 @@ class Sessions:
         chain = conversation.identity_chain
         form = _RequestForm.of(conversation, index, base)
         if base is None:
-            name = label + (chain[-1] if chain else request_id.encode())
+            name = scope + (chain[-1] if chain else request_id.encode())
             own_id = node_id(name)
             session_id, forked_from = new_session_id or session_id_from_node(own_id), ""
             if chain:
                 self.prefix_index.write(name, own_id, form.build_node(session_id))
         elif chain[index] != chain[-1]:
-            session_id, forked_from = self._choose_session(label, chain, index, base, form)
+            session_id, forked_from = self._choose_session(scope, chain, index, base, form)
         else:
             # The same list again is a retry, unless the conversation has continued since. Then it is a new one with
             # the same beginning, or a user went back to this point.
             forked_from = base.session if base.next else ""
-            session_id = session_id_from_content(label, request_id.encode()) if base.next else base.session
+            session_id = session_id_from_content(scope, request_id.encode()) if base.next else base.session
             if forked_from:
-                self.prefix_index.add(label + chain[-1], form.build_node(session_id))
-        session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, label)
+                self.prefix_index.add(scope + chain[-1], form.build_node(session_id))
+        session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, scope)
         if base is not None and not form.is_exact:
             base = structs.replace(
                 base, reported=0, counted=0, overhead_key=b"", compaction_id="", covered_count=0, model="", cached=None
             )
         return SessionMatch(
-            session, row, conversation, label, base, form.base_index, True, form.is_exact, form.is_reworded
+            session, row, conversation, scope, base, form.base_index, True, form.is_exact, form.is_reworded
         )
 
-    def record_end(self, label: bytes, session_id: str, conversation: Conversation) -> None:
+    def record_end(self, scope: bytes, session_id: str, conversation: Conversation) -> None:
         """Records a node at the end of a list, so that later requests that contain the list belong to the session."""
         if conversation.chain:
             node = _RequestForm.of(conversation, -1, None).build_node(session_id)
-            self.prefix_index.add(label + conversation.identity_chain[-1], node)
+            self.prefix_index.add(scope + conversation.identity_chain[-1], node)
 
     def match_without_recording(
         self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation
@@ -222,13 +222,13 @@ class Sessions:
 
         It has the session of its history, if that is in memory. Nothing is recorded.
         """
-        label = label_prefix(caller, client_metadata)
-        index, base = find_deepest(self.prefix_index.nodes, label, conversation.identity_chain)
+        scope = make_scope(caller, client_metadata)
+        index, base = find_deepest(self.prefix_index.nodes, scope, conversation.identity_chain)
         session = self.find_in_memory(base.session) if base is not None else None
         session = session or Session(
             id="", tenant=caller.tenant.name, created=self.clock.now(), label=client_metadata.label
         )
-        return SessionMatch(session, "", conversation, label, base, index, is_recorded=conversation.previous is None)
+        return SessionMatch(session, "", conversation, scope, base, index, is_recorded=conversation.previous is None)
 
     def replace_list(self, session_match: SessionMatch, conversation: Conversation) -> SessionMatch:
         """Returns the match with another form of the request's list, and records its node in the same session.
@@ -238,7 +238,7 @@ class Sessions:
         """
         chain, at = conversation.chain, session_match.base_index
         if session_match.row_name:
-            self.record_end(session_match.label, session_match.session.id, conversation)
+            self.record_end(session_match.scope, session_match.session.id, conversation)
         if 0 <= at < len(chain) and chain[at] == session_match.conversation.chain[at]:
             return replace(session_match, conversation=conversation)
         return replace(session_match, conversation=conversation, base_node=None, base_index=-1)
@@ -265,7 +265,7 @@ class Sessions:
             self._sessions[session.id] = session, entry[1]
         if (reported_tokens or cached is not None) and session_match.conversation.chain:
             conversation = session_match.conversation
-            name = session_match.label + conversation.identity_chain[-1]
+            name = session_match.scope + conversation.identity_chain[-1]
             if (node := self.prefix_index.nodes.get(name)) is not None:
                 updated = structs.replace(
                     node,
@@ -298,7 +298,7 @@ class Sessions:
     def build_end_writes(self, session_match: SessionMatch) -> list[Put]:
         """Returns the writes of the node at the end of a request's list, which `resolve` recorded."""
         chain = session_match.conversation.identity_chain
-        return self.prefix_index.build_writes(session_match.label + chain[-1]) if chain else []
+        return self.prefix_index.build_writes(session_match.scope + chain[-1]) if chain else []
 
     async def find_state(self, caller: Caller, state_id: str) -> PrefixNode | None:
         """Returns the node of a response's or a conversation's id; None if it is not recorded."""
@@ -311,7 +311,7 @@ class Sessions:
         return entry[0] if entry else None
 
     async def _resolve_continuation(
-        self, caller: Caller, client_metadata: ClientMetadata, label: bytes, conversation: Conversation
+        self, caller: Caller, client_metadata: ClientMetadata, scope: bytes, conversation: Conversation
     ) -> SessionMatch:
         """Matches a request that continues state kept by the provider."""
         name = provider_state_name(caller, conversation.previous or "")
@@ -321,56 +321,56 @@ class Sessions:
         chain = accumulate((message.key for message in conversation.messages), extend_chain, initial=start)
         conversation = replace(conversation, chain=tuple(chain)[1:], identity=())
         session, row = self._get_or_create(
-            caller, client_metadata, state.session if state else session_id_from_content(label, start), "", label
+            caller, client_metadata, state.session if state else session_id_from_content(scope, start), "", scope
         )
         if conversation.chain:
-            self.prefix_index.add(label + conversation.chain[-1], PrefixNode(session.id))
-        return SessionMatch(session, row, conversation, label, state, -1, is_recorded=state is not None)
+            self.prefix_index.add(scope + conversation.chain[-1], PrefixNode(session.id))
+        return SessionMatch(session, row, conversation, scope, state, -1, is_recorded=state is not None)
 
     def _choose_session(
-        self, label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode, form: _RequestForm
+        self, scope: bytes, chain: Sequence[bytes], index: int, base: PrefixNode, form: _RequestForm
     ) -> tuple[str, str]:
         """Returns the session of a request that continues from `base`, and the session of which it is a fork."""
         nodes = self.prefix_index.nodes
-        rival = find_rival_branch(nodes, label, chain, index, base)
+        rival = find_rival_branch(nodes, scope, chain, index, base)
         # Workers that do not know each other's nodes skip some: a branch whose end is in this list is no rival.
         is_same_branch = rival is not None and rival.node.branch in chain
         following = next_key(chain, index)
-        is_fork = base.next not in (b"", following) or has_live_successor(nodes, label, base)
-        is_fork = is_fork or (rival is not None and not is_same_branch and is_branch_alive(nodes, label, rival.node))
-        session_id = session_id_from_content(label, chain[-1]) if is_fork else base.session
+        is_fork = base.next not in (b"", following) or has_live_successor(nodes, scope, base)
+        is_fork = is_fork or (rival is not None and not is_same_branch and is_branch_alive(nodes, scope, rival.node))
+        session_id = session_id_from_content(scope, chain[-1]) if is_fork else base.session
         if is_fork and base.next:
-            self.prefix_index.add(label + chain[-1], form.build_node(session_id))
+            self.prefix_index.add(scope + chain[-1], form.build_node(session_id))
             return session_id, base.session
         # An end that lost the session moves to the fork with its branch, so that this branch is now like any other.
         origin = b"" if is_fork else base.base
         changes = {"next": following, "branch": chain[-1], "base": origin, "successor": b""}
-        self.prefix_index.add(label + chain[index], structs.replace(base, session=session_id, **changes))
-        self.prefix_index.add(label + chain[-1], form.build_node(session_id, base=chain[index]))
+        self.prefix_index.add(scope + chain[index], structs.replace(base, session=session_id, **changes))
+        self.prefix_index.add(scope + chain[-1], form.build_node(session_id, base=chain[index]))
         if is_fork:
             return session_id, base.session
         # Each end that had the session in the meantime has lost it, so that it is a fork if it continues.
-        for end in tuple(list_successors(nodes, label, base)):
-            self._transfer_session(label, end, chain[index])
+        for end in tuple(list_successors(nodes, scope, base)):
+            self._transfer_session(scope, end, chain[index])
         if rival is not None:
             node = rival.node
             if not is_same_branch:
-                self._transfer_session(label, node.branch, chain[-1] if node is base else chain[index])
+                self._transfer_session(scope, node.branch, chain[-1] if node is base else chain[index])
             if node is not base and rival.key in chain:
                 # The rival branch was never continued, such as a side request: this branch gets the session back.
                 response_key = next_key(chain, chain.index(rival.key))
                 node = structs.replace(node, next=response_key, branch=rival.own_branch)
-                self.prefix_index.add(label + rival.key, node)
+                self.prefix_index.add(scope + rival.key, node)
         return session_id, ""
 
-    def _transfer_session(self, label: bytes, old_end: bytes, new_end: bytes) -> None:
+    def _transfer_session(self, scope: bytes, old_end: bytes, new_end: bytes) -> None:
         """Records that the branch ending at `old_end` lost the session to the branch ending at `new_end`."""
-        node = self.prefix_index.nodes.get(label + old_end) if old_end else None
+        node = self.prefix_index.nodes.get(scope + old_end) if old_end else None
         if node is not None:
-            self.prefix_index.add(label + old_end, structs.replace(node, successor=new_end))
+            self.prefix_index.add(scope + old_end, structs.replace(node, successor=new_end))
 
     def _get_or_create(
-        self, caller: Caller, client_metadata: ClientMetadata, session_id: str, forked_from: str, label: bytes
+        self, caller: Caller, client_metadata: ClientMetadata, session_id: str, forked_from: str, scope: bytes
     ) -> tuple[Session, str]:
         sessions = self._sessions
         entry = sessions.get(session_id)
@@ -380,7 +380,7 @@ class Sessions:
         now, tenant = self.clock.now(), caller.tenant.name
         session = Session(
             session_id, tenant, now, client_metadata.session, client_metadata.client, client_metadata.agent,
-            forked_from, scope=label,
+            forked_from, scope=scope,
         )  # fmt: skip
         self.outbox.put(Key(TENANTS, tenant), bytes, self.retention)
         # Each time a session enters a worker's memory it gets a row of its own in the store; readers add the rows up.

@@ -17,10 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.artifacts import ArchivedRange
+from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Message, Text
 from accordion.model.errors import SummaryFailed
 from accordion.model.hidden_fields import StructWithHiddenFields
-from accordion.model.plan import PlanKind
 from accordion.model.ports import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse, Tasks
 from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import Evidence, gather_evidence
@@ -93,7 +93,7 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
         }
     )
 
-    kind: PlanKind
+    kind: CompactionKind
     sources: tuple[SourceMessage, ...]
     remaining_messages: tuple[Message, ...]
     budget: int
@@ -419,7 +419,7 @@ def _visible_messages(task: SummaryTask, narrative: str) -> tuple[Message, ...]:
     return (*task.remaining_messages, Message(key, "user", (Text(narrative),), b""))
 
 
-def _collect_findings(checked_summary: CheckedSummary, kind: PlanKind) -> tuple[tuple[int, str], ...]:
+def _collect_findings(checked_summary: CheckedSummary, kind: CompactionKind) -> tuple[tuple[int, str], ...]:
     if kind != "generation":
         return ()
     lines = (line for line in checked_summary.lines if line.section.path == "artifacts")
@@ -464,7 +464,7 @@ def _describe_message_kinds(sources: Sequence[SourceMessage]) -> str:
     )
 
 
-def render_label(kind: PlanKind, first: int, last: int) -> str:
+def render_label(kind: CompactionKind, first: int, last: int) -> str:
     """Returns the label above a summary of the client's messages `first` to `last`, counted from 0.
 
     It must not read like a request or like an end, since the model continues with the messages below. The same messages

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from accordion.model.plan import PlanKind
+from accordion.model.budget import CompactionKind
 from accordion.summaries.evidence import Evidence
 from accordion.summaries.instructions import states_instruction
 from accordion.summaries.schema import SummaryDocument, SummaryLine, build_lines, render_lines
@@ -74,7 +74,7 @@ class CheckedSummary(msgspec.Struct, frozen=True):
 
 def check(
     document: SummaryDocument,
-    kind: PlanKind,
+    kind: CompactionKind,
     evidence: Evidence,
     *,
     limit: int,
@@ -196,7 +196,7 @@ def _fit_lines(
 
 
 def _find_problem(
-    lines: list[SummaryLine], kind: PlanKind, evidence: Evidence, line_count: int, rejected_count: int
+    lines: list[SummaryLine], kind: CompactionKind, evidence: Evidence, line_count: int, rejected_count: int
 ) -> str:
     if not line_count:
         return "the summary is empty"

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from accordion.model.boundaries import find_indivisible_groups
+from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
-from accordion.model.plan import PlanKind
 from accordion.summaries.extractive import SourceMessage
 
 HEADING_TOKENS: Final = 16
@@ -34,7 +34,7 @@ class Prompts(msgspec.Struct, frozen=True):
     rules: str
     repair: str
 
-    def instructions_for(self, kind: PlanKind, more: str = "") -> str:
+    def instructions_for(self, kind: CompactionKind, more: str = "") -> str:
         """Returns the instructions for a kind of summary: constant ones, and `more` of the client's."""
         text = f"{self.conversation if kind == 'conversation' else self.generation}\n{self.rules}"
         return (

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from accordion.model.plan import PlanKind
+from accordion.model.budget import CompactionKind
 
 MAX_ANSWER_LENGTH: Final = 400_000
 """Characters. A longer answer is not parsed."""
@@ -182,12 +182,12 @@ class SummaryLine(msgspec.Struct, frozen=True):
         return f"{self.section.label}{by}: {self.text} {format_citations(self.sources)}"
 
 
-def sections_for(kind: PlanKind) -> tuple[SummarySection, ...]:
+def sections_for(kind: CompactionKind) -> tuple[SummarySection, ...]:
     """Returns the sections of a kind of summary, in order."""
     return CONVERSATION_SECTIONS if kind == "conversation" else GENERATION_SECTIONS
 
 
-def decode_answer(answer: str, kind: PlanKind) -> SummaryDocument:
+def decode_answer(answer: str, kind: CompactionKind) -> SummaryDocument:
     """Decodes a model's answer: a JSON object of the kind's schema, maybe in code fences or between other text.
 
     Raises ValueError with a message for the model.
@@ -208,7 +208,7 @@ def decode_answer(answer: str, kind: PlanKind) -> SummaryDocument:
     raise ValueError(problem)
 
 
-def build_lines(document: SummaryDocument, kind: PlanKind) -> list[SummaryLine]:
+def build_lines(document: SummaryDocument, kind: CompactionKind) -> list[SummaryLine]:
     """Turns the entries into lines, in order, each with its text on one line and sorted sources."""
     lines: list[SummaryLine] = []
     for section in sections_for(kind):

@@ -18,12 +18,12 @@ from typing import Any
 
 from accordion.protocols.anthropic_messages import message_json
 from accordion.protocols.context_edits import (
-    TOKEN_PREFIX,
+    SEAL_PREFIX,
     CompactionBlock,
     ContextEditProtocol,
     ContextEdits,
     ContextReport,
-    OpenToken,
+    OpenBlock,
     ReportWriter,
     RequestedSummary,
     ThinkingClearing,
@@ -76,7 +76,7 @@ class MessagesContextEdits(ContextEditProtocol):
         return {name: value for name, value in fields.items() if name not in ("context_management", "compaction")}
 
     def open_blocks(
-        self, entries: Sequence[bytes], open_token: OpenToken, *, reads_foreign: bool
+        self, entries: Sequence[bytes], open_block: OpenBlock, *, reads_foreign: bool
     ) -> tuple[list[bytes], tuple[str, ...]] | None:
         """Puts a block's list in place of all before it. Messages that the client repeats behind it come once.
 
@@ -91,8 +91,8 @@ class MessagesContextEdits(ContextEditProtocol):
                 block = as_mapping(from_json(blocks[at]))
                 if block.get("type") != "compaction":
                     continue
-                token = as_string(block.get("encrypted_content"))
-                opened = open_token(token) if token.startswith(TOKEN_PREFIX) else None
+                sealed = as_string(block.get("encrypted_content"))
+                opened = open_block(sealed) if sealed.startswith(SEAL_PREFIX) else None
                 if opened is not None:
                     rest = _rest_behind(entries, index, blocks[at + 1 :])
                     return _join(_without_repeated(opened.entries, rest), rest), opened.artifacts
@@ -111,7 +111,7 @@ class MessagesContextEdits(ContextEditProtocol):
         """Writes a message with the stop reason `compaction`."""
         block = report.block or CompactionBlock("", "")
         message: dict[str, Any] = {
-            "id": response_id("msg", block.token), "type": "message", "role": "assistant", "model": model,
+            "id": response_id("msg", block.sealed), "type": "message", "role": "assistant", "model": model,
             "content": [], "stop_reason": None, "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }  # fmt: skip
@@ -227,7 +227,7 @@ def _is_user(entry: bytes) -> bool:
 
 
 def _block(block: CompactionBlock) -> dict[str, Any]:
-    return {"type": "compaction", "content": block.text, "encrypted_content": block.token}
+    return {"type": "compaction", "content": block.text, "encrypted_content": block.sealed}
 
 
 def _block_events(block: CompactionBlock) -> tuple[bytes, bytes, bytes]:

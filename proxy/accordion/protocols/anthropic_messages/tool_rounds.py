@@ -305,14 +305,14 @@ class MessagesToolStream(ToolLoopResponse):
 
     def feed(self, block: bytes) -> bytes:
         """Takes events, or pieces of large ones; returns those that pass."""
-        self.observable_output = None
+        self.non_text_events = None
         if (
             self._unchanged_block is not None
             and self._is_at_event_end
             and self._unchanged_block.can_skip_reading(block)
         ):
             if self._unchanged_block.is_text_only:
-                self.observable_output = b""
+                self.non_text_events = b""
             return block
         events = self._events.feed(block)
         self._is_at_event_end = not (self._events.pending or self._events.is_mid_event)
@@ -384,7 +384,7 @@ class MessagesToolStream(ToolLoopResponse):
             if self._waiting_block is not None and position < len(block):
                 self._queue = block[position:]
                 break
-        self.observable_output = b"".join(observable)
+        self.non_text_events = b"".join(observable)
         return b"".join(out)
 
     def _take_event(self, piece: bytes) -> bytes:

@@ -531,14 +531,14 @@ class ChunkToolLoop(ToolLoopResponse):
     def feed(self, block: bytes) -> bytes:
         """Takes events in blocks of any size."""
         out, taken_end = self._run.take(block)
-        self.observable_output = observable = b"" if taken_end and self._run.is_text_only else out
+        self.non_text_events = observable = b"" if taken_end and self._run.is_text_only else out
         if taken_end == len(block):
             return out
         remaining_output, remaining_observable = self._take_events(self._events.feed(block[taken_end:]))
         if self._events.pending or self._events.is_mid_event:
             self._run.end()
         pending = self._take_pending()
-        self.observable_output = pending + observable + remaining_observable
+        self.non_text_events = pending + observable + remaining_observable
         return pending + out + remaining_output
 
     @property

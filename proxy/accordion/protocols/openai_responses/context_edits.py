@@ -20,14 +20,14 @@ from typing import Any
 
 from accordion.model.errors import BadRequest
 from accordion.protocols.context_edits import (
-    TOKEN_BYTES,
-    TOKEN_PREFIX,
+    SEAL_BYTES,
+    SEAL_PREFIX,
     CompactionBlock,
     ContextEdits,
     ContextReport,
     ListCompactionProtocol,
+    OpenBlock,
     OpenedBlock,
-    OpenToken,
     ReportWriter,
     RequestedSummary,
     block_id,
@@ -73,7 +73,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         return others if len(remaining) == len(items) else {**others, "input": list_of(remaining)}
 
     def open_blocks(
-        self, entries: Sequence[bytes], open_token: OpenToken, *, reads_foreign: bool
+        self, entries: Sequence[bytes], open_block: OpenBlock, *, reads_foreign: bool
     ) -> tuple[list[bytes], tuple[str, ...]] | None:
         """Puts an item's list in place of it and of all that it stands for.
 
@@ -81,7 +81,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         item of another origin is opaque, and stays. Raises BadRequest for one that no provider of this request knows.
         """
         for index in range(len(entries) - 1, -1, -1):
-            opened = self._open(entries[index], open_token)
+            opened = self._open(entries[index], open_block)
             if opened is not None:
                 own = Counter(map(_message_key, opened.entries))
                 before = [each for each in entries[:index] if _survives(each, own)]
@@ -102,7 +102,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         """Writes a complete response whose only output is the item."""
         block = report.block or CompactionBlock("", "")
         response: dict[str, Any] = {
-            "id": response_id("resp", block.token), "object": "response", "created_at": created_at,
+            "id": response_id("resp", block.sealed), "object": "response", "created_at": created_at,
             "status": "in_progress", "error": None, "incomplete_details": None, "instructions": None,
             "metadata": {}, "model": model, "output": [], "parallel_tool_calls": True, "temperature": None,
             "tool_choice": "auto", "tools": [], "top_p": None, "usage": None,
@@ -128,7 +128,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         messages = [_output_message(each) for each in entries if _role_of(each) in _SURVIVING_ROLES]
         return object_of(
             {
-                "id": to_json(response_id("resp", block.token)),
+                "id": to_json(response_id("resp", block.sealed)),
                 "object": b'"response.compaction"',
                 "created_at": b"%d" % created_at,
                 "output": list_of([*messages, to_json(_item(block))]),
@@ -136,13 +136,13 @@ class ResponsesContextEdits(ListCompactionProtocol):
             }
         )
 
-    def _open(self, entry: bytes, open_token: OpenToken) -> OpenedBlock | None:
-        if TOKEN_BYTES not in entry:
+    def _open(self, entry: bytes, open_block: OpenBlock) -> OpenedBlock | None:
+        if SEAL_BYTES not in entry:
             return None
         item = as_mapping(from_json(entry))
-        token = as_string(item.get("encrypted_content"))
-        is_ours = item.get("type") == "compaction" and token.startswith(TOKEN_PREFIX)
-        return open_token(token) if is_ours else None
+        sealed = as_string(item.get("encrypted_content"))
+        is_ours = item.get("type") == "compaction" and sealed.startswith(SEAL_PREFIX)
+        return open_block(sealed) if is_ours else None
 
 
 def _survives(entry: bytes, own: Counter[str]) -> bool:
@@ -187,7 +187,7 @@ def _output_message(entry: bytes) -> bytes:
 
 
 def _item(block: CompactionBlock) -> dict[str, Any]:
-    return {"id": block_id(block.token), "type": "compaction", "encrypted_content": block.token}
+    return {"id": block_id(block.sealed), "type": "compaction", "encrypted_content": block.sealed}
 
 
 def _usage(block: CompactionBlock) -> dict[str, Any]:

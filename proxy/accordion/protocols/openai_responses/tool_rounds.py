@@ -290,7 +290,7 @@ class ResponsesToolStream(ToolLoopResponse):
     def feed(self, block: bytes) -> bytes:
         """Takes whole events; returns those that pass, in the same bytes where nothing changes."""
         is_text = self._is_unchanged and not block.startswith(ARGUMENTS_START) and has_no_content(block)
-        self.observable_output = b"" if is_text and b"error" not in block else None
+        self.non_text_events = b"" if is_text and b"error" not in block else None
         if is_text:
             return block
         return self._feed(block) if is_single_event(block) else b"".join(map(self._feed, split_events(block)))

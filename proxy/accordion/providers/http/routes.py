@@ -247,7 +247,7 @@ def for_protocol(route: Route, protocol_name: str) -> Route:
 
 def _names_provider(route: Route, family: Family) -> bool:
     """Whether LiteLLM reaches the model at the provider that has the family's name."""
-    return route.family == "litellm" and (route.model or "").startswith(f"{family}/")
+    return route.is_translated and (route.model or "").startswith(f"{family}/")
 
 
 def url(route: Route, path_and_query: str) -> str:
@@ -262,7 +262,7 @@ def url(route: Route, path_and_query: str) -> str:
     """
     if not is_provider_path(path_and_query):
         raise NotFound("There is no such path; the paths of providers begin with /v1.")
-    if route.family == "litellm":
+    if route.is_translated:
         raise NotFound(
             f"Model `{route.name}` is reached by translation, which serves chat completions, responses and messages."
         )

@@ -167,7 +167,7 @@ class ModelSummarizer:
 
     async def _send(self, target: _SummaryRoute, prompt: TextPrompt) -> _ParsedResponse:
         protocol, body = target.protocol, target.protocol.write_prompt(prompt)
-        if target.route.family == "litellm":
+        if target.route.is_translated:
             upstream_response = await self._translator.send(protocol.name, body, target.route, target.credential)
         else:
             cloud_target = target.cloud_target
@@ -214,7 +214,7 @@ class ModelSummarizer:
         """Returns the protocol in which a configured model is asked, and the route for it: the client's, or, where that
         cannot be translated, one that the model's provider speaks."""
         route = self._router.for_protocol(model_route, protocol.name)
-        if route.family != "litellm" or protocol.is_translatable:
+        if not route.is_translated or protocol.is_translatable:
             return protocol, route
         others = [each for each in self._protocols.values() if each.is_translatable]
         own = next((each for each in others if each.family == model_route.family), others[0])
@@ -264,7 +264,7 @@ def _is_same_provider(first: Route, second: Route) -> bool:
 
 def _with_model(route: Route, model: str) -> Route:
     """Returns the route to another model of the same provider; for LiteLLM, the part before the slash stays."""
-    provider = _provider(route) if route.family == "litellm" else ""
+    provider = _provider(route) if route.is_translated else ""
     bare_name = model.removeprefix(f"{provider}/")
     return replace(route, model=f"{provider}/{bare_name}" if provider else model)
 

@@ -1,7 +1,7 @@
-"""The tokens of our compaction blocks: a list of entries and its artifacts, compressed and sealed for one tenant.
+"""The sealed content of our compaction blocks: a list of entries and its artifacts, compressed, for one tenant.
 
-The client keeps the token. Nothing of it is stored here, so that a block outlives a store, and works with any model and
-provider of the same protocol. Another tenant's token, or a changed one, does not open.
+The client keeps it. Nothing of it is stored here, so that a block outlives a store, and works with any model and
+provider of the same protocol. Another tenant's block, or a changed one, does not open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from accordion.archive.sealing import SEALED
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.protocols.context_edits import TOKEN_PREFIX, OpenedBlock
+from accordion.protocols.context_edits import SEAL_PREFIX, OpenedBlock
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _MAX_BYTES = 64 * 2**20
@@ -23,17 +23,17 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(OpenedBlock)
 
 
-def seal_token(sealer: Sealer, protocol: str, tenant: TenantScope, content: OpenedBlock) -> str:
-    """Returns the token of a block's content."""
+def seal_block(sealer: Sealer, protocol: str, tenant: TenantScope, content: OpenedBlock) -> str:
+    """Returns a block's content in sealed form."""
     packed = compress(_ENCODER.encode(content), level=_LEVEL)
     sealed = sealer.seal(tenant, _name(protocol), packed)
-    return TOKEN_PREFIX + urlsafe_b64encode(sealed).decode()
+    return SEAL_PREFIX + urlsafe_b64encode(sealed).decode()
 
 
-def open_token(sealer: Sealer, protocol: str, tenant: TenantScope, token: str) -> OpenedBlock | None:
-    """Returns the content of a tenant's token; None if it is another tenant's, another protocol's, or damaged."""
+def open_block(sealer: Sealer, protocol: str, tenant: TenantScope, block: str) -> OpenedBlock | None:
+    """Returns the content of a sealed block; None if it is another tenant's, another protocol's, or damaged."""
     try:
-        sealed = urlsafe_b64decode(token.removeprefix(TOKEN_PREFIX))
+        sealed = urlsafe_b64decode(block.removeprefix(SEAL_PREFIX))
         if sealed[:1] != SEALED:
             return None
         packed = sealer.open(tenant, _name(protocol), sealed)
