@@ -1,6 +1,7 @@
 import os
 import pickle
 import threading
+from importlib import import_module
 
 import msgspec
 import pytest
@@ -75,7 +76,8 @@ def test_an_unexpected_error_keeps_the_settings_and_shows_no_value(path, monkeyp
     def fails(*_: object) -> None:
         raise OverflowError("sk-secret")
 
-    monkeypatch.setattr("accordion.config.load.parse", fails)
+    # By its name alone, `accordion.config.load` is the function that the package exports.
+    monkeypatch.setattr(import_module("accordion.config.load"), "parse", fails)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "OverflowError" in reloaded.problem.message
