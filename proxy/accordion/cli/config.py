@@ -42,7 +42,7 @@ def config_error(error: ConfigError) -> typer.Exit:
     return typer.Exit(2)
 
 
-def read_template() -> bytes:
+def _read_template() -> bytes:
     """Returns the repository's config.yaml: the wheel's copy, or the file itself in an editable installation."""
     from importlib.resources import files  # noqa: PLC0415  # not needed by the other commands
 
@@ -59,5 +59,5 @@ def write_template(path: Path, *, overwrite: bool) -> Path:
     """
     file = path / _TEMPLATE if path.is_dir() else path
     with file.open("wb" if overwrite else "xb") as output:
-        output.write(read_template())
+        output.write(_read_template())
     return file

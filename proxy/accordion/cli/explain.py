@@ -155,7 +155,7 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
         else _describe_changes(inbound, result, pipeline),
         content=_describe_content(request),
         size=_describe_size(request, pipeline),
-        agent=await describe_agent(request, dict(inbound.fields), pipeline),
+        agent=await _describe_agent(request, dict(inbound.fields), pipeline),
         compaction=await report_compaction(request, result, pipeline, caller, full),
     )
 
@@ -349,7 +349,7 @@ class AgentDescription:
         return bool(self.delegated or self.delegation or self.agent or self.candidates)
 
 
-async def describe_agent(
+async def _describe_agent(
     request: MeasuredRequest | PassthroughRequest, fields: dict[bytes, bytes], pipeline: OfflinePipeline
 ) -> AgentDescription | None:
     """Describes the agent of a measured request; None if the body was not parsed."""

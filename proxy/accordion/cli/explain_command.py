@@ -150,7 +150,7 @@ def _make_table(explanation: Explanation, file: str, options: ExplainOptions) ->
     table.add_row("endpoint", f"POST {explanation.path}{path_note}")
     sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("caller", _caller_rows(explanation))]
     if explanation.agent is not None and explanation.agent.is_informative:
-        sections.append(("agents", agent_rows(explanation.agent, full=options.full)))
+        sections.append(("agents", _agent_rows(explanation.agent, full=options.full)))
     if explanation.content is not None and explanation.size is not None:
         sections += [("content", _content_rows(explanation.content)), ("size", _size_rows(explanation.size))]
     else:
@@ -271,7 +271,7 @@ def guess_path(body: bytes, fields: Mapping[bytes, bytes]) -> str:
     return CHAT
 
 
-def agent_rows(agent: AgentDescription, *, full: bool) -> Iterator[tuple[str, str | Text]]:
+def _agent_rows(agent: AgentDescription, *, full: bool) -> Iterator[tuple[str, str | Text]]:
     """Yields the rows of the section about the agent: name and value."""
     if not agent.delegation:
         yield (

@@ -28,7 +28,7 @@ from accordion.pipeline.costs import cache_rules
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
 
-HEADERS = ((b"content-type", b"application/json"),)
+_HEADERS = ((b"content-type", b"application/json"),)
 _UNMEASURED, UNREAD = Utilization(0), Decision("pass", "not read")
 _EMPTY_UTILIZATION = Utilization(0)
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
@@ -73,8 +73,8 @@ async def replay(
     With `learn`, the calibration learns from a request's reported usage before the next one, as in a running proxy.
     """
     caller, previous, previous_tokens, turn = pipeline.caller, None, 0, 0
-    preamble_tokens = await estimate_preamble(recorded, pipeline, model)
-    headers = (*HEADERS, *recorded.headers)
+    preamble_tokens = await _estimate_preamble(recorded, pipeline, model)
+    headers = (*_HEADERS, *recorded.headers)
     for number, request in enumerate(recorded.requests(model, preamble_tokens), 1):
         inbound = Inbound("POST", recorded.path, "", headers, request.body, f"replay-{number}")
         received = await pipeline.forward.reader.read(inbound, caller)
@@ -91,7 +91,7 @@ async def replay(
             utilization=measured.utilization if measured else _UNMEASURED,
             counted=measured.uncorrected_tokens if measured else 0,
             new=(measured.utilization.tokens if measured else 0) - previous_tokens,
-            unchanged=unchanged_share(pipeline.token_meter, measured, previous) if measured else 0.0,
+            unchanged=_unchanged_share(pipeline.token_meter, measured, previous) if measured else 0.0,
             decision=measured.decision if measured else UNREAD,
             session=measured.session_match.session.id if measured else "",
             window=measured.window if measured else None,
@@ -100,10 +100,10 @@ async def replay(
         )
         previous, previous_tokens = conversation, measured.utilization.tokens if measured else 0
         if learn and measured is not None:
-            learn_usage(pipeline, measured, request)
+            _learn_usage(pipeline, measured, request)
 
 
-async def estimate_preamble(recorded: PastConversation, pipeline: OfflinePipeline, model: str | None) -> int:
+async def _estimate_preamble(recorded: PastConversation, pipeline: OfflinePipeline, model: str | None) -> int:
     """Estimates the tokens of the system prompt and the tools; 0 if they are on record, or nothing was reported.
 
     They are what the first report has beyond our own count of the messages.
@@ -113,7 +113,7 @@ async def estimate_preamble(recorded: PastConversation, pipeline: OfflinePipelin
     request = next((request for request in recorded.requests(model) if request.usage is not None), None)
     if request is None or request.usage is None:
         return 0
-    headers = (*HEADERS, *recorded.headers, (b"x-accordion-session", b"replay-preamble"))
+    headers = (*_HEADERS, *recorded.headers, (b"x-accordion-session", b"replay-preamble"))
     inbound = Inbound("POST", recorded.path, "", headers, request.body, "replay-preamble")
     measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
     counted = 0 if isinstance(measured, PassthroughRequest) else measured.uncorrected_tokens
@@ -173,7 +173,7 @@ def _reported_input(request: AgentRequest) -> int:
     return request.usage.input if request.usage else 0
 
 
-def unchanged_share(token_meter: TokenMeter, request: MeasuredRequest, previous: Conversation | None) -> float:
+def _unchanged_share(token_meter: TokenMeter, request: MeasuredRequest, previous: Conversation | None) -> float:
     """Returns the share of an unmodified request that repeats the beginning of the previous one."""
     conversation = request.conversation
     if previous is None or not request.uncorrected_tokens or previous.overhead_key != conversation.overhead_key:
@@ -188,7 +188,7 @@ def unchanged_share(token_meter: TokenMeter, request: MeasuredRequest, previous:
     )
 
 
-def learn_usage(pipeline: OfflinePipeline, measured: MeasuredRequest, request: AgentRequest) -> None:
+def _learn_usage(pipeline: OfflinePipeline, measured: MeasuredRequest, request: AgentRequest) -> None:
     """Does what pipeline/record.py does at the end of a response, with a response that has the recorded usage."""
     if request.usage is None:
         return
@@ -326,8 +326,8 @@ async def replay_with_compaction(
     previous_body: _ForwardedBody | None = None
     previous_conversation: Conversation | None = None
     has_offered_tool = False
-    headers = (*HEADERS, *recorded.headers, (b"x-accordion-session", _label(recorded)))
-    preamble_tokens = await estimate_preamble(recorded, pipeline, model)
+    headers = (*_HEADERS, *recorded.headers, (b"x-accordion-session", _label(recorded)))
+    preamble_tokens = await _estimate_preamble(recorded, pipeline, model)
     for number, request in enumerate(recorded.requests(model, preamble_tokens), 1):
         inbound = Inbound("POST", recorded.path, "", headers, request.body, f"replay-{number}")
         measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
@@ -376,7 +376,7 @@ async def replay_with_compaction(
         )
         if not recorded.has_preamble and prepared.rewritten_body is None:
             # The report is of what was sent, as long as that is the client's own list.
-            learn_usage(pipeline, measured, request)
+            _learn_usage(pipeline, measured, request)
 
 
 def _continues(conversation: Conversation, previous: Conversation) -> bool:
@@ -391,7 +391,7 @@ async def _original_size(
     """Returns the size of the whole list without any compaction."""
     composer = pipeline.forward.reader.measurer.composer
     composed = await composer.compose(request, without_compaction(request.conversation))
-    repeated_share = unchanged_share(pipeline.token_meter, composed, previous)
+    repeated_share = _unchanged_share(pipeline.token_meter, composed, previous)
     return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))
 
 

@@ -22,7 +22,7 @@ from accordion.cli.replay import Accuracy, CompactedRequest, ReplayMeasurement, 
 from accordion.model.budget import TokenLimits, Window
 from accordion.model.records import CompactionOutcome
 
-ROWS = 20
+_ROWS = 20
 """The approximate number of requests in a condensed table."""
 
 _LIMIT = re.compile(r"the (?:conversation |generation |)(trigger|hard limit) of [\d,]+ tokens")
@@ -70,7 +70,7 @@ class MeasuredConversation(ReplayedConversation[ReplayMeasurement]):
 def render_conversation(replay: MeasuredConversation, console: Console, *, every: bool) -> RenderableType:
     """Renders a conversation: heading, table, plot, summary line."""
     rows = replay.parsed_rows
-    sections = [*render_heading(replay), "", _table(replay.rows, every=every)]
+    sections = [*_render_heading(replay), "", _table(replay.rows, every=every)]
     if rows and (limits := rows[-1].limits):
         ratios = [row.utilization.ratio for row in rows]
         turns = [index for index, row in enumerate(rows) if row.starts_turn]
@@ -83,10 +83,10 @@ def render_conversation(replay: MeasuredConversation, console: Console, *, every
 def without_requests(replay: ReplayedConversation[Any]) -> RenderableType:
     """Renders a conversation without requests."""
     note = "It holds no request: a request is the list of messages before an assistant message."
-    return Padding(Group(*render_heading(replay), "", note), (1, 1))
+    return Padding(Group(*_render_heading(replay), "", note), (1, 1))
 
 
-def render_heading(replay: ReplayedConversation[R]) -> list[RenderableType]:
+def _render_heading(replay: ReplayedConversation[R]) -> list[RenderableType]:
     """Renders the heading of a conversation: its name, its place if that is different, and its last window."""
     name, source, rows = replay.name, f"{replay.file}:{replay.line}", replay.parsed_rows
     sections: list[RenderableType] = [
@@ -199,10 +199,10 @@ def _count_over(rows: Sequence[ReplayMeasurement], name: str) -> int:
 def _table(rows: Sequence[ReplayMeasurement], *, every: bool) -> Table:
     selected_rows = rows if every else _select_rows(rows)
     names = ("#", "turn", "messages", "tokens", "new", "used", "kind", "decision")
-    return grid(names, ("kind", "decision"), [_cells(row) for row in selected_rows], len(rows))
+    return _grid(names, ("kind", "decision"), [_cells(row) for row in selected_rows], len(rows))
 
 
-def grid(names: Sequence[str], words: Sequence[str], cells: Sequence[Sequence[str | Text]], requests: int) -> Table:
+def _grid(names: Sequence[str], words: Sequence[str], cells: Sequence[Sequence[str | Text]], requests: int) -> Table:
     """Makes a table of some of `requests` requests. Columns of `words` are left-aligned; only the last one shrinks."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for column, name in enumerate(names):
@@ -240,21 +240,21 @@ def _shorten_decision(row: ReplayMeasurement) -> str:
 
 
 def _select_rows(rows: Sequence[ReplayMeasurement]) -> Sequence[ReplayMeasurement]:
-    """Selects about ROWS requests: the first, the last, the fullest, the first over each limit, the starts of turns if
+    """Selects about _ROWS requests: the first, the last, the fullest, the first over each limit, the starts of turns if
     they are few, and others evenly."""
-    if len(rows) <= ROWS + ROWS // 4:
+    if len(rows) <= _ROWS + _ROWS // 4:
         return rows
     required = {0, len(rows) - 1, max(range(len(rows)), key=lambda index: rows[index].utilization.ratio)}
     for name in ("conversation trigger", "generation trigger", "hard limit"):
         required |= set([index for index, row in enumerate(rows) if _count_over([row], name)][:1])
     turns = {index for index, row in enumerate(rows) if row.starts_turn}
-    return [rows[index] for index in fill_indices(len(rows), required, turns)]
+    return [rows[index] for index in _fill_indices(len(rows), required, turns)]
 
 
-def fill_indices(count: int, required: set[int], turns: set[int]) -> list[int]:
-    """Returns about ROWS of `count` indices: `required`, `turns` if they are few, and others evenly."""
-    required = required | (turns if len(turns) <= ROWS // 2 else set())
-    while len(required) < min(ROWS, count):
+def _fill_indices(count: int, required: set[int], turns: set[int]) -> list[int]:
+    """Returns about _ROWS of `count` indices: `required`, `turns` if they are few, and others evenly."""
+    required = required | (turns if len(turns) <= _ROWS // 2 else set())
+    while len(required) < min(_ROWS, count):
         before, after = max(pairwise(sorted(required)), key=lambda gap: gap[1] - gap[0])
         required.add((before + after) // 2)
     return sorted(required)
@@ -271,7 +271,7 @@ class CompactedReplay(ReplayedConversation[CompactedRequest]):
 def render_compacted_conversation(replay: CompactedReplay, console: Console, *, every: bool) -> RenderableType:
     """Renders a conversation: heading, table, plot, compactions, totals."""
     rows = replay.parsed_rows
-    sections = [*render_heading(replay), "", _compaction_table(replay.rows, every=every)]
+    sections = [*_render_heading(replay), "", _compaction_table(replay.rows, every=every)]
     if rows and (limits := rows[-1].limits):
         turns = [index for index, row in enumerate(rows) if row.starts_turn]
         forwarded_ratios, original_ratios = (
@@ -335,7 +335,7 @@ def render_totals(totals: ReplayTotals) -> Text:
     text.append(f"request ({totals.came_cached / totals.came:.1%} when everything is sent).\n")
     text.append_text(_describe_fit(totals))
     if totals.broken:
-        numbers = ", ".join(map(str, totals.broken[:ROWS]))
+        numbers = ", ".join(map(str, totals.broken[:_ROWS]))
         text.append(f"Error: the beginning changed without a new compaction in request {numbers}.", "bold red")
     else:
         text.append("Between compactions, each request began with the whole previous request, byte for byte.")
@@ -395,7 +395,7 @@ def _steps(row: CompactedRequest, outcome: CompactionOutcome) -> Sequence[tuple[
 def _compaction_table(rows: Sequence[CompactedRequest], *, every: bool) -> Table:
     selected_rows = rows if every else _select_compacted_rows(rows)
     names = ("#", "turn", "received", "sent", "saved", "cacheable", "cost", "used", "compaction")
-    return grid(names, ("compaction",), [_compaction_cells(row) for row in selected_rows], len(rows))
+    return _grid(names, ("compaction",), [_compaction_cells(row) for row in selected_rows], len(rows))
 
 
 def _compaction_cells(row: CompactedRequest) -> tuple[str | Text, ...]:
@@ -434,15 +434,15 @@ def _describe_row(row: CompactedRequest) -> Text:
 
 
 def _select_compacted_rows(rows: Sequence[CompactedRequest]) -> Sequence[CompactedRequest]:
-    """Selects about ROWS requests: the first, the last, the compactions with their neighbors, the starts of turns if
+    """Selects about _ROWS requests: the first, the last, the compactions with their neighbors, the starts of turns if
     they are few, and others evenly."""
-    if len(rows) <= ROWS + ROWS // 4:
+    if len(rows) <= _ROWS + _ROWS // 4:
         return rows
     required = {0, len(rows) - 1}
     for index, row in enumerate(rows):
         if row.is_prefix_broken or row.refused or row.state in ("folded", "failed", "observed"):
             required |= {max(0, index - 1), index, min(len(rows) - 1, index + 1)}
-        if len(required) > 2 * ROWS:
+        if len(required) > 2 * _ROWS:
             break
     turns = {index for index, row in enumerate(rows) if row.starts_turn}
-    return [rows[index] for index in fill_indices(len(rows), required, turns)]
+    return [rows[index] for index in _fill_indices(len(rows), required, turns)]

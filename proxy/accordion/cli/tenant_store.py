@@ -114,7 +114,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
     spool = await _with_spool(settings, store, erasures)
     erasures.listen(lambda *_: tasks.spawn(spool.spool.clear_recent(), "remove the copies of recent records"))
     try:
-        caller = await caller_of(settings, store, await resolve_tenant(settings, store, tenant))
+        caller = await caller_of(settings, store, await _resolve_tenant(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
         archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         protocols = PROTOCOLS
@@ -229,7 +229,7 @@ async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> int | N
     return None
 
 
-async def resolve_tenant(settings: Settings, store: KeyValueStore, option: str | None) -> str:
+async def _resolve_tenant(settings: Settings, store: KeyValueStore, option: str | None) -> str:
     """Resolves the `--tenant` option: a name, a prefix of one, or `local`; without it, the only tenant.
 
     Raises BadRequest for an ambiguous or unknown tenant, and StoreUnavailable.

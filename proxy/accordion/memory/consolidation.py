@@ -83,7 +83,7 @@ _PAST_VERB: Final = re.compile(rf"\b(?:{'|'.join(_PRESENT_FORMS)})\b(?! (?:by|in
 """Verbs in past tense. Before these prepositions, most are participles (`the keys stored under`)."""
 
 
-def normalize_topic(topic: object) -> str:
+def _normalize_topic(topic: object) -> str:
     """Returns a topic in lower case, on one line. Raises BadRequest if it is invalid."""
     name = clean_name(topic).lower() if isinstance(topic, str) and len(topic) <= NAME_MOST else ""
     if not name:
@@ -137,7 +137,7 @@ class Consolidator:
         deep search on the topic and of full reads) is not sufficient; ConcurrentWrite, StoreUnavailable. Nothing is
         written then.
         """
-        topic = normalize_topic(topic)
+        topic = _normalize_topic(topic)
         content = strip_summary(content)
         tokens = self._check(content)
         count = await self._memories.count(tenant, corpus_filter(topic, project))
@@ -406,7 +406,7 @@ class DraftWriter(msgspec.Struct, frozen=True):
 
         Raises BadRequest if the topic has too few memories, and StoreUnavailable.
         """
-        topic = normalize_topic(topic)
+        topic = _normalize_topic(topic)
         corpus = await load_corpus(self.memories, tenant, topic, project)
         if len(corpus) < FEWEST:
             raise BadRequest(

@@ -98,7 +98,7 @@ _OUTSIDE_PROJECTS: Final = re.compile(
     r"|.*[\\/]AppData[\\/]",
     re.IGNORECASE,
 )
-ROOT_MARKERS: Final = frozenset(
+_ROOT_MARKERS: Final = frozenset(
     (
         *(".git", ".claude", ".hg", ".github", ".vscode", ".idea", "claude.md", "agents.md", "gemini.md"),
         *("package.json", "pyproject.toml", "setup.py", "setup.cfg", "go.mod", "cargo.toml", "pom.xml", "makefile"),
@@ -330,7 +330,7 @@ def normalize_path(path: str) -> str:
     return path.replace("\\", "/").lower() if _WINDOWS.match(path) else path
 
 
-def split_path(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     """Splits a path into its names."""
     return [name for name in re.split(r"[\\/]", path) if name]
 
@@ -338,13 +338,13 @@ def split_path(path: str) -> list[str]:
 def find_root(record: ConversationRecord, paths: Sequence[str]) -> str:
     """Returns the root of the project, empty if it is unknown.
 
-    It is the client's working directory, or a directory above it that has a file of `ROOT_MARKERS`; without one it is
+    It is the client's working directory, or a directory above it that has a file of `_ROOT_MARKERS`; without one it is
     derived from commands and from `paths`, the files that were accessed.
     """
     roots = set(_find_project_roots(path for path in paths if is_absolute(path)))
     directory = _find_working_directory(record)
     if directory:
-        enclosing_roots = [root for root in roots if is_within(directory, root)]
+        enclosing_roots = [root for root in roots if _is_within(directory, root)]
         return min(enclosing_roots, key=len, default=directory)
     absolute = [path for path in paths if is_absolute(path)]
     project_paths = [path for path in absolute if not _OUTSIDE_PROJECTS.match(path)] or absolute
@@ -354,7 +354,7 @@ def find_root(record: ConversationRecord, paths: Sequence[str]) -> str:
         enclosing = [
             root
             for root in roots
-            if sum(is_within(path, root) for path in project_paths) >= _LARGE_SHARE * len(project_paths)
+            if sum(_is_within(path, root) for path in project_paths) >= _LARGE_SHARE * len(project_paths)
         ]
         if enclosing:
             return min(enclosing, key=len)
@@ -397,7 +397,7 @@ def _find_common_directory(visit_counts: Counter[str]) -> str:
     return max(
         visit_counts,
         key=lambda root: (
-            sum(count for directory, count in visit_counts.items() if is_within(directory, root)),
+            sum(count for directory, count in visit_counts.items() if _is_within(directory, root)),
             visit_counts[root],
         ),
     )
@@ -426,11 +426,11 @@ def _find_base_directory(record: ConversationRecord, paths: Sequence[str]) -> st
 
 
 def _find_project_roots(paths: Iterable[str]) -> Iterator[str]:
-    """Returns the directories that have a file or folder of `ROOT_MARKERS`."""
+    """Returns the directories that have a file or folder of `_ROOT_MARKERS`."""
     for path in paths:
         names = re.split(r"([\\/])", path)
         for index, name in enumerate(names):
-            if name.lower() in ROOT_MARKERS:
+            if name.lower() in _ROOT_MARKERS:
                 root = "".join(names[: max(0, index - 1)])
                 if root and not _HOME_DIRECTORY.fullmatch(root) and not _OUTSIDE_PROJECTS.match(root + "/"):
                     yield root
@@ -453,7 +453,7 @@ def _deepest_common(paths: Sequence[str], share: float) -> str:
     return max(shared_directories, key=len, default="")
 
 
-def is_within(path: str, root: str) -> bool:
+def _is_within(path: str, root: str) -> bool:
     """Returns whether a path is `root` or inside it."""
     path, root = normalize_path(path), normalize_path(root).rstrip("/")
     return path == root or path.startswith(root + "/")
@@ -490,7 +490,7 @@ def find_files(record: ConversationRecord, root: str) -> list[SessionFile]:
     for step in record.steps:
         for access in find_file_accesses(step):
             path = make_absolute(access.path, root)
-            if not path or (_IGNORED_PATH.match(path) and not (root and is_within(path, root))):
+            if not path or (_IGNORED_PATH.match(path) and not (root and _is_within(path, root))):
                 continue
             file = files.setdefault(normalize_path(path), SessionFile(path))
             file.last = step.at
@@ -546,6 +546,6 @@ def _count_work(file: SessionFile) -> str:
 
 
 def _role(path: str) -> tuple[str, int]:
-    path_end = "/".join(split_path(path)[-4:])
+    path_end = "/".join(_split_path(path)[-4:])
     match = next(((role, worth) for rule, role, worth in _ROLES if rule.search(path_end)), None)
     return match or (_IMPLEMENTATION_ROLE if _CODE.search(path_end) else _OTHER_ROLE)

@@ -89,23 +89,23 @@ def find_plan(
     record: ConversationRecord, files: Sequence[SessionFile], plans: Sequence[PlanFile]
 ) -> SessionPlan | None:
     """Returns the latest plan by the order of sources; None if nothing was planned or done."""
-    todos = find_todos(record.steps)
+    todos = _find_todos(record.steps)
     open_items = _open_todos(todos)
     for file in plans:
         if file.text is not None and file.text.strip():
             text = _complete_text(file)
-            return SessionPlan("workflow", f"workflow ({file.path})", text, open_items or open_boxes(text))
+            return SessionPlan("workflow", f"workflow ({file.path})", text, open_items or _open_boxes(text))
     if todos is not None:
         text = todos.render()
         return SessionPlan(
-            "todo", f"todo ({todos.tool})", text, open_items or open_boxes(todos.text), todos.explanation
+            "todo", f"todo ({todos.tool})", text, open_items or _open_boxes(todos.text), todos.explanation
         )
-    if plan := find_stated_plan(record.statements_by("user")):
-        return SessionPlan("user-stated", "user-stated", plan, open_boxes(plan))
+    if plan := _find_stated_plan(record.statements_by("user")):
+        return SessionPlan("user-stated", "user-stated", plan, _open_boxes(plan))
     return _infer_plan(record, files)
 
 
-def open_boxes(text: str) -> tuple[str, ...]:
+def _open_boxes(text: str) -> tuple[str, ...]:
     """Returns the steps of a text with an open box."""
     return tuple(match[2].strip() for match in _OPEN_BOX.finditer(text))
 
@@ -121,7 +121,7 @@ def shorten_handed_plan(text: str) -> str:
     return f"{opening[0]}{text[opening.end() :].split(chr(10), 1)[0]}" if opening is not None else text
 
 
-def find_stated_plan(statements: Sequence[Statement]) -> str:
+def _find_stated_plan(statements: Sequence[Statement]) -> str:
     """Returns the newest plan that the user stated, from its opening to its last step; empty if there is none.
 
     A message that calls itself a plan is preferred to a mere list.
@@ -236,7 +236,7 @@ def _infer_plan(record: ConversationRecord, files: Sequence[SessionFile]) -> Ses
         plan_list = _find_list(statement.text[:_MAX_CHARACTERS])
         opening = plan_list.split("\n", 1)[0]
         if plan_list and "?" not in opening and _NEXT_STEPS.search(opening):
-            return SessionPlan("inferred", "inferred (laid out by the assistant)", plan_list, open_boxes(plan_list))
+            return SessionPlan("inferred", "inferred (laid out by the assistant)", plan_list, _open_boxes(plan_list))
     changes = [f"- [x] {_describe_file_work(file)} {file.path}" for file in files if file.is_changed]
     return SessionPlan("inferred", "inferred (from what was done)", "\n".join(changes)) if changes else None
 
@@ -354,7 +354,7 @@ class PlanFile:
     at: int = 0
 
 
-def is_plan_file(path: str) -> bool:
+def _is_plan_file(path: str) -> bool:
     """Returns whether a file is a plan by its name: IMPL_PLAN.md, PLAN.md, x-plan.md, plans/x.md, specs/…/tasks.md."""
     return _PLAN_NAME.search(path) is not None
 
@@ -379,7 +379,7 @@ def _find_plan_paths(step: RecordedStep) -> Iterator[str]:
     if tool_kind(step) == "exitplanmode" and step.text("plan"):
         match = _SAVED_PATH.search(step.result or "")
         yield match[1].strip() if match is not None else IN_PLAN_MODE
-    yield from (access.path for access in find_file_accesses(step) if is_plan_file(access.path))
+    yield from (access.path for access in find_file_accesses(step) if _is_plan_file(access.path))
 
 
 def _apply_step(file: PlanFile, step: RecordedStep, path: str) -> bool:
@@ -395,7 +395,7 @@ def _apply_step(file: PlanFile, step: RecordedStep, path: str) -> bool:
         return _apply_command(file, step, path)
     acts = {access.act for access in find_file_accesses(step)}
     if acts == {"read"}:
-        text = text_from_reader(step)
+        text = _text_from_reader(step)
         if text is not None:
             file.text, file.unapplied = text, []
         return True
@@ -454,7 +454,7 @@ def _apply_command(file: PlanFile, step: RecordedStep, path: str) -> bool:
     if acts == {"read"}:
         if (
             command.strip() in (f"cat {path}", f'cat "{path}"', f"cat '{path}'")
-            and (text := text_from_reader(step)) is not None
+            and (text := _text_from_reader(step)) is not None
         ):
             file.text, file.unapplied = text, []
         return True
@@ -473,7 +473,7 @@ def _apply_command(file: PlanFile, step: RecordedStep, path: str) -> bool:
     return _add_unapplied(file, command)
 
 
-def text_from_reader(step: RecordedStep) -> str | None:
+def _text_from_reader(step: RecordedStep) -> str | None:
     """Returns a file's text from a read's result, without line numbers; None if it is incomplete."""
     if any(step.fields.get(name) for name in ("offset", "limit", "start_line", "end_line", "view_range", "lines")):
         return None
@@ -538,7 +538,7 @@ def is_todo(step: RecordedStep) -> bool:
     )
 
 
-def find_todos(steps: Iterable[RecordedStep]) -> TodoList | None:
+def _find_todos(steps: Iterable[RecordedStep]) -> TodoList | None:
     """Returns the list after the last successful call.
 
     The result is None if there is no list, it was emptied, or no item's text is recorded.

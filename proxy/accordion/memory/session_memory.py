@@ -87,7 +87,7 @@ class SearchResponse(msgspec.Struct, frozen=True):
     operation: Literal["search"] = "search"
 
 
-def list_entries(memories: Iterable[Memory]) -> list[ListedMemory]:
+def _list_entries(memories: Iterable[Memory]) -> list[ListedMemory]:
     """Returns memories as entries of a list."""
     return [
         ListedMemory(
@@ -208,7 +208,7 @@ class SessionMemories(msgspec.Struct, frozen=True):
         page = await self.memories.list_memories(tenant, memory_filter, after=after, limit=limit)
         count = len(page.memories)
         message = f"{count} of the memories saved" if page.next else f"{_count_memories(count)} saved"
-        return ListResponse(message, list_entries(page.memories), page.next)
+        return ListResponse(message, _list_entries(page.memories), page.next)
 
     async def search(
         self, tenant: TenantScope, query: str, *, tags: Sequence[str] = (), project: str | None = None, limit: int = 10
@@ -218,7 +218,7 @@ class SessionMemories(msgspec.Struct, frozen=True):
         memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
         results = await self.searching.search(tenant, SearchQuery(query, memory_filter, limit=limit))
         memories = [result.memory for result in results.results]
-        return SearchResponse(query, f"{_count_memories(len(memories))} found", list_entries(memories))
+        return SearchResponse(query, f"{_count_memories(len(memories))} found", _list_entries(memories))
 
     # -- saving -------------------------------------------------------------------
 

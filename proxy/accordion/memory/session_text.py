@@ -138,7 +138,7 @@ def write_session_text(conversation: Conversation) -> str:
         if plan_file.text is None and plan_file.written
     ]
     if plan is not None and plan.explanation:
-        remarks.append(f"Said with the plan: {shorten(plan.explanation)}")
+        remarks.append(f"Said with the plan: {_shorten(plan.explanation)}")
     # A message that is no longer stored has an index but no content.
     if missing := sum(not message.wire for message in conversation.messages):
         remarks.append(f"{missing} of the recorded messages are not kept any more.")
@@ -171,17 +171,17 @@ def _write_sections(
             "Session ID": _find_workflow(record),
             "Project Root": root,
             "Objective": _find_objective(record),
-            "Execution Plan": render_plan(plan),
-            "Working Files (Modified)": render_list(describe_working_files(files)),
-            "Reference Files (Read-Only)": render_list(describe_reference_files(files)),
-            "Last Action": describe_last_action(steps),
-            "Decisions": render_list(find_decisions(sentences, steps)),
-            "Constraints": render_list(find_constraints(sentences)),
-            "Dependencies": render_list(find_dependencies(steps)),
-            "Known Issues": render_list(find_issues(sentences, steps)),
-            "Changes Made": render_list(describe_changes(files, steps)),
-            "Pending": render_list(_find_pending(record, plan)),
-            "Notes": render_list([*find_notes(sentences), *remarks]),
+            "Execution Plan": _render_plan(plan),
+            "Working Files (Modified)": _render_list(describe_working_files(files)),
+            "Reference Files (Read-Only)": _render_list(describe_reference_files(files)),
+            "Last Action": _describe_last_action(steps),
+            "Decisions": _render_list(_find_decisions(sentences, steps)),
+            "Constraints": _render_list(_find_constraints(sentences)),
+            "Dependencies": _render_list(_find_dependencies(steps)),
+            "Known Issues": _render_list(_find_issues(sentences, steps)),
+            "Changes Made": _render_list(_describe_changes(files, steps)),
+            "Pending": _render_list(_find_pending(record, plan)),
+            "Notes": _render_list([*_find_notes(sentences), *remarks]),
         }
     )
 
@@ -211,10 +211,10 @@ def _find_objective(record: ConversationRecord) -> str:
     first = _plain_line(intents[0]) if intents else (long_requests or requests or [""])[0]
     if not first:
         return ""
-    objective = shorten(first, _OBJECTIVE)
+    objective = _shorten(first, _OBJECTIVE)
     if not requests or requests[-1] == first:
         return objective
-    return f"{objective} (Asked last: {shorten(requests[-1])})"
+    return f"{objective} (Asked last: {_shorten(requests[-1])})"
 
 
 def _plain_line(text: str) -> str:
@@ -224,10 +224,10 @@ def _plain_line(text: str) -> str:
 
 def _find_pending(record: ConversationRecord, plan: SessionPlan | None) -> list[str]:
     """Returns the open steps of the plan, an unanswered request of the user, and calls without a result."""
-    items = [shorten(step) for step in plan.open] if plan is not None else []
+    items = [_shorten(step) for step in plan.open] if plan is not None else []
     last_step_at = max((step.at for step in record.steps), default=-1)
     if record.statements and record.statements[-1].author == "user" and record.statements[-1].at > last_step_at:
-        items.append(f"Not answered yet: {shorten(_plain_line(record.statements[-1].text))}")
+        items.append(f"Not answered yet: {_shorten(_plain_line(record.statements[-1].text))}")
     items += [f"No result yet: {step.name}" for step in record.steps[-8:] if step.result is None]
     return list(dict.fromkeys(items))
 
@@ -247,12 +247,12 @@ def render_sections(contents: Mapping[str, str]) -> str:
     return "\n\n".join(f"## {title}\n{clean_contents.get(title) or NONE}" for title in TITLES)
 
 
-def render_list(items: Sequence[str]) -> str:
+def _render_list(items: Sequence[str]) -> str:
     """Renders items as a list, one line each; empty if there are none."""
     return "\n".join(f"- {' '.join(item.split())}" for item in items)
 
 
-def render_plan(plan: SessionPlan | None) -> str:
+def _render_plan(plan: SessionPlan | None) -> str:
     """Renders a plan under its source, character for character; empty for none."""
     return f"{_PLAN_SOURCE}{plan.label}\n\n{_PLAN_OPENING}{plan.text}\n\n{_PLAN_END}" if plan is not None else ""
 
@@ -330,7 +330,7 @@ def _heading(title: str) -> str:
 # -- what the sections contain ----------------------------------------------------------------------------------------
 
 
-def find_decisions(sentences: Sequence[Sentence], steps: Iterable[RecordedStep]) -> list[str]:
+def _find_decisions(sentences: Sequence[Sentence], steps: Iterable[RecordedStep]) -> list[str]:
     """Returns decisions with their reasons, word for word, including the user's answers to questions."""
     decisions: list[tuple[int, str]] = []
     for step in steps:
@@ -348,35 +348,35 @@ def find_decisions(sentences: Sequence[Sentence], steps: Iterable[RecordedStep])
     return _newest(text for _, text in sorted(decisions, key=lambda pair: pair[0]))
 
 
-def find_constraints(sentences: Iterable[Sentence]) -> list[str]:
+def _find_constraints(sentences: Iterable[Sentence]) -> list[str]:
     """Returns the user's constraints and rules in the user's words, the earliest first."""
     statements = (
         statement for statement in sentences if statement.speaker == "user" and not statement.text.endswith("?")
     )
     return list(
-        dict.fromkeys(shorten(statement.text) for statement in statements if _CONSTRAINT.search(statement.text))
+        dict.fromkeys(_shorten(statement.text) for statement in statements if _CONSTRAINT.search(statement.text))
     )[:_MAX_ITEMS]
 
 
-def find_dependencies(steps: Sequence[RecordedStep]) -> list[str]:
+def _find_dependencies(steps: Sequence[RecordedStep]) -> list[str]:
     """Returns calls of package managers, and changed manifests with the added lines."""
     items: dict[str, None] = {}
     for step in steps:
         command = shell_command(step) if is_shell(step) else ""
         for call in _INSTALLATION.findall(command[:20_000]):
             outcome_note = " (failed)" if step.is_failed else " (no result recorded)" if step.result is None else ""
-            items[shorten(f"{call.strip()}{outcome_note}")] = None
+            items[_shorten(f"{call.strip()}{outcome_note}")] = None
         for access in find_file_accesses(step):
             if access.act != "read" and _MANIFEST.search(access.path):
                 lines = "; ".join(_added_lines(step))
-                items[shorten(f"{access.path} {access.act}" + (f": {lines}" if lines else ""))] = None
+                items[_shorten(f"{access.path} {access.act}" + (f": {lines}" if lines else ""))] = None
     return _newest(items)
 
 
-def find_issues(sentences: Iterable[Sentence], steps: Sequence[RecordedStep]) -> list[str]:
+def _find_issues(sentences: Iterable[Sentence], steps: Sequence[RecordedStep]) -> list[str]:
     """Returns statements about open or broken things, and the latest failed commands."""
     issues = [
-        shorten(sentence.text)
+        _shorten(sentence.text)
         for sentence in sentences
         if _ISSUE.search(sentence.text) and _is_noteworthy(sentence.text)
     ]
@@ -387,10 +387,10 @@ def find_issues(sentences: Iterable[Sentence], steps: Sequence[RecordedStep]) ->
             latest.pop(command, None)
             latest[command] = step
     failed_steps = [step for step in list(latest.values())[-3:] if step.is_failed]
-    return _newest([*issues, *(f"{_describe_call(step)}: failed: {describe_outcome(step)}" for step in failed_steps)])
+    return _newest([*issues, *(f"{_describe_call(step)}: failed: {_describe_outcome(step)}" for step in failed_steps)])
 
 
-def describe_changes(files: Iterable[SessionFile], steps: Iterable[RecordedStep]) -> list[str]:
+def _describe_changes(files: Iterable[SessionFile], steps: Iterable[RecordedStep]) -> list[str]:
     """Describes the changes of files, and the commits."""
     items: list[str] = []
     for file in files:
@@ -400,23 +400,23 @@ def describe_changes(files: Iterable[SessionFile], steps: Iterable[RecordedStep]
     for step in steps:
         if is_shell(step) and "git commit" in shell_command(step):
             items += [
-                f"Committed {commit[1]} on {commit[0]}: {shorten(commit[2])}"
+                f"Committed {commit[1]} on {commit[0]}: {_shorten(commit[2])}"
                 for commit in _COMMIT.findall((step.result or "")[:_MAX_EXAMINED])
             ]
     return list(dict.fromkeys(items))
 
 
-def find_notes(sentences: Iterable[Sentence]) -> list[str]:
+def _find_notes(sentences: Iterable[Sentence]) -> list[str]:
     """Returns the assistant's newest hypotheses and insights."""
     notes = [
-        shorten(sentence.text)
+        _shorten(sentence.text)
         for sentence in sentences
         if sentence.speaker == "assistant" and _HYPOTHESIS.search(sentence.text) and _is_noteworthy(sentence.text)
     ]
     return _newest(notes, 8)
 
 
-def describe_last_action(steps: Sequence[RecordedStep]) -> str:
+def _describe_last_action(steps: Sequence[RecordedStep]) -> str:
     """Describes the last step that changed something and its outcome; else the last step; empty for no steps."""
     candidates = [step for step in steps if not is_todo(step)]
     changing_steps = (
@@ -427,24 +427,24 @@ def describe_last_action(steps: Sequence[RecordedStep]) -> str:
         return ""
     if step.result is None:
         return f"{_describe_call(step)}: no result is recorded"
-    outcome = describe_outcome(step)
+    outcome = _describe_outcome(step)
     return f"{_describe_call(step)}: {'failed' if step.is_failed else 'done'}{f': {outcome}' if outcome else ''}"
 
 
-def describe_outcome(step: RecordedStep) -> str:
+def _describe_outcome(step: RecordedStep) -> str:
     """Returns the most informative line of a result: the error, else the last or first line."""
     text = step.output[-_MAX_EXAMINED:]
     if step.is_failed and (errors := list(find_trouble(text))):
-        return shorten(next((line for line in errors if line.count(" ") >= 2), errors[0]))
+        return _shorten(next((line for line in errors if line.count(" ") >= 2), errors[0]))
     lines = [
         line.strip() for line in text.split("\n") if any(map(str.isalnum, line)) and not line.strip().startswith("<")
     ]
     if not lines:
         return ""
-    return shorten(lines[-1] if is_shell(step) else lines[0])
+    return _shorten(lines[-1] if is_shell(step) else lines[0])
 
 
-def shorten(text: str, limit: int = _MAX_CHARACTERS) -> str:
+def _shorten(text: str, limit: int = _MAX_CHARACTERS) -> str:
     """Returns a text on one line, cut at the end if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 2].rsplit(" ", 1)[0] + " …"
@@ -474,12 +474,12 @@ def _describe_call(step: RecordedStep) -> str:
         if is_shell(step)
         else find_path(step) or step.text("description", "query", "prompt", "url", "pattern")
     )
-    return f"{step.name} `{shorten(subject, 200)}`" if subject else step.name
+    return f"{step.name} `{_shorten(subject, 200)}`" if subject else step.name
 
 
 def _find_answers(step: RecordedStep) -> Iterator[tuple[str, str]]:
     for question, answer in _QUESTION_AND_ANSWER.findall((step.result or "")[:20_000]):
-        yield shorten(question), shorten(answer)
+        yield _shorten(question), _shorten(answer)
 
 
 def _with_reason(sentence: Sentence, following: Sentence | None) -> str:
@@ -487,12 +487,12 @@ def _with_reason(sentence: Sentence, following: Sentence | None) -> str:
     text = sentence.text.rstrip(".!")
     reason = _REASON.search(text)
     if reason is not None and reason.start() > 8:
-        return f"{shorten(text[: reason.start()])}: {shorten(text[reason.start() :].lstrip(', '))}"
+        return f"{_shorten(text[: reason.start()])}: {_shorten(text[reason.start() :].lstrip(', '))}"
     if following is not None and (
         _REASON.search(f" {following.text}") or re.match(r"(?:This|It|That)\b", following.text)
     ):
-        return f"{shorten(text)}: {shorten(following.text)}"
-    return f"{shorten(text)}: {'said by the user' if sentence.speaker == 'user' else 'no reason was given'}"
+        return f"{_shorten(text)}: {_shorten(following.text)}"
+    return f"{_shorten(text)}: {'said by the user' if sentence.speaker == 'user' else 'no reason was given'}"
 
 
 def _added_lines(step: RecordedStep) -> list[str]:
