@@ -34,7 +34,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
 from accordion.model.insertions import RecallInsertion
 from accordion.pipeline.request import PreparedRequest
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_chat.protocol import ChatArtifactTool
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.facts import WordClassifier

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
+from accordion.protocols.openai_chat.protocol import ChatArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeReply, FakeWindows, FickleStore

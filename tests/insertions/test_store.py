@@ -32,9 +32,9 @@ from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, To
 from accordion.model.plan import INSERTED
 from accordion.model.ports import Key, KeyValueStore, Sealer
 from accordion.model.tenant import ConversationRef, TenantScope
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
-from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
+from accordion.protocols.openai_chat.protocol import ChatArtifactTool
+from accordion.protocols.openai_responses.protocol import ResponsesArtifactTool
 from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
 from accordion.protocols.written_messages import WrittenMessageReader

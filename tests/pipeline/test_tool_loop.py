@@ -12,8 +12,7 @@ import pytest
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.tool_loop import ToolLoop
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAIChat
 from accordion.protocols.response_parser import BOUND
 
 

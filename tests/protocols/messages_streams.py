@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
 from accordion.protocols.tool_loop import ObservedRound, ToolLoopResponse
 from tests.sample_responses import sse
 from tests.sdks import anthropic_sdk

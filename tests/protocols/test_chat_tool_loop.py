@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.records import Usage
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAIChat
 from accordion.protocols.tool_loop import (
     ArtifactPlaceholder,
     ArtifactToolCall,

@@ -14,8 +14,7 @@ from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.records import ObservedCall, ObservedResponse, Usage
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import Endpoint
-from accordion.protocols.bedrock_converse.protocol import BedrockConverse
-from accordion.protocols.bedrock_converse.tools import ConverseArtifactTool
+from accordion.protocols.bedrock_converse.protocol import BedrockConverse, ConverseArtifactTool
 from accordion.protocols.bedrock_frames import ConverseFrames
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.clouds import open_frames

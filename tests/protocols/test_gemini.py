@@ -16,8 +16,7 @@ from accordion.model.records import ObservedCall, ObservedResponse, Usage
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import Endpoint
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.gemini.protocol import Gemini
-from accordion.protocols.gemini.tools import GeminiArtifactTool
+from accordion.protocols.gemini.protocol import Gemini, GeminiArtifactTool
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
 from tests.protocols.edit_samples import message

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.records import Usage
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ObservedRound, ToolLoopResponse
 from tests.protocols.messages_streams import OURS, TOOL, USAGE, call, document, text, thought
 

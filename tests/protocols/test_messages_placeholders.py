@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
 from accordion.protocols.tool_loop import ArtifactPlaceholder
 from tests.protocols.messages_streams import (
     OURS,

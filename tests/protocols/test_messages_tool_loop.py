@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.records import Usage
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolCall
 from tests.protocols.messages_streams import (
     OURS,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages, MessagesArtifactTool
 from accordion.protocols.legality import find_messages_problems
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
 from tests.protocols.edit_samples import message

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.openai_responses.protocol import OpenAIResponses, ResponsesArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition, normalize_space
 from tests.protocols.responses_streams import OURS, Json, custom, function, message, own_call, reasoning, search
 

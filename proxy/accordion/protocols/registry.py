@@ -12,18 +12,13 @@ from urllib.parse import unquote
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
 from accordion.model.ports import Family
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages, MessagesArtifactTool
 from accordion.protocols.base import Endpoint, WireProtocol
-from accordion.protocols.bedrock_converse.protocol import BedrockConverse
-from accordion.protocols.bedrock_converse.tools import ConverseArtifactTool
+from accordion.protocols.bedrock_converse.protocol import BedrockConverse, ConverseArtifactTool
 from accordion.protocols.clouds import cloud_error, find_cloud, find_cloud_endpoint, is_cloud_path
-from accordion.protocols.gemini.protocol import Gemini
-from accordion.protocols.gemini.tools import GeminiArtifactTool
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.gemini.protocol import Gemini, GeminiArtifactTool
+from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAIChat
+from accordion.protocols.openai_responses.protocol import OpenAIResponses, ResponsesArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolProtocol
 
 _ENTRIES: tuple[tuple[WireProtocol, ArtifactToolProtocol], ...] = (

@@ -4,13 +4,17 @@ Theory of operation. A request names its model, and whether the response is stre
 prompt in `systemInstruction` and a list `contents`, in which user and model alternate. A content has a role and a list
 of parts: text, media, thoughts, calls, and results, which come in the user content directly after their calls, as many
 as the calls. A thought signature belongs to the part that carries it; newer models refuse a turn in which the first
-call of a step has lost its signature. message_json.py reads parts and edits them. Responses are parsed in response.py;
-the artifact tool is in tools.py.
+call of a step has lost its signature. message_json.py reads parts and edits them. Responses are parsed in response.py.
 
 `cachedContent` names a beginning of the conversation that the provider keeps. Only the rest is in the request, and only
 the rest is counted and compacted.
 
 A token count has the list at its top level; in the form `generateContentRequest` it is passed on unread.
+
+`GeminiArtifactTool` is the artifact tool in requests: it offers the tool, answers its calls, and inserts the rounds
+into later requests. Its calls in responses are hidden in tool_rounds.py. The user content directly after calls has one
+result for each of them. Functions do not go together with `cachedContent`, nor, in older models, with the provider's
+own tools or with an answer in JSON.
 
 Sources: Gemini API reference ("Generating content", "Counting tokens", "Interactions"); the guides "Function calling"
 and "Thought signatures"; the type files and the converters of google-genai.
@@ -26,6 +30,7 @@ from urllib.parse import quote, unquote
 from accordion.model.conversation import Message, Part, Role
 from accordion.model.errors import AccordionError, ContextOverflow
 from accordion.model.http import GOOGLE_KEY
+from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.base import Endpoint, ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.gemini import message_json
 from accordion.protocols.gemini.message_json import (
@@ -36,12 +41,24 @@ from accordion.protocols.gemini.message_json import (
     is_thought,
     read_parts,
     signature_of,
+    spelling,
 )
 from accordion.protocols.gemini.response import GeminiParser
-from accordion.protocols.json_spans import fields_of, is_object, list_of, object_of, remove_fields
+from accordion.protocols.gemini.tool_rounds import GeminiToolDocument, GeminiToolStream
+from accordion.protocols.json_spans import (
+    NULL,
+    fields_of,
+    is_list,
+    is_object,
+    items_of,
+    list_of,
+    object_of,
+    remove_fields,
+)
 from accordion.protocols.json_values import (
     as_list,
     as_mapping,
+    as_string,
     decode_field,
     encode,
     opaque_part,
@@ -50,6 +67,15 @@ from accordion.protocols.json_values import (
 from accordion.protocols.legality import find_gemini_problems
 from accordion.protocols.message_keys import decode_json
 from accordion.protocols.model_name import MODEL_METHOD
+from accordion.protocols.tool_loop import (
+    ArtifactToolProtocol,
+    ArtifactToolResult,
+    ToolDefinition,
+    ToolLoopResponse,
+    find_tool_names,
+    join_rounds,
+    prepend_entries,
+)
 
 _METHODS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
 """The methods that are read, and whether their response is streamed."""
@@ -266,3 +292,129 @@ def _canonical_call(call: dict[str, Any]) -> dict[str, Any]:
     fields = {camel_case(name): value for name, value in call.items() if value is not None}
     data = fields.pop("response", None) or fields.pop("args", None)
     return {**fields, "input": data or {}}
+
+
+# -- the artifact tool -------------------------------------------------------------------------------------------------
+
+
+_DECLARATIONS = "functionDeclarations"
+_NO_CALLS = {"functionCallingConfig": {"mode": "NONE"}}
+_PLAIN_TYPES = (None, "", "text/plain")
+
+
+class GeminiArtifactTool(ArtifactToolProtocol):
+    """The artifact tool in Gemini's protocol."""
+
+    def tool_names(self, fields: Mapping[str, bytes]) -> frozenset[str]:
+        """Returns the names of all functions."""
+        tools = as_list(decode_field(fields, "tools"))
+        return find_tool_names([each for tool in tools for each in as_list(dig(tool, _DECLARATIONS))], "name")
+
+    def offer(self, fields: Mapping[str, bytes], tool: ToolDefinition) -> dict[str, bytes] | None:
+        """Returns `tools` with the artifact tool as the last declaration of the first list of functions, since a second
+        list is refused by some servers. The client's declarations and `toolConfig` stay.
+
+        None with several candidates, with `cachedContent`, with arguments that come in pieces, where the client has
+        only tools of the provider's, and where it has no tools and asks for another form of answer than text, or says
+        which tool to choose.
+        """
+        if _excludes_tools(fields):
+            return None
+        own = object_of(
+            {"name": encode(tool.name), "description": encode(tool.description), "parameters": _schema(tool.schema)}
+        )
+        client_list = fields.get("tools", NULL)
+        if client_list != NULL and not is_list(client_list):
+            return None
+        tools = items_of(client_list) if client_list != NULL else []
+        if not tools:
+            entry = object_of({_DECLARATIONS: list_of([own])})
+            return None if _has_choice(fields) or _has_form(fields) else {"tools": list_of([entry])}
+        index = _find_functions(tools)
+        return None if index < 0 else {"tools": _replace_declarations(tools, index, lambda each: [*each, own])}
+
+    def open_response(self, tool: str, stream: bool) -> ToolLoopResponse:
+        """Creates a response of events, or of one document."""
+        return GeminiToolStream(tool) if stream else GeminiToolDocument(tool)
+
+    def render_results(self, answers: Sequence[ArtifactToolResult], tool: str) -> tuple[bytes, ...]:
+        """Writes one user content with a result for each call. A call without an id has a result without one."""
+        parts = [{"functionResponse": _response(answer, tool)} for answer in answers]
+        return (encode({"role": "user", "parts": parts}),) if parts else ()
+
+    def insert_rounds(
+        self, messages: Sequence[Message], insertion: ToolRoundInsertion, fields: Mapping[str, bytes]
+    ) -> tuple[int, tuple[bytes, ...]] | None:
+        """Replaces the contents of the model by the rounds.
+
+        Results of the last round's own calls are put at the start of the next user content, before the client's, so it
+        is replaced too.
+        """
+        joined = join_rounds(messages, insertion, _prepend_results)
+        return None if joined is None else (joined.replaced_count, (*joined.rounds, *joined.following))
+
+    def final_fields(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Returns the tools without the artifact tool, which is the last declaration of the first list of functions; if
+        it is the only one, it stays, and no function may be called."""
+        tools = items_of(fields.get("tools", b"[]"))
+        index = _find_functions(tools)
+        if index >= 0 and len(_declarations(tools[index])) > 1:
+            return {"tools": _replace_declarations(tools, index, lambda each: each[:-1])}
+        return {spelling(fields, "toolConfig"): encode(_NO_CALLS)}
+
+
+def _excludes_tools(fields: Mapping[str, bytes]) -> bool:
+    config = _field_value(fields, "generationConfig")
+    candidates = dig(config, "candidateCount")
+    has_pieces = dig(_field_value(fields, "toolConfig"), "functionCallingConfig", "streamFunctionCallArguments")
+    is_cached = _field_value(fields, "cachedContent") not in (None, "")
+    return is_cached or has_pieces is True or (type(candidates) is int and candidates > 1)
+
+
+def _has_choice(fields: Mapping[str, bytes]) -> bool:
+    mode = as_string(dig(_field_value(fields, "toolConfig"), "functionCallingConfig", "mode"))
+    return mode not in {"", "AUTO", "MODE_UNSPECIFIED"}
+
+
+def _has_form(fields: Mapping[str, bytes]) -> bool:
+    """Whether the request asks for another form of answer than text."""
+    config = _field_value(fields, "generationConfig")
+    modalities = as_list(dig(config, "responseModalities"))
+    return dig(config, "responseMimeType") not in _PLAIN_TYPES or any(each != "TEXT" for each in modalities)
+
+
+def _field_value(fields: Mapping[str, bytes], name: str) -> Any:
+    raw = get(fields, name)
+    return None if raw is None else decode_field({name: raw}, name)
+
+
+def _schema(schema: bytes) -> bytes:
+    """Returns a schema of arguments without the keyword that `parameters` does not have."""
+    return encode({name: value for name, value in decode_json(schema).items() if name != "additionalProperties"})
+
+
+def _find_functions(tools: Sequence[bytes]) -> int:
+    """Returns the index of the first tool that is a list of functions; -1 without one."""
+    return next((index for index, tool in enumerate(tools) if is_object(tool) and _declarations(tool)), -1)
+
+
+def _declarations(tool: bytes) -> list[bytes]:
+    raw = get(fields_of(tool), _DECLARATIONS)
+    return items_of(raw) if raw is not None and is_list(raw) else []
+
+
+def _replace_declarations(tools: Sequence[bytes], index: int, change: Any) -> bytes:
+    fields = fields_of(tools[index])
+    declarations = list_of(change(_declarations(tools[index])))
+    entry = object_of({**fields, spelling(fields, _DECLARATIONS): declarations})
+    return list_of([*tools[:index], entry, *tools[index + 1 :]])
+
+
+def _response(answer: ArtifactToolResult, tool: str) -> dict[str, Any]:
+    given_id = {} if answer.call_id == tool else {"id": answer.call_id}
+    return {**given_id, "name": tool, "response": {"error" if answer.error else "output": answer.text}}
+
+
+def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None:
+    """Returns the user content with own results before its parts; None where it cannot hold them."""
+    return prepend_entries(results, message, "parts") if message.role in {"user", "tool"} else None
