@@ -5,8 +5,7 @@ import asyncio
 from yarl import URL
 
 from accordion.model.ports import UpstreamRequest
-from accordion.providers.http.origin import ServerOrigin
-from accordion.providers.http.transport import IdleConnections, ProviderConnection
+from accordion.providers.http.transport import IdleConnections, ProviderConnection, ServerOrigin
 from tests.loopback import Answer, Loopback, Recorded
 
 

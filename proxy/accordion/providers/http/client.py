@@ -1,8 +1,8 @@
 """The HTTP client for providers: sends a request's exact bytes and returns the response's exact bytes.
 
-`HttpUpstream.send` finds the server (origin.py), writes the outgoing headers without the hop-by-hop ones, opens the
-request on a connection (transport.py) and returns an `HttpResponse` when the response's head has arrived. Errors of the
-connection become AccordionErrors here.
+`HttpUpstream.send` finds the server, writes the outgoing headers without the hop-by-hop ones, opens the request on a
+connection (transport.py) and returns an `HttpResponse` when the response's head has arrived. Errors of the connection
+become AccordionErrors here.
 """
 
 from __future__ import annotations

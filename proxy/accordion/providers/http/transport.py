@@ -1,10 +1,10 @@
 """HTTP/1.1 over aiohttp's connector (TLS, proxies, happy eyeballs) and parser, without its session and its pool.
 
 A session would parse URL and headers again, store cookies, add headers of its own and cost twice as much. Here the
-given head is written unchanged and the response is returned unchanged. `AiohttpTransport` sends a request on a
-`ProviderConnection`, an idle one of `IdleConnections` or a new one. It returns an `IncomingResponse` when the head of
-the response has arrived. When the response has ended, its connection is idle again. aiohttp's exceptions become
-httpx's, with plain words.
+given head is written unchanged and the response is returned unchanged. `AiohttpTransport` sends a request to a
+`ServerOrigin` on a `ProviderConnection`, an idle one of `IdleConnections` or a new one. It returns an
+`IncomingResponse` when the head of the response has arrived. When the response has ended, its connection is idle again.
+aiohttp's exceptions become httpx's, with plain words.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import select
 import socket
 import ssl as tls
+import urllib.request
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from typing import Any
 
 import aiohttp
 import httpx
+from yarl import URL
 
 from accordion.model.ports import Headers
 from accordion.providers.http.aiohttp_compat import (
@@ -36,10 +39,111 @@ from accordion.providers.http.aiohttp_compat import (
     StreamWriter,
     connect,
     create_connector,
+    create_connector_request,
     expect_response,
     take_rest,
 )
-from accordion.providers.http.origin import ServerOrigin, find_origin, split_url
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+_URL = re.compile(r"(https?://[^/?#]*)([^#]*)", re.IGNORECASE)
+
+
+class ServerOrigin:
+    """A server. `host` is the Host header's value, and the only part of a URL that error messages may name.
+
+    `proxy` is the HTTP proxy on the way to the server, with its credentials, or None.
+    """
+
+    __slots__ = ("_authorization", "_connector_request", "_prefix", "_proxy", "_proxy_headers", "_url", "host", "proxy")
+
+    def __init__(self, url: URL, proxy: URL | None) -> None:
+        self.host = url.host_port_subcomponent or ""
+        self.proxy = proxy
+        self._url = url
+        self._proxy = proxy.with_user(None) if proxy is not None else None
+        self._authorization = ""
+        if proxy is not None and proxy.user:
+            self._authorization = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
+        # RFC 9112 3.2.2: a request to a proxy without a tunnel names the whole URL.
+        self._prefix = str(url.origin()) if proxy is not None and url.scheme == "http" else ""
+        self._proxy_headers: Headers = ()
+        if self._prefix and self._authorization:
+            self._proxy_headers = ((b"Proxy-Authorization", self._authorization.encode()),)
+        self._connector_request: aiohttp.ClientRequest | None = None
+
+    def connector_request(self) -> aiohttp.ClientRequest:
+        """Returns this origin as the request object that aiohttp's connector expects."""
+        if self._connector_request is not None:
+            return self._connector_request
+        request = create_connector_request(self._url, self._proxy, self._authorization)
+        if self._proxy is None:  # the connector modifies a request that goes through a proxy
+            self._connector_request = request
+        return request
+
+    def head(self, method: str, target: str, headers: Headers) -> bytes:
+        """Returns the bytes of a request's head. Raises LocalProtocolError for a character that would break it."""
+        headers += self._proxy_headers
+        try:
+            first = f"{method} {self._prefix}{target} HTTP/1.1".encode("latin-1")
+        except UnicodeEncodeError as error:
+            raise httpx.LocalProtocolError("the request target is not percent-encoded") from error
+        head = b"\r\n".join((first, *map(b": ".join, headers), b"\r\n"))
+        breaks = len(head) - len(head.translate(None, b"\0\r\n"))
+        if " " in target or breaks != 2 * (len(headers) + 2):
+            raise httpx.LocalProtocolError("the request target or a header holds a character that must not be there")
+        return head
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Splits a URL into the server (`https://host:port`) and the unchanged request target.
+
+    Raises UnsupportedProtocol if it is not an http or https URL.
+    """
+    match = _URL.match(url)
+    if match is None:
+        raise httpx.UnsupportedProtocol(
+            "the URL does not begin with http:// or https://; check the upstream's base URL"
+        )
+    base, target = match.groups()
+    return base, target if target.startswith("/") else "/" + target
+
+
+def find_origin(base: str, trust_env: bool) -> ServerOrigin:
+    """Returns the server at `base` (`https://host:port`). Raises UnsupportedProtocol."""
+    try:
+        url = URL(base)
+        port = url.port
+    except ValueError as error:
+        raise httpx.UnsupportedProtocol("the URL has no valid host and port; check the upstream's base URL") from error
+    if not url.host or port is None:
+        raise httpx.UnsupportedProtocol("the URL has no host; check the upstream's base URL")
+    if url.raw_user is not None or url.raw_password is not None:
+        raise httpx.UnsupportedProtocol("the upstream's base URL holds credentials; give them as the model's api_key")
+    return ServerOrigin(url, _find_proxy(url) if trust_env else None)
+
+
+def _find_proxy(url: URL) -> URL | None:
+    """Returns the HTTP proxy that the environment sets for `url`, if any."""
+    proxies = urllib.request.getproxies()
+    setting = proxies.get(url.scheme) or proxies.get("all")
+    if not setting or urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
+        return None
+    try:
+        proxy = URL(setting if "://" in setting else f"http://{setting}")
+        is_plain = bool(proxy.host) and proxy.raw_path_qs in ("", "/") and not proxy.raw_fragment
+    except ValueError:
+        is_plain = False
+    if not is_plain:
+        # Raised outside the `except`: the ValueError as its context may quote a part of the password.
+        raise httpx.UnsupportedProtocol(
+            "the URL of the HTTP proxy in the environment is not valid; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY"
+        )
+    if proxy.scheme not in {"http", "https"}:
+        raise httpx.UnsupportedProtocol(f"a {proxy.scheme} proxy is not supported; set an HTTP proxy or NO_PROXY")
+    return proxy
+
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 

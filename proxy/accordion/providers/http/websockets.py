@@ -17,8 +17,7 @@ from websockets.typing import Subprotocol
 from accordion.model.errors import AccordionError, Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
 from accordion.providers.http.client import describe_failure, end_to_end
-from accordion.providers.http.origin import ServerOrigin, find_origin, split_url
-from accordion.providers.http.transport import describe_connect_error
+from accordion.providers.http.transport import ServerOrigin, describe_connect_error, find_origin, split_url
 
 _HANDSHAKE = frozenset(
     {
