@@ -14,7 +14,8 @@ it). `LearnedSync` stores all of this for other workers and for the next run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from statistics import median
@@ -74,6 +75,23 @@ class CorrectionRatios(msgspec.Struct, frozen=True):
         return CorrectionRatios(latest, median(latest))
 
 
+class ResponseLengths:
+    """The latest lengths of a model's responses in tokens, oldest first, and the longest of them (0 without any)."""
+
+    __slots__ = ("latest", "longest")
+
+    def __init__(self, latest: Iterable[int] = ()) -> None:
+        self.latest = deque(latest, MAX_OUTPUTS)
+        self.longest = max(self.latest, default=0)
+
+    def add(self, tokens: int) -> None:
+        """Adds a response. The oldest length goes."""
+        self.latest.append(tokens)
+        longest = max(self.longest, tokens)
+        # The length that went may have been the longest.
+        self.longest = longest if longest in self.latest else max(self.latest)
+
+
 class Calibrations:
     """The corrections of models. Sessions store their own, as one number each. Safe to use from several threads."""
 
@@ -83,7 +101,7 @@ class Calibrations:
             MODELS_AT_MOST, count_entry, lambda model, _: self._changed.discard(model)
         )
         self._changed_outputs: set[tuple[str, str]] = set()
-        self._outputs: BoundedCache[tuple[str, str], tuple[int, ...]] = BoundedCache(
+        self._outputs: BoundedCache[tuple[str, str], ResponseLengths] = BoundedCache(
             MODELS_AT_MOST, count_entry, lambda model, _: self._changed_outputs.discard(model)
         )
         self._lock = Lock()
@@ -121,9 +139,12 @@ class Calibrations:
             return
         name = upstream, model
         with self._lock:
-            former = self._outputs.get(name) or ()
-            self._outputs[name] = latest = (*former, tokens)[-MAX_OUTPUTS:]
-            if len(former) < LEAST_OUTPUTS or max(latest) != max(former):
+            lengths = self._outputs.get(name)
+            if lengths is None:
+                lengths = self._outputs[name] = ResponseLengths()
+            former = lengths.longest
+            lengths.add(tokens)
+            if len(lengths.latest) <= LEAST_OUTPUTS or lengths.longest != former:
                 self._changed_outputs.add(name)
 
     def output_space(self, upstream: str, model: str, asked: int, longest: int, factor: float) -> int:
@@ -132,22 +153,25 @@ class Calibrations:
         That is `factor` times the longest response, of the session (`longest`) or of the model lately; never less than
         LEAST_OUTPUT, never more than `asked`. It is `asked` if too few responses are known, or `factor` is 0.
         """
-        outputs = self._outputs.get((upstream, model)) or ()
-        if asked <= LEAST_OUTPUT or not factor or len(outputs) < LEAST_OUTPUTS:
+        if asked <= LEAST_OUTPUT or not factor:
             return asked
-        return min(asked, max(LEAST_OUTPUT, round(factor * max(longest, *outputs))))
+        lengths = self._outputs.get((upstream, model))
+        if lengths is None or len(lengths.latest) < LEAST_OUTPUTS:
+            return asked
+        return min(asked, max(LEAST_OUTPUT, round(factor * max(longest, lengths.longest))))
 
     def restore_outputs(self, model: tuple[str, str], latest: tuple[int, ...]) -> None:
         """Restores the lengths of a model's responses from another run, unless this run has its own."""
         with self._lock:
             if model not in self._outputs and len(self._outputs) < MODELS_AT_MOST and latest:
-                self._outputs[model] = latest[-MAX_OUTPUTS:]
+                self._outputs[model] = ResponseLengths(latest)
 
     def drain_output_changes(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """Returns the lengths of the responses of the models that changed since the last call."""
         with self._lock:
             changed, self._changed_outputs = self._changed_outputs, set()
-            return {model: lengths for model in changed if (lengths := self._outputs.get(model)) is not None}
+            found = {model: self._outputs.get(model) for model in changed}
+            return {model: tuple(lengths.latest) for model, lengths in found.items() if lengths is not None}
 
     def restore(self, model: tuple[str, str], latest: tuple[float, ...]) -> None:
         """Restores the ratios of a model at an upstream from another run, unless this run has its own."""
