@@ -213,10 +213,13 @@ class TokenMeter:
         """Counts the definitions of the conversation's tools."""
         return self._count_overhead(conversation, self._scheme(conversation, model)).tools
 
-    def find_sum(self, conversation: Conversation, model: str = "") -> TokenSum | None:
-        """Returns the tokens of a list's messages if they were counted before."""
-        chain = conversation.chain
-        return self._sums.get((chain[-1], self.rules_name(conversation, model))) if chain else None
+    def find_sum(self, conversation: Conversation, model: str = "") -> tuple[str, TokenSum] | None:
+        """Returns the tokens of a list's messages, and the name of the counting rules, if they were counted before."""
+        if not conversation.chain:
+            return None
+        rules = self.rules_name(conversation, model)
+        token_sum = self._sums.get((conversation.chain[-1], rules))
+        return None if token_sum is None else (rules, token_sum)
 
     def add_sum(self, chain_key: bytes, rules_name: str, token_sum: TokenSum) -> None:
         """Adds what another worker counted: the tokens of the messages of the list that ends at a chain key."""

@@ -201,10 +201,12 @@ class InsertionStore:
         It is empty if the store may have more of them, since this worker evicted some or could not read them.
         """
         prefix, chain_keys = scope_prefix(ref), chain[max(0, covered_count - 1) :]
-        if not self._are_all_named or any(prefix + key in self._evicted for key in chain_keys):
+        if not self._are_all_named or (self._evicted and any(prefix + key in self._evicted for key in chain_keys)):
             return b""
-        anchors = self._anchors.get(prefix, ())
-        present = [key for key in chain_keys if key in anchors] if anchors else []
+        anchors = self._anchors.get(prefix)
+        if not anchors:
+            return b"0"
+        present = [key for key in chain_keys if key in anchors]
         values = [encode(StoredInsertions("", self._cached[prefix + anchor].stored.insertions)) for anchor in present]
         return hashlib.sha256(b"".join((*present, *values))).digest()[:8] if present else b"0"
 

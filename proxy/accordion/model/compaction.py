@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
 from typing import Literal
@@ -393,5 +394,9 @@ SCOPE_PREFIX_LENGTH = 16
 
 def scope_prefix(ref: ConversationRef) -> ScopePrefix:
     """Returns the key prefix for the compactions of one scope, of SCOPE_PREFIX_LENGTH bytes."""
-    key = ref.tenant.key
-    return ScopePrefix(hashlib.sha256(len(key).to_bytes(4, "big") + key + ref.scope).digest()[:SCOPE_PREFIX_LENGTH])
+    return _scope_prefix(ref.tenant.key, ref.scope)
+
+
+@lru_cache(1_024)
+def _scope_prefix(key: bytes, scope: bytes) -> ScopePrefix:
+    return ScopePrefix(hashlib.sha256(len(key).to_bytes(4, "big") + key + scope).digest()[:SCOPE_PREFIX_LENGTH])

@@ -195,11 +195,11 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
 
     def _find_sums(self, request: PreparedRequest) -> tuple[StoredSum, ...]:
         """Returns the counts of the forwarded list, and of the one without insertions, for other workers."""
-        sums = list[StoredSum]()
-        for conversation in (request.forwarded_history.conversation, request.history.conversation):
-            token_sum = self.composer.token_meter.find_sum(conversation, request.actual_model)
-            if token_sum is not None and all(each.chain != conversation.chain[-1] for each in sums):
-                rules = self.composer.token_meter.rules_name(conversation, request.actual_model)
+        forwarded, bare = request.forwarded_history.conversation, request.history.conversation
+        sums, token_meter, model = list[StoredSum](), self.composer.token_meter, request.actual_model
+        for conversation in (forwarded,) if forwarded.chain[-1:] == bare.chain[-1:] else (forwarded, bare):
+            if (found := token_meter.find_sum(conversation, model)) is not None:
+                rules, token_sum = found
                 sums.append(StoredSum(conversation.chain[-1], rules, token_sum.text, token_sum.media))
         return tuple(sums)
 
