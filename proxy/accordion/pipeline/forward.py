@@ -115,7 +115,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
         self.recorder.start_count(progress, prepared)
-        response, attempts = await self._answer_or_send(prepared), Attempts()
+        response, attempts = self.context_edit_step.answer(prepared) or await self.sender.send(prepared), Attempts()
         while not prepared.is_token_count and (prepared.tool_name or not attempts.is_final):
             is_near_window = prepared.is_near_window and not attempts.is_final
             probed = await probe_overflow(response, prepared.protocol, is_near_window=is_near_window)
@@ -123,13 +123,9 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if revised is None:
                 break
             progress.request = prepared = revised
-            response = await self._answer_or_send(prepared)
+            response = self.context_edit_step.answer(prepared) or await self.sender.send(prepared)
         response = await self.tool_loop.run(response, prepared, self.sender.send, progress)
         return await self.context_edit_step.report(response, prepared)
-
-    async def _answer_or_send(self, request: PreparedRequest) -> UpstreamResponse:
-        """Answers a request for nothing but a compaction block; sends any other."""
-        return self.context_edit_step.answer(request) or await self.sender.send(request)
 
     async def _revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress

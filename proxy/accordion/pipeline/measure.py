@@ -149,13 +149,9 @@ class Measurer(msgspec.Struct, frozen=True):
             )
         if request.session_match.base_node is not None:
             self.composer.add_sums(request.session_match.base_node.sums)
-        estimated = await self._estimate(measured, history, may_be_stale)
-        return estimated or await self._count(measured, history, may_be_stale)
-
-    async def _count(
-        self, request: MeasuredRequest, history: CompactedConversation, check_store: bool
-    ) -> MeasuredRequest:
-        counted = await self.composer.compose(request, history, check_store=check_store)
+        if (estimated := await self._estimate(measured, history, may_be_stale)) is not None:
+            return estimated
+        counted = await self.composer.compose(measured, history, check_store=may_be_stale)
         return replace(counted, decision=self.decide(counted))
 
     async def _estimate(
@@ -184,7 +180,9 @@ class Measurer(msgspec.Struct, frozen=True):
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold a memory, or an artifact id of another agent that can be read."""
-        if await self._may_mention_memory(request.session_match, len(request.decoded_body)):
+        search, match = self.memory_mentions.may_mention_memory, request.session_match
+        is_long = len(request.decoded_body) > _MAX_SEARCHED_INLINE
+        if await self.tasks.offload(search, match) if is_long else search(match):
             request = replace(request, may_hold_memories=True)
         if request.is_subagent and b"art_" in request.decoded_body:
             can_read = await self.visibility.can_read_artifacts(
@@ -192,12 +190,6 @@ class Measurer(msgspec.Struct, frozen=True):
             )
             request = replace(request, can_read_artifacts=can_read)
         return request
-
-    async def _may_mention_memory(self, session_match: SessionMatch, size: int) -> bool:
-        search = self.memory_mentions.may_mention_memory
-        if size > _MAX_SEARCHED_INLINE:
-            return await self.tasks.offload(search, session_match)
-        return search(session_match)
 
     def _may_be_stale(self, request: IdentifiedRequest) -> bool:
         """Returns whether another worker, or this one before a restart, may have compacted this history."""
@@ -403,14 +395,14 @@ class RequestComposer(msgspec.Struct, frozen=True):
         self, request: Measured, history: CompactedConversation, counted: Utilization, *, is_new: bool = False
     ) -> Measured:
         """Returns the request with a count of `history`. `is_new`: no report applies to the list."""
-        reserved = self.output_space(request, history.conversation)
+        reserved, tokens = self.output_space(request, history.conversation), counted.tokens
         if reserved != counted.reserved_output:
             counted = replace(counted, reserved_output=reserved)
         return replace(
             request,
             history=history,
-            uncorrected_tokens=counted.tokens,
-            text_tokens=counted.tokens - counted.media,
+            uncorrected_tokens=tokens,
+            text_tokens=tokens - counted.media,
             is_estimated=False,
             utilization=self._correct_count(request, counted, None if is_new else history),
         )
@@ -532,6 +524,8 @@ class RequestComposer(msgspec.Struct, frozen=True):
                 last = ReportedCount(counted.preamble + counted.tools, base.reported)
             elif base.overhead_key == match.conversation.overhead_key and base.model == model:
                 last = ReportedCount(base.counted, base.reported)
+        if last is None and factor == UNKNOWN:
+            return counted
         return counted.apply_correction(
             factor, estimate_tokens(counted.tokens, last, factor), is_carried=last is not None
         )

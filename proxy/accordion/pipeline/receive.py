@@ -77,7 +77,11 @@ class Receiver(msgspec.Struct, frozen=True):
             body, inbound = edited.body, inbound.with_body(edited.body)
         if endpoint.is_compaction and edited.edits is None:
             return await self.pass_through(inbound, caller, started_at)
-        conversation = await self._read_conversation(protocol, body, caller)
+        if self._is_quick(protocol, body, caller):
+            conversation = self._read_body(protocol, body, caller)
+        else:
+            offload = self.tasks.offload if len(body) <= _MIN_READ_ALONE else self.tasks.offload_alone
+            conversation = await offload(self._read_body, protocol, body, caller)
         unread = conversation if isinstance(conversation, str) else ""
         # A body that cannot be read may still name its model. It must not go to a provider that it was not meant for.
         model = endpoint.model
@@ -171,16 +175,6 @@ class Receiver(msgspec.Struct, frozen=True):
             return body
         return await self.tasks.offload(decode_body, body, encoding.decode("latin-1"), self.max_body) or b""
 
-    async def _read_conversation(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
-        """Reads a body, in a thread if that takes long.
-
-        Returns the conversation, or the reason why it was not read (empty if none is reported).
-        """
-        if self._is_quick(protocol, body, caller):
-            return self._read_body(protocol, body, caller)
-        offload = self.tasks.offload if len(body) <= _MIN_READ_ALONE else self.tasks.offload_alone
-        return await offload(self._read_body, protocol, body, caller)
-
     def _is_quick(self, protocol: WireProtocol, body: bytes, caller: Caller) -> bool:
         """Returns whether reading a body takes less time than starting a thread for it."""
         if len(body) <= _NEW_AT_ONCE:
@@ -191,6 +185,7 @@ class Receiver(msgspec.Struct, frozen=True):
         )
 
     def _read_body(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
+        """Returns the conversation, or the reason why it was not read (empty if none is reported)."""
         try:
             return self.body_reader.read(protocol, body, caller.tenant)
         except TooManyMessages as error:

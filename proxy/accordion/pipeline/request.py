@@ -11,13 +11,10 @@ forwarded without being read or measured. All values are immutable, except the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from accordion.accounting.holdout import HoldoutAssignment
 from accordion.compaction.policy import Mode
@@ -325,13 +322,8 @@ def advance(stage: type[Stage], request: IncomingRequest, **known: Any) -> Stage
     """
     if isinstance(request, stage):
         return replace(request, **known)
-    # The fields of a stage begin with those of the stage before it. By position this takes a fifth of the time.
-    return stage(*_field_getter(type(request))(request), **known)
-
-
-@cache
-def _field_getter(stage: type[IncomingRequest]) -> Callable[[IncomingRequest], tuple[Any, ...]]:
-    return attrgetter(*stage.__struct_fields__)
+    # The fields of a stage begin with those of the stage before it. By name this takes ten times as long.
+    return stage(*astuple(request), **known)
 
 
 def pass_through(request: ReceivedRequest, visible_request: VisibleRequest) -> PassthroughRequest:
