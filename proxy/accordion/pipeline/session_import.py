@@ -91,13 +91,11 @@ def _may_name_memory(message: Message) -> bool:
 
 
 def _contains_memory_id(text: str) -> bool:
-    # Piece by piece, so that other threads can go on in between.
-    length = len(_ID_PREFIXES[0])
-    return any(
-        text.find(prefix, at, at + _PIECE + length - 1) >= 0
-        for at in range(0, len(text), _PIECE)
-        for prefix in _ID_PREFIXES
-    )
+    if len(text) <= _PIECE:
+        return any(map(text.__contains__, _ID_PREFIXES))
+    # Piece by piece, so that other threads can go on in between. The pieces overlap by less than a prefix.
+    step = _PIECE - len(_ID_PREFIXES[0]) + 1
+    return any(_contains_memory_id(text[at : at + _PIECE]) for at in range(0, len(text), step))
 
 
 class SessionImport(msgspec.Struct, frozen=True):

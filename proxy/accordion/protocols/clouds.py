@@ -63,9 +63,10 @@ class CloudEndpoint(msgspec.Struct, frozen=True):
 
 def find_cloud(path: str) -> Family | None:
     """Returns the cloud to which a path belongs."""
-    if _VERTEX.match(path):
-        return "vertex"
-    return next((family for beginning, family in _CLOUDS if path.startswith(beginning)), None)
+    for beginning, family in _CLOUDS:
+        if path.startswith(beginning):
+            return family
+    return "vertex" if _VERTEX.match(path) else None
 
 
 def find_cloud_endpoint(path: str) -> CloudEndpoint | None:

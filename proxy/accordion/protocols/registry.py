@@ -68,17 +68,22 @@ def family_for(path: str, fields: Mapping[bytes, bytes]) -> Family:
     """Returns the family of the API that a request is for: some providers also offer the protocol of another family."""
     if (cloud := find_cloud(path)) is not None:
         return cloud
-    addressed = next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), None)
-    return (addressed or protocol_for(path, fields)).family
+    return (_find_addressed(path, fields) or protocol_for(path, fields)).family
 
 
 def protocol_for(path: str, fields: Mapping[bytes, bytes]) -> WireProtocol:
     """Returns the protocol that reads a request, or else that of the provider's API that it is for. `fields` are the
     headers by name."""
     found = find_protocol(path)
-    if found is not None:
-        return found[0]
-    return next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), _DEFAULT)
+    return found[0] if found is not None else _find_addressed(path, fields) or _DEFAULT
+
+
+def _find_addressed(path: str, fields: Mapping[bytes, bytes]) -> WireProtocol | None:
+    """Returns the protocol of the provider to whose API a request is addressed, by its path and its headers."""
+    for protocol in PROTOCOLS.values():
+        if protocol.is_addressed(path, fields):
+            return protocol
+    return None
 
 
 def error_response(path: str, fields: Mapping[bytes, bytes], error: AccordionError, request_id: str) -> Outbound:

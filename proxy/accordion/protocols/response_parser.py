@@ -341,9 +341,10 @@ class ResponseObserver:
     def observation(self) -> ObservedResponse:
         """Returns what was read so far; nothing of a document that is not complete."""
         if self._parser.document_size != self._taken_size:
-            # What was read of a part of the document does not count.
+            if self._taken_size:
+                # What was read of a part of the document does not count.
+                self._clear()
             self._taken_size = self._parser.document_size
-            self._clear()
             for event in self._parser.close():
                 self.take(event)
         arguments = self._arguments
