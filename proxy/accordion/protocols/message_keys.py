@@ -150,7 +150,8 @@ def canonical_text_message(role: str, text: str) -> dict[str, Any]:
 def count_breakpoints(wire: bytes) -> int:
     """Counts the cache breakpoints in a piece of JSON. (Quotes within a text are escaped, so it cannot match there.)"""
     if len(wire) <= _PIECE:
-        return sum(map(wire.count, _BREAKPOINT_FIELDS))
+        # Most messages do not have what all the names share, and one search takes a third of the time of three.
+        return sum(map(wire.count, _BREAKPOINT_FIELDS)) if wire.find(b"cache") >= 0 else 0
     # Piece by piece, so that other threads can go on in between.
     return sum(
         wire.count(field, index, index + _PIECE + len(field) - 1)
