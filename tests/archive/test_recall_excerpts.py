@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +14,8 @@ from accordion.archive.recall import ArtifactRecaller, Excerpt
 from accordion.archive.recall_index import RecallIndex, WordIndex, argument_scalars, build_index, words_in
 from accordion.archive.recall_quotes import OPENING, quote_text
 from accordion.archive.references import artifact_id, range_id
-from accordion.model.compaction import CompactionEntry
+from accordion.model.compaction import CompactedConversation, CompactionEntry
+from accordion.model.conversation import Conversation
 from tests.archive.recall_samples import (
     OPENING_TURNS,
     ORDERS,
@@ -190,6 +191,74 @@ def test_an_index_of_some_words_agrees_with_the_whole_index() -> None:
     assert all([*part.words.numbers_of(word)] == [*whole.words.numbers_of(word)] for word in words)
     assert any(whole.words.numbers_of(word) for word in words)
     assert part.size < whole.size
+
+
+Round = tuple[str, str]
+"""A word of a call's arguments, and one of its result."""
+
+
+def compactions_of(rounds: list[Round], counts: Sequence[int]) -> list[tuple[Conversation, CompactedConversation]]:
+    """A conversation compacted after each of these numbers of rounds: all results but the first's are replaced, and
+    of earlier rounds than the last one the calls too."""
+    entries = [
+        entry
+        for at, (asked, answered) in enumerate(rounds)
+        for entry in (call("read", {"name": asked}, f"c{at}"), result(f"c{at}", answered))
+    ]
+    client = read([user("Begin."), *entries, user("Go on.")])
+    compactions = list[tuple[Conversation, CompactedConversation]]()
+    for rounds_before in counts:
+        summary = json.dumps(user("Read.")).encode()
+        parts = [CompactionEntry(0, 2)] + [CompactionEntry(3, 2 * rounds_before - 2, summary)] * (rounds_before > 2)
+        if rounds_before > 1:
+            reference = json.dumps(result(f"c{rounds_before - 1}", "It is archived.")).encode()
+            parts += [
+                CompactionEntry(2 * rounds_before - 1, 2 * rounds_before - 1),
+                CompactionEntry(2 * rounds_before, 2 * rounds_before, reference),
+            ]
+        compactions.append((client, compact_by_hand(client, parts, 2 * rounds_before + 1)))
+    return compactions
+
+
+NAMES = st.sampled_from(["orders_a", "orders_b", "rules_c", "rules_d"])
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=6, max_size=12), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_an_index_that_continues_an_earlier_one_agrees_with_a_new_one(rounds: list[Round], counts: list[int]) -> None:
+    recaller = ArtifactRecaller(find_claims)
+    for client, shown in compactions_of(rounds, counts):
+        index, new = recaller.index_compaction(TENANT, shown, client), build_index(TENANT, shown, client.messages)
+        assert index is not None
+        assert [*index.passages] == [*new.passages]
+        for word in (b"Begin", b"orders_a", b"orders_b", b"rules_c", b"rules_d", b"read", b"archived"):
+            assert [*index.words.numbers_of(word)] == [*new.words.numbers_of(word)]
+
+
+def test_a_later_compaction_indexes_only_the_messages_that_it_adds() -> None:
+    rounds = [(f"name_{at}", f"text_{at}") for at in range(20)]
+    recaller, indexes = ArtifactRecaller(find_claims), list[RecallIndex]()
+    for client, shown in compactions_of(rounds, range(2, 20)):
+        index = recaller.index_compaction(TENANT, shown, client)
+        assert index is not None
+        indexes.append(index)
+    first, second = indexes[:2]
+    assert second.runs[0] is first.runs[0]
+    assert [(run.start, run.end) for run in second.runs] == [(0, 5), (5, 7)]
+    assert [len(index.runs) for index in indexes[-4:]] == [15, 16, 1, 2], "an index does not get slower and slower"
+
+
+def test_a_history_that_branches_continues_the_index_of_their_common_messages() -> None:
+    recaller, rounds = ArtifactRecaller(find_claims), [(f"name_{at}", f"text_{at}") for at in range(6)]
+    [(client, shown)] = compactions_of(rounds, [2])
+    recaller.index_compaction(TENANT, shown, client)
+    for word in ("branch_a", "branch_b"):
+        [(client, shown)] = compactions_of([*rounds[:3], (word, word), *rounds[4:]], [5])
+        index = recaller.index_compaction(TENANT, shown, client)
+        assert index is not None
+        assert [(run.start, run.end) for run in index.runs] == [(0, 5), (5, 11)]
+        assert [bool(index.words.numbers_of(each)) for each in (b"branch_a", b"branch_b", b"text_3", b"text_4")] == [
+            word == "branch_a", word == "branch_b", False, True
+        ]  # fmt: skip
 
 
 def test_instructions_that_must_be_found_again_are_left_to_read() -> None:

@@ -2,7 +2,8 @@
 
 Theory of operation. A client sends its whole history with every request, so all that a compaction took out is at hand:
 nothing is read from a store here. `recall_index` lists the passages that left the window and the words of each, once
-for each compaction: behind the response, and for the first turn only the words of that turn. For each request,
+for each compaction: behind the response, and for the first turn only the words of that turn. Words that an earlier
+compaction's index has are not read again. For each request,
 `ArtifactRecaller.find_excerpt` takes the names in the newest turn (`_find_names`), keeps those that passages hold and
 that are not in view (`NameLookup`, `VisibleTexts`), chooses the passages to quote (`QuoteChoice`), and quotes the lines
 around the names (`recall_quotes`). A standing instruction of the user that no message in view states any more (`Rule`)
@@ -31,6 +32,8 @@ from accordion.archive.recall_index import (
     RecallIndex,
     TurnName,
     WordIndex,
+    WordLookup,
+    WordRun,
     argument_scalars,
     build_index,
     readable_text,
@@ -60,6 +63,8 @@ _CHARACTERS_PER_TOKEN: Final = 3.2
 """A first guess."""
 _FITTING_TRIES: Final = 3
 _MAX_PARTIAL_INDEXES: Final = 1_000
+_MAX_RUNS: Final = 16
+"""Runs of an index; instead of more, the next index has a single one."""
 _RULE_SOURCE: Final = "Standing instruction of the user"
 """The source of an instruction in the label of its quote."""
 
@@ -84,7 +89,8 @@ class ArtifactRecaller:
         self, find_words: FindWords, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
     ) -> None:
         self._find_words, self._find_rules = find_words, rules
-        self._indexes = BoundedCache[str, RecallIndex](capacity * 9 // 16)
+        self._indexes = BoundedCache[bytes, RecallIndex](capacity * 9 // 16)
+        """By the chain key of the last message that is covered: the compaction that was indexed last."""
         self._partial_indexes = BoundedCache[str, None](_MAX_PARTIAL_INDEXES * ENTRY)
         """The compactions of which a turn had an index of its own words only."""
         # Apart from the indexes, because they are small, and to find them again takes the longest.
@@ -94,11 +100,12 @@ class ArtifactRecaller:
     def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
         """Returns the bytes that `find_excerpt` must read to index the compaction and to find the instructions that it
         left out; many of them belong in a thread."""
-        if history.compaction is None or all(
-            history.compaction.id in cache for cache in (self._indexes, self._omitted_rules)
+        compaction = history.compaction
+        if compaction is None or (
+            compaction.id in self._omitted_rules and self._get_index(compaction, client) is not None
         ):
             return 0
-        return sum(len(message.wire) for message in client.messages[: history.compaction.message_count])
+        return sum(len(message.wire) for message in client.messages[: compaction.message_count])
 
     def find_excerpt(
         self,
@@ -159,13 +166,23 @@ class ArtifactRecaller:
         compaction = history.compaction
         if compaction is None:
             return None
-        index = self._indexes.get(compaction.id)
+        index = self._get_index(compaction, client)
         if index is None:
             self._build_view(history, client, len(history.conversation.messages))
-            index = build_index(tenant, history, client.messages)
-            self._indexes.put(compaction.id, index, index.size)
+            index = build_index(tenant, history, client.messages, runs=self._find_runs(compaction, client))
+            self._indexes.put(client.chain[compaction.message_count - 1], index, index.size)
             self._partial_indexes.pop(compaction.id)
         return index
+
+    def _get_index(self, compaction: Compaction, client: Conversation) -> RecallIndex | None:
+        index = self._indexes.get(client.chain[compaction.message_count - 1])
+        return index if index is not None and index.compaction_id == compaction.id else None
+
+    def _find_runs(self, compaction: Compaction, client: Conversation) -> tuple[WordRun, ...]:
+        """Returns the runs of the index that covers the most of the messages that a compaction covers."""
+        indexes = map(self._indexes.get, reversed(client.chain[: compaction.message_count]))
+        runs = next((index.runs for index in indexes if index is not None), ())
+        return runs if len(runs) < _MAX_RUNS else ()
 
     def _find_index(
         self,
@@ -183,13 +200,14 @@ class ArtifactRecaller:
         omitted_rules, rules = self._omitted_rules.get(compaction.id), list[Rule]()
         if omitted_rules is None:
             rules = list(self._find_rules(client.messages, compaction.message_count))
-        index = self._indexes.get(compaction.id)
+        index = self._get_index(compaction, client)
         if index is None and compaction.id in self._partial_indexes:
             index = self.index_compaction(tenant, history, client)
         if index is None:
             words = {word for name in names for word in (name.encode("utf-8", "replace"), *words_of_name(name))}
             words.update(word for rule in rules for name in _names_in(rule) for word in _forms_of(name))
-            index = build_index(tenant, history, client.messages, frozenset(words))
+            runs = self._find_runs(compaction, client)
+            index = build_index(tenant, history, client.messages, frozenset(words), runs)
             self._partial_indexes.put(compaction.id, None, ENTRY)
         if omitted_rules is None:
             omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.words)
@@ -577,7 +595,7 @@ class OmittedRules(msgspec.Struct, frozen=True):
         return [self.rules[at] for _, at in sorted(ranking, reverse=True)[:limit]]
 
 
-def find_omitted_rules(rules: Iterable[Rule], visible: Sequence[Message], archived_words: WordIndex) -> OmittedRules:
+def find_omitted_rules(rules: Iterable[Rule], visible: Sequence[Message], archived_words: WordLookup) -> OmittedRules:
     """Returns the instructions that none of the visible messages states."""
     visible_text = "\n".join([readable_text(part) for message in visible for part in message.parts])
     missing = [rule for rule in rules if rule.text not in visible_text]
@@ -604,7 +622,7 @@ def _names_in(rule: Rule) -> list[str]:
     return [name for name in _NAME.findall(rule.text) if len(name) >= _MIN_NAME]
 
 
-def _is_rare(name: str, archived_words: WordIndex) -> bool:
+def _is_rare(name: str, archived_words: WordLookup) -> bool:
     return sum(len(archived_words.numbers_of(word)) for word in _forms_of(name)) <= _MAX_RARE
 
 

@@ -1,12 +1,15 @@
 """The index of the words that left the window with a compaction, and the lookup of names in it.
 
-The index has whole words only, and is built once for each compaction. A name (a path, an identifier, a quotation) is
-looked up by its words, and then searched for in the few passages that hold all of them.
+The index has whole words only. A name (a path, an identifier, a quotation) is looked up by its words, and then searched
+for in the few passages that hold all of them. The words are those of the client's messages, in view or not, in runs
+from one compaction to the next: so a later compaction of the conversation indexes only the messages that it adds
+(`WordRun`). What left with a compaction are its passages, and `PassageWords` finds words in them.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,6 +77,11 @@ class Passage(msgspec.Struct, frozen=True):
         """Its position in the client's messages."""
         return self.body or self.call or (0, 0)
 
+    @property
+    def archived_positions(self) -> Iterable[PartPosition]:
+        """The positions of its parts that left."""
+        return filter(None, (self.body, self.call if self.has_archived_call else None))
+
     def texts(self, messages: Sequence[Message]) -> tuple[str, str]:
         """Returns the arguments of its call and its body; each is empty if there is none or it did not leave."""
         return self.call_text(messages), self.body_text(messages)
@@ -132,7 +140,27 @@ class PassageList:
         return Passage(body, call, bool(has_archived_call), self._artifacts[artifact], bool(whole))
 
 
-class WordIndex:
+class WordLookup(ABC):
+    """Finds the texts that hold words; the texts have numbers."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def numbers_of(self, word: bytes) -> Sequence[int]:
+        """Returns the numbers of the texts that hold a word, in order; empty where none does."""
+
+    def find(self, words: Iterable[bytes], limit: int | None = None) -> Sequence[int]:
+        """Returns the numbers of the texts that hold all of the words, or the `limit` rarest of them, in order."""
+        numbers, *others = sorted(map(self.numbers_of, words), key=len)[:limit] or [()]
+        for each in others:
+            if not numbers:
+                break
+            # Both are sorted: a number of the other list is right before the place where it would be inserted again.
+            numbers = [number for number in numbers if each[bisect_right(each, number) - 1] == number]
+        return numbers
+
+
+class WordIndex(WordLookup):
     """For each word of some texts, the numbers of the texts that hold it.
 
     It takes some 15 bytes a word, because it holds hashes of 64 bits in place of words: that two of 100,000 words have
@@ -178,23 +206,60 @@ class WordIndex:
             return ()
         return self._numbers[self._starts[at] : self._starts[at + 1]]
 
-    def find(self, words: Iterable[bytes], limit: int | None = None) -> Sequence[int]:
-        """Returns the numbers of the texts that hold all of the words, or the `limit` rarest of them, in order."""
-        numbers, *others = sorted(map(self.numbers_of, words), key=len)[:limit] or [()]
-        for each in others:
-            if not numbers:
-                break
-            # Both are sorted: a number of the other list is right before the place where it would be inserted again.
-            numbers = [number for number in numbers if each[bisect_right(each, number) - 1] == number]
-        return numbers
+
+class WordRun(msgspec.Struct, frozen=True):
+    """The words of each part of the client's messages from `start` to `end` (exclusive), whichever of them left."""
+
+    start: int
+    end: int
+    words: WordIndex
+
+
+class PassageWords(WordLookup):
+    """For each word of some passages, the numbers of the passages that hold it.
+
+    `covered` are the messages that a compaction covers, and `runs` have their words.
+    """
+
+    __slots__ = ("_none", "_runs")
+
+    def __init__(self, passages: Sequence[Passage], runs: Sequence[WordRun], covered: Sequence[Message]) -> None:
+        self._none = len(passages)
+        numbers = {position: number for number, each in enumerate(passages) for position in each.archived_positions}
+        self._runs = tuple(
+            (run.words, _pack([numbers.get(each, self._none) for each in _part_positions(run, covered)]))
+            for run in runs
+        )
+
+    @property
+    def size(self) -> int:
+        """The memory that it takes, in bytes."""
+        return sum(words.size + getsizeof(passages) for words, passages in self._runs)
+
+    def numbers_of(self, word: bytes) -> Sequence[int]:
+        """Returns the numbers of the passages that hold a word, in order; empty where none does."""
+        numbers = set[int]()
+        for words, passages in self._runs:
+            numbers.update(map(passages.__getitem__, words.numbers_of(word)))
+        numbers.discard(self._none)
+        return sorted(numbers)
+
+
+def _part_positions(run: WordRun, covered: Sequence[Message]) -> Iterator[PartPosition]:
+    return ((at, part) for at in range(run.start, run.end) for part in range(len(covered[at].parts)))
 
 
 class RecallIndex(msgspec.Struct, frozen=True):
-    """The passages that left, oldest first, and their words; `size` is in bytes."""
+    """The passages that left with a compaction, oldest first, and their words; `size` is in bytes.
+
+    `runs` have the words of all messages that the compaction covers.
+    """
 
     passages: PassageList
-    words: WordIndex
+    words: WordLookup
     size: int
+    runs: tuple[WordRun, ...] = ()
+    compaction_id: str = ""
 
     def artifact(self, message: int) -> str:
         """Returns the artifact that holds the text of a message; empty if that is not known."""
@@ -222,16 +287,23 @@ def build_index(
     history: CompactedConversation,
     client: Sequence[Message],
     words: frozenset[bytes] | None = None,
+    runs: tuple[WordRun, ...] = (),
 ) -> RecallIndex:
     """Returns the index of the content that the compaction in force removed from the client's messages.
 
-    `words`: only these are indexed, which takes a third of the time; all words if None.
+    `words`: of the messages after `runs` only these are indexed, which takes a third of the time; all words if None.
+    `runs` are those of the index of an earlier compaction of these messages.
     """
     covered = client[: history.covered_count]
+    start = runs[-1].end if runs else 0
+    if start < len(covered):
+        parts = (part for message in covered[start:] for part in message.parts)
+        new_words = WordIndex(words_in(readable_text(part), words) for part in parts)
+        runs = (*runs, WordRun(start, len(covered), new_words))
     passages = tuple(_passages(tenant, history, covered))
-    index = WordIndex(set().union(*(words_in(text, words) for text in each.texts(covered))) for each in passages)
-    packed = PassageList(passages)
-    return RecallIndex(packed, index, _INDEX_BYTES + index.size + packed.size)
+    packed, passage_words = PassageList(passages), PassageWords(passages, runs, covered)
+    name = history.compaction.id if history.compaction is not None else ""
+    return RecallIndex(packed, passage_words, _INDEX_BYTES + passage_words.size + packed.size, runs, name)
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------
