@@ -86,7 +86,10 @@ class ArtifactRecaller:
     """
 
     def __init__(
-        self, find_words: FindWords, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
+        self,
+        find_words: FindWords,
+        capacity: int = 32 * 2**20,
+        rules: FindRules = lambda _messages, _covered, _text: (),
     ) -> None:
         self._find_words, self._find_rules = find_words, rules
         self._indexes = BoundedCache[bytes, RecallIndex](capacity * 9 // 16)
@@ -199,7 +202,9 @@ class ArtifactRecaller:
         """
         omitted_rules, rules = self._omitted_rules.get(compaction.id), list[Rule]()
         if omitted_rules is None:
-            rules = list(self._find_rules(client.messages, compaction.message_count))
+            visible = (part for message in history.conversation.messages for part in message.parts)
+            visible_text = "\n".join(map(readable_text, visible))
+            rules = list(self._find_rules(client.messages, compaction.message_count, visible_text))
         index = self._get_index(compaction, client)
         if index is None and compaction.id in self._partial_indexes:
             index = self.index_compaction(tenant, history, client)
@@ -210,7 +215,7 @@ class ArtifactRecaller:
             index = build_index(tenant, history, client.messages, frozenset(words), runs)
             self._partial_indexes.put(compaction.id, None, ENTRY)
         if omitted_rules is None:
-            omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.words)
+            omitted_rules = describe_omitted_rules(rules, index.words)
             self._omitted_rules.put(compaction.id, omitted_rules, omitted_rules.size)
         return index, omitted_rules
 
@@ -563,8 +568,9 @@ class Rule(msgspec.Struct, frozen=True):
     line: str
 
 
-FindRules = Callable[[Sequence[Message], int], Iterable[Rule]]
-"""Finds the instructions in force among the first messages of a list, given their number."""
+FindRules = Callable[[Sequence[Message], int, str], Iterable[Rule]]
+"""Finds the instructions in force among the first messages of a list, given their number, that a text does not state.
+"""
 
 
 class OmittedRules(msgspec.Struct, frozen=True):
@@ -595,15 +601,13 @@ class OmittedRules(msgspec.Struct, frozen=True):
         return [self.rules[at] for _, at in sorted(ranking, reverse=True)[:limit]]
 
 
-def find_omitted_rules(rules: Iterable[Rule], visible: Sequence[Message], archived_words: WordLookup) -> OmittedRules:
-    """Returns the instructions that none of the visible messages states."""
-    visible_text = "\n".join([readable_text(part) for message in visible for part in message.parts])
-    missing = [rule for rule in rules if rule.text not in visible_text]
+def describe_omitted_rules(rules: Sequence[Rule], archived_words: WordLookup) -> OmittedRules:
+    """Returns these instructions with what finds those about a turn's subject."""
     names = [
         tuple(filter(None, (stems_of(name) for name in _names_in(rule) if _is_rare(name, archived_words))))
-        for rule in missing
+        for rule in rules
     ]
-    return OmittedRules(tuple(missing), tuple(stems_of(rule.text) for rule in missing), tuple(names))
+    return OmittedRules(tuple(rules), tuple(stems_of(rule.text) for rule in rules), tuple(names))
 
 
 def _quote_rules(rules: Sequence[Rule], index: RecallIndex, tokens: int, count: Callable[[str], int]) -> list[Quote]:

@@ -6,7 +6,7 @@ The archive's services are removed content and transcripts, their encryption, re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -108,12 +108,16 @@ class ArchiveServices:
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def find_rules(extractor: ExtractiveWriter, messages: Sequence[Message], covered: int) -> Iterator[Rule]:
-    """Yields the users' standing instructions among the first `covered` messages of a list."""
+def find_rules(extractor: ExtractiveWriter, messages: Sequence[Message], covered: int, visible_text: str) -> list[Rule]:
+    """Returns the users' standing instructions among the first `covered` messages that are not in `visible_text`."""
     sources = [SourceMessage(index, message) for index, message in enumerate(messages) if message.has_user_text]
     within = [source for source in sources if source.index < covered]
-    for each in extractor.find_standing_instructions(within, (), sources[len(within) :]).cited:
-        yield Rule(each.index, each.instruction.text, str(each))
+    # Most summaries state all instructions. Which of them stand takes longer to find.
+    if all(extractor.are_instructions_in(visible_text, source.message) for source in within):
+        return []
+    cited = extractor.find_standing_instructions(within, (), sources[len(within) :]).cited
+    rules = (Rule(each.index, each.instruction.text, str(each)) for each in cited)
+    return [rule for rule in rules if rule.text not in visible_text]
 
 
 class CompactionBuilder:

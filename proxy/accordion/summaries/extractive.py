@@ -111,6 +111,10 @@ class ExtractiveWriter:
         characters = sum(len(instruction.text) + _CITATION_LENGTH for instruction in instructions)
         return int(characters / _CHARACTERS_PER_TOKEN)
 
+    def are_instructions_in(self, text: str, message: Message) -> bool:
+        """Returns whether a text has all instructions of a user's message, those that no longer stand too."""
+        return all(each.text in text for each in self._find_instructions(author_text(message)))
+
     def find_standing_instructions(
         self,
         sources: Sequence[SourceMessage],
