@@ -247,6 +247,17 @@ def test_a_later_compaction_indexes_only_the_messages_that_it_adds() -> None:
     assert [len(index.runs) for index in indexes[-4:]] == [15, 16, 1, 2], "an index does not get slower and slower"
 
 
+def test_the_first_turn_after_a_later_compaction_indexes_what_it_adds() -> None:
+    rounds = [(f"name_{at}", f"text_{at} {ORDERS}") for at in range(6)]
+    recaller = ArtifactRecaller(find_claims)
+    (client, earlier), (_, later) = compactions_of(rounds, [2, 5])
+    newest = range(len(client.messages) - 1, len(client.messages))
+    recaller.index_compaction(TENANT, earlier, client)
+    assert recaller.pending_bytes(later, client) > 4 * len(ORDERS)
+    recaller.find_excerpt(TENANT, later, client, newest, count)
+    assert recaller.pending_bytes(later, client) == 0
+
+
 def test_a_history_that_branches_continues_the_index_of_their_common_messages() -> None:
     recaller, rounds = ArtifactRecaller(find_claims), [(f"name_{at}", f"text_{at}") for at in range(6)]
     [(client, shown)] = compactions_of(rounds, [2])

@@ -169,12 +169,16 @@ class ArtifactRecaller:
         compaction = history.compaction
         if compaction is None:
             return None
-        index = self._get_index(compaction, client)
-        if index is None:
-            self._build_view(history, client, len(history.conversation.messages))
-            index = build_index(tenant, history, client.messages, runs=self._find_runs(compaction, client))
-            self._indexes.put(client.chain[compaction.message_count - 1], index, index.size)
-            self._partial_indexes.pop(compaction.id)
+        view = build_view(client, history.conversation.messages, history.conversation.chain)
+        self._views.put(compaction.id, view, view.size)
+        return self._get_index(compaction, client) or self._build_index(tenant, history, client, compaction)
+
+    def _build_index(
+        self, tenant: TenantScope, history: CompactedConversation, client: Conversation, compaction: Compaction
+    ) -> RecallIndex:
+        index = build_index(tenant, history, client.messages, runs=self._find_runs(compaction, client))
+        self._indexes.put(client.chain[compaction.message_count - 1], index, index.size)
+        self._partial_indexes.pop(compaction.id)
         return index
 
     def _get_index(self, compaction: Compaction, client: Conversation) -> RecallIndex | None:
@@ -197,8 +201,9 @@ class ArtifactRecaller:
     ) -> tuple[RecallIndex, OmittedRules]:
         """Returns the index of a compaction, and the instructions that it left out.
 
-        The first turn after a compaction gets an index of its own words only: the client waits for it, and the whole
-        index is made behind the response. If that did not happen, the second turn makes it.
+        The first turn after the first compaction gets an index of its own words only: the client waits for it, and the
+        whole index is made behind the response. If that did not happen, the second turn makes it. A later compaction is
+        indexed by the first turn, since it only adds messages to an index.
         """
         omitted_rules, rules = self._omitted_rules.get(compaction.id), list[Rule]()
         if omitted_rules is None:
@@ -206,13 +211,12 @@ class ArtifactRecaller:
             visible_text = "\n".join(map(readable_text, visible))
             rules = list(self._find_rules(client.messages, compaction.message_count, visible_text))
         index = self._get_index(compaction, client)
-        if index is None and compaction.id in self._partial_indexes:
-            index = self.index_compaction(tenant, history, client)
+        if index is None and (compaction.id in self._partial_indexes or self._find_runs(compaction, client)):
+            index = self._build_index(tenant, history, client, compaction)
         if index is None:
             words = {word for name in names for word in (name.encode("utf-8", "replace"), *words_of_name(name))}
             words.update(word for rule in rules for name in _names_in(rule) for word in _forms_of(name))
-            runs = self._find_runs(compaction, client)
-            index = build_index(tenant, history, client.messages, frozenset(words), runs)
+            index = build_index(tenant, history, client.messages, frozenset(words))
             self._partial_indexes.put(compaction.id, None, ENTRY)
         if omitted_rules is None:
             omitted_rules = describe_omitted_rules(rules, index.words)
@@ -257,8 +261,8 @@ class ArtifactRecaller:
         cached = self._views.get(name)
         view = cached.extend(messages, keys) if cached is not None and cached.is_prefix_of(client, keys) else None
         if view is None:
-            # The first view has most of the texts. It is built in a thread.
-            view = build_view(client, messages, keys)
+            # To index all messages takes as long as to search them for a hundred names.
+            view = build_view(client, (), ()).extend(messages, keys)
         if view is not cached:
             self._views.put(name, view, view.size)
         return view

@@ -291,8 +291,8 @@ def build_index(
 ) -> RecallIndex:
     """Returns the index of the content that the compaction in force removed from the client's messages.
 
-    `words`: of the messages after `runs` only these are indexed, which takes a third of the time; all words if None.
-    `runs` are those of the index of an earlier compaction of these messages.
+    `words`: only these are indexed, which takes a third of the time; all words if None. `runs` are those of the index
+    of an earlier compaction of these messages, whose words are not read again.
     """
     covered = client[: history.covered_count]
     start = runs[-1].end if runs else 0
