@@ -113,7 +113,7 @@ class ExtractiveWriter:
 
     def are_instructions_in(self, text: str, message: Message) -> bool:
         """Returns whether a text has all instructions of a user's message, those that no longer stand too."""
-        return all(each.text in text for each in self._find_instructions(author_text(message)))
+        return all(each.text in text for each in self._facts_of(message).instructions)
 
     def find_standing_instructions(
         self,
