@@ -253,6 +253,25 @@ async def test_a_stream_that_ends_with_its_connection_and_without_its_end_was_cu
         await world.ask(CHAT, {**HELLO, "stream": True})
 
 
+FINISHED = b'data: {"choices":[{"index":0,"delta":{"content":"Yes."},"finish_reason":"stop"}]}\n\n'
+
+
+async def test_a_stream_of_a_server_that_sends_no_done_ends_with_its_finish_reason() -> None:
+    world = PipelineSetup()
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=(FINISHED,), is_delimited=False)]
+    _, body = await world.ask(CHAT, {**HELLO, "stream": True})
+    assert body == FINISHED
+    assert world.recorder.exchanges[0].error == ""
+
+
+async def test_a_stream_that_breaks_off_within_an_event_behind_its_finish_reason_was_cut() -> None:
+    world = PipelineSetup()
+    pieces = (FINISHED, b'data: {"choices":[],"usa')
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=pieces, is_delimited=False)]
+    with pytest.raises(UpstreamDisconnected):
+        await world.ask(CHAT, {**HELLO, "stream": True})
+
+
 async def test_a_client_that_goes_away_mid_stream_closes_the_reply_and_is_in_the_ledger() -> None:
     world = PipelineSetup()
     reply = FakeReply(headers=SSE, pieces=(b"data: 1\n\n", b"data: 2\n\n"))

@@ -1,8 +1,9 @@
-"""Replies that are one document, where our tool was offered: see e2e/test_unfold_*.py for what is read back."""
+"""Replies of odd providers where our tool was offered: see e2e/test_tool_loop_*.py for what is read back."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,9 @@ from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAIChat
 from accordion.protocols.response_parser import BOUND
+from tests.fakes import FakeReply, FakeWindows
+from tests.pipeline_setup import CHAT, PipelineSetup
+from tests.sample_responses import chunk, sse
 
 
 class Reply:
@@ -58,3 +62,21 @@ async def test_a_document_in_which_nothing_is_ours_goes_on_in_its_own_bytes(text
 async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came():
     body = answer(content="read_artifact " + "x" * BOUND)
     assert await hide_our_call(body) == body
+
+
+async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
+    world = PipelineSetup(windows=FakeWindows(4_000))
+    messages = [
+        {"role": role, "content": f"{at} " + "word " * 200} for at in range(6) for role in ("user", "assistant")
+    ] + [{"role": "user", "content": "And now?"}]
+    await world.ask(CHAT, {"model": "m", "messages": messages})
+    artifact = re.search(r"art_\w+", world.upstream.requests[0].body.decode())
+    assert artifact is not None
+    function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact[0]})}
+    call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
+    rounds = [sse(chunk(call), chunk({}, "tool_calls")), sse(chunk({"content": "It is so."}), chunk({}, "stop"))]
+    headers = ((b"content-type", b"text/event-stream"),)
+    world.upstream.answers = [FakeReply(headers=headers, pieces=(each,)) for each in rounds]
+    _, body = await world.ask(CHAT, {"model": "m", "messages": messages, "stream": True})
+    assert (b"It is so." in body, b"read_artifact" in body, b"error" in body) == (True, False, False)
+    assert [exchange.error for exchange in world.recorder.exchanges] == ["", ""]

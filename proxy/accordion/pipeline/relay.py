@@ -177,7 +177,13 @@ async def relay(
                     # Observed after it was passed on, so that the client does not wait for it; and also if the client
                     # then disconnects.
                     observe(out, progress.non_text_events if out is progress.last_output else None)
-        if is_stream and observer is not None and not observer.has_ended and not response.is_delimited:
+        is_mid_event = events is not None and bool(events.pending)
+        if (
+            is_stream
+            and observer is not None
+            and not (observer.has_ended or (observer.may_end and not is_mid_event))
+            and not response.is_delimited
+        ):
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamDisconnected(
                 "Connection lost: the provider closed it before the stream ended. Send the request again."

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -147,6 +147,9 @@ class ResponseEvent(msgspec.Struct, gc=False):
 class ResponseParser(ABC):
     """Parses one response. With `reads_content`, every event is returned, with the text; without, those of `feed` that
     matter to an observer."""
+
+    may_end_at_finish: ClassVar[bool] = False
+    """Whether some servers leave out the protocol's own end of a stream, so that the finish reason is the last sign."""
 
     def __init__(self, *, is_stream: bool, reads_content: bool = False) -> None:
         self.is_stream = is_stream
@@ -337,6 +340,11 @@ class ResponseObserver:
                 self._take_call(part)
             else:
                 self._take_part(part)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a stream may end here: its own end passed, or a finish reason that some servers end with."""
+        return self.has_ended or (self._parser.may_end_at_finish and bool(self._finish))
 
     def observation(self) -> ObservedResponse:
         """Returns what was read so far; nothing of a document that is not complete."""

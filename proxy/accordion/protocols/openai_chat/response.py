@@ -131,6 +131,8 @@ _NO_PROMPT_DETAILS, _NO_COMPLETION_DETAILS = _PromptDetails(), _CompletionDetail
 class ChatParser(ResponseParser):
     """Parses a completion, or a stream of chunks."""
 
+    may_end_at_finish = True
+
     def __init__(self, *, is_stream: bool, reads_content: bool = False) -> None:
         super().__init__(is_stream=is_stream, reads_content=reads_content)
         # The events in which the id and the model are still looked for.
