@@ -112,6 +112,28 @@ class CompactionStep(msgspec.Struct, frozen=True):
         """Returns the request without our tool, after the model turned out to take none."""
         return self._render_body(await self.composer.compose(request, request.history))
 
+    async def restore_client_list(self, request: PreparedRequest) -> PreparedRequest | None:
+        """Returns the request with the client's own list, after the provider refused the compacted one; None if no
+        compaction is in force, or the client's list does not fit."""
+        if not request.compaction_id or request.rewritten_body is None:
+            return None
+        restored = await self._without_compaction(request)
+        if restored.utilization.occupied_tokens >= request.limits.hard:
+            return None
+        outcome = request.compaction_outcome or CompactionOutcome("failed")
+        reason = "the provider refused the compacted list; the request went on as it came"
+        failed = CompactionOutcome(
+            "failed",
+            failure="illegal",
+            reason=reason,
+            input=outcome.input,
+            output=outcome.output,
+            failed_answers=outcome.failed_answers,
+            failed_input=outcome.failed_input,
+            failed_output=outcome.failed_output,
+        )
+        return replace(restored, compaction_outcome=failed)
+
     # -- the steps ----------------------------------------------------------------
 
     def _force_compaction(self, request: MeasuredRequest, overflow: WindowOverflow) -> MeasuredRequest:
@@ -261,10 +283,14 @@ class CompactionStep(msgspec.Struct, frozen=True):
         failed = CompactionOutcome(
             "failed", failure="internal", reason="an internal error; the request went on as it came"
         )
+        return replace(await self._without_compaction(request), compaction_outcome=failed)
+
+    async def _without_compaction(self, request: PreparedRequest) -> PreparedRequest:
+        """Returns the request without any compaction, counted again."""
         request = await self.composer.compose(
             replace(request, can_read_artifacts=None), without_compaction(request.conversation)
         )
-        return replace(request, rewritten_body=None, compaction_outcome=failed)
+        return replace(request, rewritten_body=None)
 
 
 def _summary_instructions(request: MeasuredRequest) -> str:

@@ -6,12 +6,14 @@ sent.
 - If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
 - If the provider lacks the context edits that the client asks for, they are done here from then on.
+- If the provider refuses a compacted list, and the client's own fits, the request is sent as it came.
 - If the model takes no tools and the client sent none, the request is sent without our tool.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -36,8 +38,10 @@ from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, l
 
 _log = logging.getLogger("accordion")
 
-_BAD_REQUEST = 400
-"""The status by which a provider refuses the content of a request."""
+_BAD_REQUEST, _UNPROCESSABLE = 400, 422
+"""The statuses by which a provider refuses the content of a request."""
+_ABOUT_LIST = re.compile(rb"messages|\binput\b|contents|\bitem|tool|function|thinking|reasoning|\brole|alternat")
+"""Matches a refusal that may be about a list of messages, and not about billing, a policy or another field."""
 _MAX_REPAIRS = 8
 """Maximum number of repairs of a request. Each error of the provider names one missing entry."""
 
@@ -95,6 +99,8 @@ class RetryStep(msgspec.Struct, frozen=True):
             return await self._compact(request, probed.overflow, attempts)
         if (edited := await self._edit_here(request, probed)) is not None:
             return edited
+        if probed.response.status == _UNPROCESSABLE:
+            return await self._restore_client_list(request, probed.refusal)
         if probed.response.status != _BAD_REQUEST:
             return None
         missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
@@ -108,7 +114,7 @@ class RetryStep(msgspec.Struct, frozen=True):
             attempts.repairs += 1
             return reduced
         if request.original_request is None:
-            return None
+            return await self._restore_client_list(request, probed.refusal)
         attempts.may_reconstruct = False
         original = pass_unchanged(request.original_request, "the provider refused the reconstructed history")
         return await self.tool_loop.restore_rounds(advance(PreparedRequest, original))
@@ -124,6 +130,14 @@ class RetryStep(msgspec.Struct, frozen=True):
         if not refusals.learn(request, probed.response.status, probed.refusal):
             return None
         return await self.tool_loop.restore_rounds(await self.compaction_step.withdraw_tool(request))
+
+    async def _restore_client_list(self, request: PreparedRequest, refusal: bytes) -> PreparedRequest | None:
+        """Returns the request as it came, if the provider may have refused what a compaction made of it; else None."""
+        if request.original_request is not None or request.context_edits is not None:
+            return None
+        if _ABOUT_LIST.search(refusal) is None:
+            return None
+        return await self.compaction_step.restore_client_list(request)
 
     async def _edit_here(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request with edits done here that the provider refused; None if it refused none."""
