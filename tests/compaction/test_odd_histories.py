@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.boundaries import is_provider_compaction
 from accordion.protocols.registry import PROTOCOLS
 from tests.compaction.compactor_setup import CONVERSATION, WINDOW, CompactorSetup, read
+from tests.histories import History, ProtocolName, Turn, body
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 
@@ -231,3 +233,25 @@ async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> Non
                 assert said.setdefault(called, message.wire) == message.wire
     assert folds > 1
     assert said
+
+
+def talking(turns: int) -> History:
+    """A talk without tools, which ends with a question."""
+    said = [Turn((f"Question {at}: " + "why " * 60,), (), f"Answer {at}: " + "so " * 100) for at in range(turns)]
+    return History((*said, Turn(("And now?",))))
+
+
+@pytest.mark.parametrize("protocol_name", ["chat", "gemini", "converse"])
+@pytest.mark.parametrize("window", [700, 1_000, 1_400])
+async def test_speakers_alternate_if_only_what_the_user_said_stays_of_a_talk(
+    protocol_name: ProtocolName, window: int
+) -> None:
+    """The chat templates of many self-hosted models refuse two user messages in a row."""
+    client = read(body(talking(4), protocol_name), protocol_name)
+    outcome = await build_setup(window).step(client)
+    assert outcome.outcome is not None
+    assert outcome.outcome.state == "folded"
+    written = RequestRenderer().render_entries(PROTOCOLS[protocol_name], outcome.history)
+    roles = [json.loads(wire)["role"] for wire in written]
+    assert all(one != other for one, other in pairwise(roles))
+    assert b"And now?" in written[-1]

@@ -141,3 +141,16 @@ def test_a_message_with_more_than_a_text_stays_alone_beside_a_block_of_ours() ->
     first, second = CHAT.join_messages([named, block], [1])
     assert first == named
     assert json.loads(second) == {"role": "user", "content": "x"}
+
+
+def test_messages_of_the_user_that_a_block_of_ours_brought_together_are_one() -> None:
+    user, named = {"role": "user", "content": "do"}, {"role": "user", "name": "ann", "content": "do"}
+    result = {"role": "tool", "tool_call_id": "c", "content": "r"}
+
+    def roles(*entries: dict[str, str]) -> list[tuple[str, str]]:
+        joined = CHAT.join_messages([json.dumps(entry).encode() for entry in entries], [0])
+        return [(entry["role"], entry["content"]) for entry in map(json.loads, joined)]
+
+    assert roles(user, user, user) == [("user", "do\n\ndo\n\ndo")]
+    assert roles(user, user, named) == [("user", "do\n\ndo"), ("user", "do")]
+    assert [role for role, _ in roles(user, result, result)] == ["tool", "tool"]

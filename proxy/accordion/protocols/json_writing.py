@@ -63,11 +63,13 @@ def join_blocks(
     takes_before: Callable[[bytes], bool],
     takes_after: Callable[[bytes], bool],
     merge: Callable[[Sequence[bytes]], bytes],
+    takes_more: Callable[[bytes], bool] = lambda _wire: False,
 ) -> list[bytes]:
     """Merges the blocks at the positions `own_positions` with the messages beside them.
 
     A block, or several in a row, is appended to the message before it if `takes_before` allows, and the message after
-    it is appended if `takes_after` allows; `merge` joins them. Every other message keeps its bytes.
+    it is appended if `takes_after` allows; `merge` joins them. If that is one of `takes_more`, those that follow it
+    directly, since the messages between them are gone, are appended too. Every other message keeps its bytes.
     """
     blocks, position, out = frozenset(own_positions), 0, list[bytes]()
     while position < len(wires):
@@ -82,6 +84,9 @@ def join_blocks(
         if position < len(wires) and takes_after(wires[position]):
             block_run.append(wires[position])
             position += 1
+            while position < len(wires) and takes_more(block_run[-1]) and takes_more(wires[position]):
+                block_run.append(wires[position])
+                position += 1
         out.append(merge(block_run))
     return out
 

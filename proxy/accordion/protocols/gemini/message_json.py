@@ -336,7 +336,7 @@ def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> lis
 
     A block before results follows them in their content: nothing may come between a call and its result.
     """
-    return join_blocks(wires, own_positions, _from_user, _from_user, _merge_contents)
+    return join_blocks(wires, own_positions, _from_user, _from_user, _merge_contents, _has_no_result)
 
 
 def _merge_contents(wires: Sequence[bytes]) -> bytes:
@@ -347,6 +347,10 @@ def _merge_contents(wires: Sequence[bytes]) -> bytes:
         end = max(index for index, part in enumerate(last) if _is_result(part)) + 1
         return object_of({**contents[-1], "parts": list_of([*last[:end], *texts, *last[end:]])})
     return object_of({**contents[-1], **contents[0], "parts": list_of([*texts, *last])})
+
+
+def _has_no_result(wire: bytes) -> bool:
+    return _from_user(wire) and not _has_result(items_of(fields_of(wire)["parts"]))
 
 
 def _has_result(parts: Sequence[bytes]) -> bool:

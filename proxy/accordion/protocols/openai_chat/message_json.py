@@ -188,6 +188,7 @@ def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> lis
         _is_plain_user_message,
         lambda wire: _is_plain_user_message(wire) or _is_text_result(wire),
         _merge_messages,
+        _is_plain_user_message,
     )
 
 
