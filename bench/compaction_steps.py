@@ -21,6 +21,7 @@ from accordion.compaction.repository import encode
 from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.config import Settings
 from accordion.model import conversation as core
+from accordion.model.conversation import Message
 from accordion.model.http import Inbound
 from accordion.model.plan import Plan
 from accordion.model.ports import Put
@@ -119,8 +120,13 @@ class _Craft(CompactionAssembler):
 
     steps = Steps()
 
-    def plan(self, request: CompactionRequest, without_summary: bool = False) -> tuple[Plan, int]:
-        return self.steps.timed(PLAN, lambda: super(_Craft, self).plan(request, without_summary))
+    def plan(
+        self,
+        request: CompactionRequest,
+        without_summary: bool = False,
+        count_message: Callable[[Message], int] | None = None,
+    ) -> tuple[Plan, int]:
+        return self.steps.timed(PLAN, lambda: super(_Craft, self).plan(request, without_summary, count_message))
 
 
 class Maker:

@@ -94,7 +94,12 @@ class CompactionAssembler:
         self._count_instruction_tokens = count_instruction_tokens
         self._skipped_tools = tuple(skipped_tools)
 
-    def plan(self, request: CompactionRequest, without_summary: bool = False) -> tuple[Plan, int]:
+    def plan(
+        self,
+        request: CompactionRequest,
+        without_summary: bool = False,
+        count_message: Callable[[Message], int] | None = None,
+    ) -> tuple[Plan, int]:
         """Returns the plan for a request, and how often the pipeline ran for it."""
         planner, decision = self._planner_without_summary if without_summary else self._planner, request.decision
         kinds: tuple[CompactionKind, ...] = (
@@ -103,7 +108,7 @@ class CompactionAssembler:
         build_view = partial(
             build_view_for_request,
             request,
-            count_message=self._message_counter(request),
+            count_message=count_message or self._message_counter(request),
             pinned_tools=self._pinned_tools,
             make_digest=self._make_digest,
             count_instruction_tokens=self._count_instruction_tokens,
@@ -114,14 +119,15 @@ class CompactionAssembler:
         self, request: CompactionRequest, original: Conversation, *, at: float, without_summary: bool
     ) -> PlannedCompaction:
         """Plans a compaction of `original`. Raises PlanNotApplicable if there is nothing to do."""
-        plan, passes = self.plan(request, without_summary)
+        count_message = self._message_counter(request)
+        plan, passes = self.plan(request, without_summary, count_message)
         layout = build_layout(plan, original, request.history.compaction, request.protocol)
         origin = ContentOrigin(request.ref, request.protocol.name, at)
         count_text = self._text_counter(request, plan.view)
         removal = RemovalBuilder(
             layout,
             origin,
-            self._message_counter(request),
+            count_message,
             count_text,
             self._is_skipped_tool,
             request.delegations_by_call,
@@ -212,8 +218,16 @@ class CompactionAssembler:
         return sum(count_message(message) for at, message in enumerate(messages) if at not in skipped)
 
     def _message_counter(self, request: CompactionRequest) -> Callable[[Message], int]:
-        conversation, model = request.history.conversation, request.actual_model
-        return lambda message: self._message_tokens.count_message(message, conversation, model)
+        """Returns a function that counts messages, each once: a conversation may have more than the cache holds."""
+        conversation, model, counts = request.history.conversation, request.actual_model, dict[bytes, int]()
+
+        def count_message(message: Message) -> int:
+            count = counts.get(message.key)
+            if count is None:
+                count = counts[message.key] = self._message_tokens.count_message(message, conversation, model)
+            return count
+
+        return count_message
 
     def _text_counter(self, request: CompactionRequest, view: View) -> Callable[[str], int]:
         """Returns a function that counts texts on the scale of the view's budgets."""
