@@ -58,7 +58,7 @@ from accordion.protocols.zstd import ZstdError, compress, decompress
 _VERSION = b"\x01"
 _MAX_UNPACKED_BYTES = 256 * 2**20
 """No valid record unpacks to more bytes; one that claims to is damaged."""
-MAX_LEVELS = 6
+_MAX_LEVELS = 6
 """Maximum number of compactions at one anchor: a compacted history that is still too long is compacted again."""
 
 
@@ -91,7 +91,7 @@ def memory_size(compaction: Compaction) -> int:
 
 
 @lru_cache(1_024)
-def compaction_key(prefix: ScopePrefix, anchor: bytes, level: int) -> Key:
+def _compaction_key(prefix: ScopePrefix, anchor: bytes, level: int) -> Key:
     """Returns the key of the compaction at this anchor and level; `level` others lie below it."""
     return Key("", f"fold/{prefix.hex()}/{anchor.hex()}/{level}")
 
@@ -103,11 +103,11 @@ def is_compaction_key(key: Key) -> bool:
 
 def compaction_keys(prefix: ScopePrefix, anchor: bytes) -> list[Key]:
     """Returns the keys of all levels at an anchor."""
-    return [compaction_key(prefix, anchor, level) for level in range(MAX_LEVELS)]
+    return [_compaction_key(prefix, anchor, level) for level in range(_MAX_LEVELS)]
 
 
 def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
-    """Returns prefix, anchor and level of a key made by `compaction_key`."""
+    """Returns prefix, anchor and level of a key made by `_compaction_key`."""
     _, prefix, anchor, level = key.name.split("/")
     return ScopePrefix(bytes.fromhex(prefix)), bytes.fromhex(anchor), int(level)
 
@@ -392,15 +392,15 @@ class CompactionRepository:
         winner = compaction
         # While the store is unavailable it cannot tell the lower levels, so those known in memory count.
         first_level = 0 if self._store.is_available else self._next_level(prefix, compaction)
-        for level in range(first_level, MAX_LEVELS):
+        for level in range(first_level, _MAX_LEVELS):
             stored = await self._put_first(
-                ref.tenant, compaction_key(prefix, compaction.anchor, level), compaction, self._retention
+                ref.tenant, _compaction_key(prefix, compaction.anchor, level), compaction, self._retention
             )
             # A record at this level does not win if this compaction was made from it, if it is unreadable, or if it was
             # made before the provider reported an overflow.
             is_outdated = compaction.cause == "overflow" and stored is not None and stored.cause != "overflow"
             if stored is not None and (
-                stored.generation >= compaction.generation + is_outdated or level == MAX_LEVELS - 1
+                stored.generation >= compaction.generation + is_outdated or level == _MAX_LEVELS - 1
             ):
                 winner = stored
                 break
@@ -453,7 +453,7 @@ class CompactionRepository:
     def _next_level(self, prefix: ScopePrefix, compaction: Compaction) -> int:
         """Returns how many compactions lie below a new one at its anchor, as far as this worker knows."""
         below = self._cached.get(prefix + compaction.anchor)
-        return 0 if below is None else min(below.level + 1, MAX_LEVELS - 1)
+        return 0 if below is None else min(below.level + 1, _MAX_LEVELS - 1)
 
     def _find_in_memory(
         self, prefix: ScopePrefix, chain: Sequence[bytes]
@@ -545,7 +545,7 @@ class CompactionRepository:
         while start < len(positions):
             batch = positions[start : start + next(sizes, _BATCH)]
             start += len(batch)
-            keys = [compaction_key(prefix, chain[at], level if at == index else 0) for at in batch]
+            keys = [_compaction_key(prefix, chain[at], level if at == index else 0) for at in batch]
             values = await self._store.get_many(keys)
             for at, value in zip(batch, values, strict=True):
                 if value is None:
@@ -601,7 +601,7 @@ class CompactionRepository:
         while start < len(identity):
             batch = identity[start : start + next(sizes, _BATCH)]
             start += len(batch)
-            keys = [form_key(prefix, key) for key in batch] + [compaction_key(prefix, key, 0) for key in batch]
+            keys = [form_key(prefix, key) for key in batch] + [_compaction_key(prefix, key, 0) for key in batch]
             values = await self._store.get_many(keys)
             for key, form, own in zip(batch, values, values[len(batch) :], strict=False):
                 for anchor in (form, key if own is not None else None):
@@ -625,7 +625,7 @@ class CompactionRepository:
         """Returns the readable compaction on the highest level of an anchor, with its level."""
         keys = compaction_keys(prefix, anchor)
         stored = list(zip(keys, await self._store.get_many(keys), strict=True))
-        for level in reversed(range(MAX_LEVELS)):
+        for level in reversed(range(_MAX_LEVELS)):
             compaction = self._decrypt(tenant, *stored[level])
             if compaction is not None and compaction.anchor == anchor:
                 return compaction, level

@@ -372,7 +372,7 @@ class CompositionCache:
             and any(isinstance(each, ToolRoundInsertion) for each in insertions)
             and not tool_protocol.tool_names(conversation.envelope)
         ):
-            insertions = [each for each in insertions if isinstance(each, RecallInsertion)] + without_read_backs(
+            insertions = [each for each in insertions if isinstance(each, RecallInsertion)] + _without_read_backs(
                 tool_protocol, insertions
             )
         if insertions:
@@ -446,7 +446,7 @@ def compose_once(
     return CompositionCache().compose(protocol, tool_protocol, history, insertions, tool, read_message)
 
 
-def without_read_backs(tool_protocol: ArtifactToolProtocol, insertions: Sequence[Insertion]) -> list[Insertion]:
+def _without_read_backs(tool_protocol: ArtifactToolProtocol, insertions: Sequence[Insertion]) -> list[Insertion]:
     """Returns the parts of tool rounds that are needed even if read-backs and recalls are left out.
 
     Without them, the client's part of such a reply may not be legal.
@@ -572,7 +572,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
                 ref, original.chain, since, check_store=check_store
             )
             if not with_insertions:
-                insertions = without_read_backs(tool_protocol, insertions)
+                insertions = _without_read_backs(tool_protocol, insertions)
             tool = self._define_tool(tool_protocol, original) if has_artifacts and may_offer_tool else None
             composed = self.composition_cache.compose(
                 protocol, tool_protocol, history, insertions, tool, self.message_reader.reader_for(protocol, ref.tenant)
@@ -598,7 +598,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         try:
             await self.insertion_store.load(ref, client.chain)
             stored = await self.insertion_store.find(ref, client.chain, 0, check_store=False)
-            insertions = without_read_backs(tool_protocol, stored)
+            insertions = _without_read_backs(tool_protocol, stored)
             composed = self.composition_cache.compose(
                 protocol, tool_protocol, history, insertions, None, self.message_reader.reader_for(protocol, ref.tenant)
             )

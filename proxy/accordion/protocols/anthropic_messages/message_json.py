@@ -54,11 +54,11 @@ def read_parts(content: Any) -> Iterable[Part]:
     if type(content) is str:
         return text_parts(content)
     if type(content) is list:
-        return [part for entry in content for part in read_block(entry)]
+        return [part for entry in content for part in _read_block(entry)]
     return () if content is None else (opaque_part(content),)
 
 
-def read_block(entry: Any) -> Iterable[Part]:
+def _read_block(entry: Any) -> Iterable[Part]:
     """Reads one content block of a message."""
     kind = as_string(as_mapping(entry).get("type"))
     if kind == "text":
@@ -193,7 +193,7 @@ def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes |
     fields = fields_of(message.wire)
     content = fields.get("content", NULL)
     if is_list(content):
-        fields["content"] = part_changes.edit_each(content, read_block, _edit_block) or NULL
+        fields["content"] = part_changes.edit_each(content, _read_block, _edit_block) or NULL
     else:
         change = part_changes.take(len(tuple(read_parts(decode_json(content)))))
         if change is not None and change.text is not None:

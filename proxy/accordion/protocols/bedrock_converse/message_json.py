@@ -34,7 +34,7 @@ _DOCUMENT_TYPES = {"pdf": "application/pdf", "html": "text/html", "csv": "text/c
 def read_parts(content: Any) -> Iterable[Part]:
     """Reads a message's content, or the system prompt: a list of blocks."""
     if type(content) is list:
-        return [part for entry in content for part in read_block(entry)]
+        return [part for entry in content for part in _read_block(entry)]
     return () if content is None else (opaque_part(content),)
 
 
@@ -43,7 +43,7 @@ def block_type(fields: dict[str, Any]) -> str:
     return next((name for name, value in fields.items() if value is not None), "")
 
 
-def read_block(entry: Any) -> Iterable[Part]:
+def _read_block(entry: Any) -> Iterable[Part]:
     """Reads one block of a message."""
     fields = as_mapping(entry)
     kind = block_type(fields)
@@ -148,7 +148,7 @@ def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes |
     fields = fields_of(message.wire)
     content = fields.get("content", NULL)
     if is_list(content):
-        fields["content"] = part_changes.edit_each(content, read_block, _edit_block) or NULL
+        fields["content"] = part_changes.edit_each(content, _read_block, _edit_block) or NULL
     part_changes.check_all_taken()
     return object_of(fields) if part_changes.has_content else None
 

@@ -53,7 +53,7 @@ _UNDERSCORE = re.compile("_([a-z0-9])")
 
 
 @lru_cache(256)
-def snake_case(name: str) -> str:
+def _snake_case(name: str) -> str:
     """Returns the other spelling of a name in lower camel case."""
     return _CAPITAL.sub(lambda match: "_" + match[0].lower(), name)
 
@@ -66,14 +66,14 @@ def camel_case(name: str) -> str:
 
 def spelling(value: Mapping[str, Any], name: str) -> str:
     """Returns the spelling of a name (given in lower camel case) that an object has; `name` itself if it has none."""
-    other = snake_case(name)
+    other = _snake_case(name)
     return other if other in value and name not in value else name
 
 
 def get(value: Mapping[str, Value], name: str) -> Value | None:
     """Returns the field of this name (given in lower camel case), in either spelling; None where there is none."""
     found = value.get(name)
-    return value.get(snake_case(name)) if found is None else found
+    return value.get(_snake_case(name)) if found is None else found
 
 
 def dig(value: Any, *names: str) -> Any:
@@ -85,16 +85,16 @@ def dig(value: Any, *names: str) -> Any:
 
 def both_spellings(names: Iterable[str]) -> tuple[str, ...]:
     """Returns each name in both spellings."""
-    return tuple(dict.fromkeys(each for name in names for each in (name, snake_case(name))))
+    return tuple(dict.fromkeys(each for name in names for each in (name, _snake_case(name))))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-CODE_EXECUTION = "code_execution"
+_CODE_EXECUTION = "code_execution"
 """The name under which the provider's own tool that runs code is read, and the id of its calls."""
 
-PLAIN_RESULTS = ("output", "result", "content", "error")
+_PLAIN_RESULTS = ("output", "result", "content", "error")
 """The only field of a result that is just a text."""
 
 _FAMILIES: dict[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video"}
@@ -107,11 +107,11 @@ _DESCRIPTIONS = frozenset(
 def read_parts(value: Any) -> Iterable[Part]:
     """Reads a content's list of parts."""
     if type(value) is list:
-        return [part for entry in value for part in read_part(entry)]
-    return () if value is None else read_part(value)
+        return [part for entry in value for part in _read_part(entry)]
+    return () if value is None else _read_part(value)
 
 
-def read_part(entry: Any) -> Iterable[Part]:
+def _read_part(entry: Any) -> Iterable[Part]:
     """Reads one part."""
     fields = as_mapping(entry)
     kind = part_type(fields)
@@ -181,23 +181,23 @@ def _read_result(result: dict[str, Any]) -> Part:
     response = result.get("response")
     fields = as_mapping(response)
     media = (inner for entry in as_list(result.get("parts")) for inner in _read_result_part(entry))
-    return ToolResult(call_id_of(result), (*_read_response(response), *media), failed(fields))
+    return ToolResult(call_id_of(result), (*_read_response(response), *media), _failed(fields))
 
 
-def failed(response: dict[str, Any]) -> bool:
+def _failed(response: dict[str, Any]) -> bool:
     """Whether a result is an error: it has nothing but an error, or an error and no output."""
     return response.keys() == {"error"} or (bool(response.get("error")) and "output" not in response)
 
 
-def plain_field(response: dict[str, Any]) -> str:
+def _plain_field(response: dict[str, Any]) -> str:
     """Returns the name of the field that is the whole result, a text; empty where the result is more than that."""
     name = next(iter(response), "")
-    return name if len(response) == 1 and name in PLAIN_RESULTS and type(response[name]) is str else ""
+    return name if len(response) == 1 and name in _PLAIN_RESULTS and type(response[name]) is str else ""
 
 
 def _read_response(response: Any) -> Iterable[Inner]:
     fields = as_mapping(response)
-    if name := plain_field(fields):
+    if name := _plain_field(fields):
         return text_parts(fields[name])
     return text_parts(encode(response).decode()) if response else ()
 
@@ -225,12 +225,12 @@ def _media_kind(media_type: str) -> MediaKind:
 
 def _read_code(code: dict[str, Any]) -> Part:
     """Reads code that the provider runs, as a call of its own tool. The output follows in the same content."""
-    return ToolCall(CODE_EXECUTION, CODE_EXECUTION, encode(code).decode())
+    return ToolCall(_CODE_EXECUTION, _CODE_EXECUTION, encode(code).decode())
 
 
 def _read_output(result: dict[str, Any]) -> Part:
     is_failed = as_string(result.get("outcome")) not in {"", "OUTCOME_OK"}
-    return ToolResult(CODE_EXECUTION, tuple(text_parts(result.get("output"))), is_failed)
+    return ToolResult(_CODE_EXECUTION, tuple(text_parts(result.get("output"))), is_failed)
 
 
 _MEDIA: dict[str, Callable[[dict[str, Any]], Media]] = {"inlineData": _read_data, "fileData": _read_file}
@@ -246,7 +246,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Part]] = {
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-SIGNATURE = "thoughtSignature"
+_SIGNATURE = "thoughtSignature"
 _USER = (b'"user"', b'""', NULL)
 
 
@@ -261,7 +261,7 @@ def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes |
     fields = fields_of(message.wire)
     parts = fields.get("parts", NULL)
     if is_list(parts):
-        edited = part_changes.edit_each(parts, read_part, _edit_part)
+        edited = part_changes.edit_each(parts, _read_part, _edit_part)
         fields["parts"] = NULL if edited is None else _keep_signature(message, parts, edited)
     part_changes.check_all_taken()
     return object_of(fields) if part_changes.has_content else None
@@ -303,7 +303,7 @@ def _edit_part(raw: bytes, change: ValueChange) -> bytes | None:
 
 def _plain_response(response: dict[str, object], text: str) -> bytes:
     """Returns a result that is only a text, under the name that it had, or that says whether it was an error."""
-    return encode({plain_field(response) or ("error" if failed(response) else "output"): text})
+    return encode({_plain_field(response) or ("error" if _failed(response) else "output"): text})
 
 
 def _keep_signature(message: Message, before: bytes, after: bytes) -> bytes:
@@ -315,18 +315,18 @@ def _keep_signature(message: Message, before: bytes, after: bytes) -> bytes:
     if not signature or first_after is None or signature_of(decode_json(first_after[1])):
         return after
     parts = items_of(after)
-    parts[first_after[0]] = object_of({**fields_of(first_after[1]), SIGNATURE: encode(signature)})
+    parts[first_after[0]] = object_of({**fields_of(first_after[1]), _SIGNATURE: encode(signature)})
     return list_of(parts)
 
 
 def _first_call(parts: Sequence[bytes]) -> tuple[int, bytes] | None:
     """Returns the first part that is a call, and its index."""
     return next(
-        ((index, raw) for index, raw in enumerate(parts) if is_object(raw) and has_field(raw, "functionCall")), None
+        ((index, raw) for index, raw in enumerate(parts) if is_object(raw) and _has_field(raw, "functionCall")), None
     )
 
 
-def has_field(raw: bytes, name: str) -> bool:
+def _has_field(raw: bytes, name: str) -> bool:
     """Whether a JSON object has a field of this name, in either spelling."""
     return get(fields_of(raw), name) is not None
 
@@ -358,7 +358,7 @@ def _has_result(parts: Sequence[bytes]) -> bool:
 
 
 def _is_result(part: bytes) -> bool:
-    return is_object(part) and has_field(part, "functionResponse")
+    return is_object(part) and _has_field(part, "functionResponse")
 
 
 def _from_user(wire: bytes) -> bool:

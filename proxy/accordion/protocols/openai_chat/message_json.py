@@ -47,11 +47,11 @@ def read_parts(content: Any) -> Iterable[Inner]:
     if type(content) is str:
         return (Text(content),) if content else ()
     if type(content) is list:
-        return [part for entry in content for part in read_part(entry)]
+        return [part for entry in content for part in _read_part(entry)]
     return () if content is None else (opaque_part(content),)
 
 
-def read_part(entry: Any) -> Iterable[Inner]:
+def _read_part(entry: Any) -> Iterable[Inner]:
     """Reads one entry of a content list."""
     if type(entry) is str:
         return text_parts(entry)
@@ -249,7 +249,7 @@ def _edit_content(fields: dict[str, bytes], part_changes: PartChanges) -> None:
         if change is not None:
             fields["content"] = NULL if change.text is None else encode(change.text)
         return
-    fields["content"] = part_changes.edit_each(content, read_part, partial(edit_part, text_type=b'"text"')) or NULL
+    fields["content"] = part_changes.edit_each(content, _read_part, partial(edit_part, text_type=b'"text"')) or NULL
 
 
 def _text(text: str) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ CALLS = {
 }
 """Calls whose result is another item."""
 
-HOSTED = {
+_HOSTED = {
     "web_search_call": CallForm("web_search", "action"),
     "file_search_call": CallForm("file_search", "queries"),
     "code_interpreter_call": CallForm("code_interpreter", "code"),
@@ -102,7 +102,7 @@ _OUTPUTS = frozenset(
 def is_hosted_call(entry: Item) -> bool:
     """Whether an item is a call or an output of a tool that the provider ran within the response."""
     kind = as_string(entry.get("type"))
-    return kind in HOSTED or kind in _OUTPUTS or (kind in _SEARCHES and not entry.get("call_id"))
+    return kind in _HOSTED or kind in _OUTPUTS or (kind in _SEARCHES and not entry.get("call_id"))
 
 
 def read_item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
@@ -119,8 +119,8 @@ def read_item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
         return "assistant", (read_call(entry, CALLS[kind]),)
     if kind in _OUTPUTS:
         return "tool", (_result(entry, kind),)
-    if kind in HOSTED:
-        call = read_call(entry, HOSTED[kind])
+    if kind in _HOSTED:
+        call = read_call(entry, _HOSTED[kind])
         failed = entry.get("status") == "failed" or bool(entry.get("error"))
         return "assistant", (call, ToolResult(call.call_id, tuple(_hosted_output(entry)), failed))
     if kind == "compaction":
@@ -255,7 +255,7 @@ _TEXT_OUTPUTS = frozenset(
 )
 # Items that do not need their id, because they have their content.
 _SELF_CONTAINED = frozenset({"message", "function_call", "custom_tool_call", "shell_call", "apply_patch_call"})
-_MODEL_ITEMS = frozenset({*CALLS, *HOSTED, "reasoning", "item_reference", "mcp_list_tools", "compaction", "message"})
+_MODEL_ITEMS = frozenset({*CALLS, *_HOSTED, "reasoning", "item_reference", "mcp_list_tools", "compaction", "message"})
 
 
 def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes | None:

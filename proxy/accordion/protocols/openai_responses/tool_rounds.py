@@ -83,7 +83,7 @@ class ResponseObject(msgspec.Struct, frozen=True):
 # -- items -----------------------------------------------------------------------------
 
 
-def is_own_call(entry: Mapping[str, Any], tool: str) -> bool:
+def _is_own_call(entry: Mapping[str, Any], tool: str) -> bool:
     """Whether an item is a call of the artifact tool."""
     return entry.get("type") == "function_call" and entry.get("name") == tool
 
@@ -103,10 +103,10 @@ def build_round(
 ) -> ObservedRound:
     """Builds a round from its items, decoded and as they came, and the usage in its response object's fields."""
     items = list(items)
-    own_calls = [entry for entry, _ in items if is_own_call(entry, tool)]
+    own_calls = [entry for entry, _ in items if _is_own_call(entry, tool)]
     return ObservedRound(
         entries=tuple(
-            _sendable(raw if not is_own_call(entry, tool) else _with_legible_arguments(entry, raw))
+            _sendable(raw if not _is_own_call(entry, tool) else _with_legible_arguments(entry, raw))
             for entry, raw in items
         ),
         own_calls=tuple(
@@ -114,7 +114,7 @@ def build_round(
             for entry in own_calls
         ),
         client_call_ids=tuple(
-            filter(None, (_client_call_id(entry) for entry, _ in items if not is_own_call(entry, tool)))
+            filter(None, (_client_call_id(entry) for entry, _ in items if not _is_own_call(entry, tool)))
         ),
         text=normalize_space(
             visible_text(read_item(entry, 0)[1]) for entry, _ in items if entry.get("type", "message") == "message"
@@ -153,7 +153,7 @@ def _sendable(raw: bytes) -> bytes:
 # -- response objects --------------------------------------------------------------------
 
 
-def without_own_tool(fields: Mapping[str, bytes], tool: str) -> dict[str, bytes]:
+def _without_own_tool(fields: Mapping[str, bytes], tool: str) -> dict[str, bytes]:
     """Removes the artifact tool from the tools of a response object."""
     if tool.encode() not in fields.get("tools", NULL):
         return dict(fields)
@@ -171,7 +171,7 @@ def merge_rounds(rounds: Sequence[ResponseObject], tool: str) -> dict[str, bytes
     """Merges the response objects of all rounds: the last one, with the id of the first, all visible items, and the
     usage of all. A single round without own calls keeps the bytes of every field. `rounds` has at least one."""
     last_round = rounds[-1]
-    fields = without_own_tool(last_round.fields, tool)
+    fields = _without_own_tool(last_round.fields, tool)
     if last_round.output is not None and list(last_round.output) != list_field(fields, "output"):
         fields["output"] = list_of(last_round.output)
     if len(rounds) == 1:
@@ -401,7 +401,7 @@ class ResponsesToolStream(ToolLoopResponse):
 
     def _visible_changes(self, response: Mapping[str, bytes]) -> dict[str, bytes]:
         """Returns the changed fields of an event with a response object; empty where it passes as it is."""
-        visible = without_own_tool(response, self._tool)
+        visible = _without_own_tool(response, self._tool)
         if "id" in visible and self._earlier_responses:
             visible["id"] = to_json(self._response_ids[0])
         return {} if visible == response else {"response": object_of(visible)}
@@ -416,7 +416,7 @@ class ResponsesToolStream(ToolLoopResponse):
         entry = decode_object(raw)
         key = as_string(entry.get("id")) if event.key == "" else event.key
         output: bytes | None
-        if is_own_call(entry, self._tool) or key in self._hidden:
+        if _is_own_call(entry, self._tool) or key in self._hidden:
             self._hidden |= {key, as_string(entry.get("id")) or key}
             output = self._numbers.hide(event)
         elif entry.get("type") == "function_call":
@@ -493,7 +493,7 @@ class ResponsesToolStream(ToolLoopResponse):
         output: list[bytes] = []
         for raw in list_field(response, "output"):
             entry = decode_object(raw)
-            if is_own_call(entry, self._tool):
+            if _is_own_call(entry, self._tool):
                 continue
             arguments = entry.get("arguments") if entry.get("type") == "function_call" else None
             replaced = self._resolve_arguments(arguments) if type(arguments) is str else None
@@ -551,14 +551,14 @@ class ResponsesToolDocument(ToolLoopDocument):
         for document in self.documents:
             fields = split_object(to_json(document))
             visible_items = (
-                raw for raw in list_field(fields, "output") if not is_own_call(decode_object(raw), self._tool)
+                raw for raw in list_field(fields, "output") if not _is_own_call(decode_object(raw), self._tool)
             )
             rounds.append(
                 ResponseObject(fields, tuple(visible_items) if type(document.get("output")) is list else None)
             )
         if rounds[-1].output is None:
             # An error instead of a response: the client gets the error.
-            return object_of(without_own_tool(rounds[-1].fields, self._tool))
+            return object_of(_without_own_tool(rounds[-1].fields, self._tool))
         return object_of(merge_rounds(rounds, self._tool))
 
     def close(self) -> bytes:
@@ -566,13 +566,13 @@ class ResponsesToolDocument(ToolLoopDocument):
         artifact tool in its tools."""
         document = super().close()
         fields = split_object(document)
-        visible = without_own_tool(fields, self._tool)
+        visible = _without_own_tool(fields, self._tool)
         return document if visible == fields else object_of(visible)
 
     def _calls(self, document: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """The client's calls whose arguments are text."""
         for entry in map(as_mapping, as_list(document.get("output"))):
-            is_client_call = entry.get("type") == "function_call" and not is_own_call(entry, self._tool)
+            is_client_call = entry.get("type") == "function_call" and not _is_own_call(entry, self._tool)
             if is_client_call and type(entry.get("arguments")) is str:
                 yield entry
 
@@ -619,8 +619,8 @@ def _rewrite_fields(
     items = [(decode_object(wire), wire) for wire in (*earlier_items, *output)]
     names = {as_string(entry.get("name")) for entry, _ in items if entry.get("call_id") in answered_ids}
     for name in names:
-        fields = without_own_tool(fields, name)
-        items = [(entry, wire) for entry, wire in items if not is_own_call(entry, name)]
+        fields = _without_own_tool(fields, name)
+        items = [(entry, wire) for entry, wire in items if not _is_own_call(entry, name)]
     return {**fields, "output": list_of(wire for _, wire in items)}
 
 

@@ -148,7 +148,7 @@ def _find_proxy(url: URL) -> URL | None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def to_httpx_error(error: Exception) -> Exception:
+def _to_httpx_error(error: Exception) -> Exception:
     """Returns the httpx error for a failure on an open connection. Other errors (of a request's body) are unchanged."""
     if isinstance(error, httpx.HTTPError):
         return error
@@ -285,9 +285,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # RFC 9112 9.3.1: the server may have closed an idle connection while the request was on its way.
                 if not (is_reused and isinstance(body, bytes) and method in _IDEMPOTENT):
-                    raise to_httpx_error(error) from error
+                    raise _to_httpx_error(error) from error
             except (aiohttp.ClientError, HttpProcessingError) as error:
-                raise to_httpx_error(error) from error
+                raise _to_httpx_error(error) from error
 
     async def _connect(self, origin: ServerOrigin, timeouts: TransportTimeouts) -> ProviderConnection:
         if self._closed:
@@ -480,7 +480,7 @@ class IncomingResponse:
             remaining = take_rest(self._payload)
             self._read_size += len(remaining)
             return remaining
-        raise self._fail(to_httpx_error(error)) from error
+        raise self._fail(_to_httpx_error(error)) from error
 
     def _fail(self, error: Exception) -> Exception:
         self._failure = error

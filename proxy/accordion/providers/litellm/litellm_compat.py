@@ -140,7 +140,7 @@ def _patch_transport(transport: Any) -> None:
 
     @functools.wraps(send)
     async def handle_async_request(self: Any, request: httpx.Request) -> httpx.Response:
-        connections = current_connections()
+        connections = _current_connections()
         if connections is None:
             response: httpx.Response = await send(self, request)
             return response
@@ -151,8 +151,8 @@ def _patch_transport(transport: Any) -> None:
         try:
             response = await send(self, request)
         except httpx.ConnectError as error:
-            raise translate_error(error) from error.__cause__
-        response.stream = WatchedStream(response.stream)
+            raise _translate_error(error) from error.__cause__
+        response.stream = _WatchedStream(response.stream)
         connections.note(response)
         if response.has_redirect_location:
             # LiteLLM would follow it with the conversation and, in headers other than `Authorization`, the key.
@@ -310,7 +310,7 @@ class CallConnections:
                 await response.aclose()
 
 
-class WatchedStream(httpx.AsyncByteStream):
+class _WatchedStream(httpx.AsyncByteStream):
     """A response's body that raises the right error if its connection breaks."""
 
     def __init__(self, body: Any) -> None:
@@ -321,14 +321,14 @@ class WatchedStream(httpx.AsyncByteStream):
             async for piece in self._body:
                 yield piece
         except httpx.ConnectError as error:
-            raise translate_error(error) from error.__cause__
+            raise _translate_error(error) from error.__cause__
 
     async def aclose(self) -> None:
         """Closes the body's connection."""
         await self._body.aclose()
 
 
-def translate_error(error: httpx.ConnectError) -> httpx.TransportError:
+def _translate_error(error: httpx.ConnectError) -> httpx.TransportError:
     """Returns ReadError for a broken connection, which may have carried the request; else the error itself."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientOSError) and not isinstance(cause, aiohttp.ClientConnectorError):
@@ -339,7 +339,7 @@ def translate_error(error: httpx.ConnectError) -> httpx.TransportError:
 _CONNECTIONS: ContextVar[CallConnections | None] = ContextVar("connections", default=None)
 
 
-def current_connections() -> CallConnections | None:
+def _current_connections() -> CallConnections | None:
     """Returns the connections of this task's call; None outside of a call."""
     return _CONNECTIONS.get()
 

@@ -40,18 +40,18 @@ _TOOL = frozenset({"name", "description", "input_schema", "type", "cache_control
 """The fields of a tool that LiteLLM knows. It writes others into the schema of the tool's arguments."""
 _LITELLM_REASONING_PREFIX = "litellm_encrypted_reasoning:"
 """The prefix of a thinking block in which LiteLLM stores an OpenAI model's reasoning, which that model needs again."""
-EFFORTS = frozenset({"reasoning_effort", "thinking", "reasoning"})
+_EFFORTS = frozenset({"reasoning_effort", "thinking", "reasoning"})
 """The fields that enable thinking in Chat Completions and Responses."""
 _THINKING = ("thinking", "redacted_thinking")
 _CALL_TYPES = ("function_call", "custom_tool_call")
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
-Body = dict[str, Any]
+_Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TranslationTarget:
-    """The provider and model of a request. `model` is the name in LiteLLM's table (`table_name`).
+    """The provider and model of a request. `model` is the name in LiteLLM's table (`_table_name`).
 
     `own_protocol`: the provider speaks the client's protocol. `compatible`: it speaks Chat Completions. `drop`: content
     that cannot be translated is dropped.
@@ -65,7 +65,7 @@ class TranslationTarget:
     drop: bool
 
 
-def table_name(model: str) -> str:
+def _table_name(model: str) -> str:
     """Returns a model's name without LiteLLM's prefixes for Responses or for an Azure series."""
     for prefix, series_model in _SERIES.items():
         if model.startswith(prefix):
@@ -73,7 +73,7 @@ def table_name(model: str) -> str:
     return model.removeprefix("responses/")
 
 
-def openai_entry(litellm: Any, target: TranslationTarget) -> dict[str, Any] | None:
+def _openai_entry(litellm: Any, target: TranslationTarget) -> dict[str, Any] | None:
     """Returns the table's entry of a model that is OpenAI's own; None for all others.
 
     Gateways and servers of open models are configured as `openai/` too.
@@ -82,7 +82,7 @@ def openai_entry(litellm: Any, target: TranslationTarget) -> dict[str, Any] | No
     return entry if entry is not None and entry.get("litellm_provider") in _OPENAI else None
 
 
-def fit(litellm: Any, body: Body, target: TranslationTarget) -> Body:
+def fit(litellm: Any, body: _Body, target: TranslationTarget) -> _Body:
     """Returns the request in the form for translation, without changing `body`."""
     if target.protocol_name == "messages":
         body = {name: value for name, value in body.items() if name != "cache_control"}
@@ -98,7 +98,7 @@ def fit(litellm: Any, body: Body, target: TranslationTarget) -> Body:
     return _without_custom_tools(body, target) | {"messages": [*map(_chat_message, body["messages"])]}
 
 
-def must_not_think(litellm: Any, body: Body, target: TranslationTarget) -> bool:
+def _must_not_think(litellm: Any, body: _Body, target: TranslationTarget) -> bool:
     """Whether Claude would refuse thinking, since the request has results of calls without their thinking.
 
     LiteLLM has this rule (`modify_params`), but only for all requests at once. Models with adaptive thinking accept
@@ -113,7 +113,7 @@ def must_not_think(litellm: Any, body: Body, target: TranslationTarget) -> bool:
     return unexplained and not _adapts_thinking(litellm, target)
 
 
-def short_user(litellm: Any, body: Body, target: TranslationTarget) -> str | None:
+def _short_user(litellm: Any, body: _Body, target: TranslationTarget) -> str | None:
     """Returns a hash of `metadata.user_id` if it is too long for OpenAI's `user`, else None."""
     user = (body.get("metadata") or {}).get("user_id")
     if (
@@ -127,7 +127,7 @@ def short_user(litellm: Any, body: Body, target: TranslationTarget) -> str | Non
     return hashlib.sha256(user.encode(errors="replace")).hexdigest()
 
 
-def one_call_at_a_time(litellm: Any, body: Body, target: TranslationTarget) -> bool:
+def _one_call_at_a_time(litellm: Any, body: _Body, target: TranslationTarget) -> bool:
     """Whether to set `parallel_tool_calls: false` for `disable_parallel_tool_use`. Many models refuse the field."""
     choice = body.get("tool_choice")
     if (
@@ -142,15 +142,15 @@ def one_call_at_a_time(litellm: Any, body: Body, target: TranslationTarget) -> b
     )
 
 
-def _fit_messages(litellm: Any, body: Body, target: TranslationTarget) -> Body:
+def _fit_messages(litellm: Any, body: _Body, target: TranslationTarget) -> _Body:
     request = {**body}
-    if kind_of(body.get("thinking")) == "disabled" and not _accepts_no_thinking(litellm, target):
+    if _kind_of(body.get("thinking")) == "disabled" and not _accepts_no_thinking(litellm, target):
         del request["thinking"]
-    openais = openai_entry(litellm, target) is not None
+    openais = _openai_entry(litellm, target) is not None
     request["messages"] = [_fit_message(message, target, openais) for message in body["messages"]]
     if isinstance(tools := body.get("tools"), list):
         request["tools"] = [
-            _fit_tool(tool) if kind_of(tool) in (None, "custom") and "input_schema" in tool else tool for tool in tools
+            _fit_tool(tool) if _kind_of(tool) in (None, "custom") and "input_schema" in tool else tool for tool in tools
         ]
     return request
 
@@ -163,7 +163,7 @@ def _accepts_no_thinking(litellm: Any, target: TranslationTarget) -> bool:
     """Whether the model accepts the effort `none`: by LiteLLM's table for OpenAI's models; unknown ones may."""
     if "reasoning_effort" not in _supported_parameters(litellm, target):
         return False
-    entry = openai_entry(litellm, target)
+    entry = _openai_entry(litellm, target)
     return entry is None or entry.get("supports_none_reasoning_effort") is True
 
 
@@ -190,7 +190,7 @@ def _adapts_thinking(litellm: Any, target: TranslationTarget) -> bool:
     return info.get("supports_adaptive_thinking") is True
 
 
-def kind_of(value: Any) -> Any:
+def _kind_of(value: Any) -> Any:
     """Returns the type of a part or item; None if it has none or is no object."""
     return value.get("type") if isinstance(value, dict) else None
 
@@ -199,7 +199,7 @@ def _fit_tool(tool: Any) -> Any:
     return {name: value for name, value in tool.items() if name in _TOOL}
 
 
-def _fit_message(message: Body, target: TranslationTarget, openais: bool) -> Body:
+def _fit_message(message: _Body, target: TranslationTarget, openais: bool) -> _Body:
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -219,34 +219,34 @@ def _is_readable_block(block: Any, *, reads_thinking: bool) -> bool:
     Claude's thinking is signed, for Claude alone. Some other models use their own thinking again, which is not signed.
     OpenAI's models have no such field.
     """
-    if kind_of(block) not in _THINKING:
+    if _kind_of(block) not in _THINKING:
         return True
     encrypted = str(block.get("signature") or block.get("data") or "")
     return encrypted.startswith(_LITELLM_REASONING_PREFIX) if encrypted else reads_thinking
 
 
-def is_pdf(block: Any) -> bool:
+def _is_pdf(block: Any) -> bool:
     """Whether a block of Messages is a PDF. LiteLLM sends it to OpenAI as an image, which OpenAI's models refuse."""
-    return kind_of(block) == "document" and kind_of(block.get("source")) in ("base64", "url")
+    return _kind_of(block) == "document" and _kind_of(block.get("source")) in ("base64", "url")
 
 
 def _blocks_as_text(blocks: list[Any], openais: bool) -> list[Any]:
     """Returns blocks with text in place of documents and search results that are text."""
     converted: list[Any] = []
     for block in blocks:
-        if kind_of(block) == "tool_result" and isinstance(block.get("content"), list):
+        if _kind_of(block) == "tool_result" and isinstance(block.get("content"), list):
             converted.append({**block, "content": _blocks_as_text(block["content"], openais)})
-        elif not (openais and is_pdf(block)):  # refused earlier, unless it is dropped
+        elif not (openais and _is_pdf(block)):  # refused earlier, unless it is dropped
             converted += _as_text(block)
     return converted
 
 
 def _as_text(block: Any) -> list[Any]:
-    if kind_of(block) == "tool_reference":  # the tool itself is in the request, since all tools are sent at once
+    if _kind_of(block) == "tool_reference":  # the tool itself is in the request, since all tools are sent at once
         return [{"type": "text", "text": str(block.get("tool_name"))}]
-    if kind_of(block) == "search_result":
+    if _kind_of(block) == "search_result":
         headings, content = (block.get("title"), block.get("source")), block.get("content")
-    elif kind_of(block) == "document" and kind_of(source := block.get("source")) in ("text", "content"):
+    elif _kind_of(block) == "document" and _kind_of(source := block.get("source")) in ("text", "content"):
         headings, content = (block.get("title"), block.get("context")), source.get("data", source.get("content"))
     else:
         return [block]
@@ -257,21 +257,21 @@ def _as_text(block: Any) -> list[Any]:
     return texts
 
 
-def is_custom(tool: Any) -> bool:
+def _is_custom(tool: Any) -> bool:
     """Whether a tool or a call of Chat Completions has plain text as its input."""
-    return kind_of(tool) == "custom" and isinstance(tool.get("custom"), dict)
+    return _kind_of(tool) == "custom" and isinstance(tool.get("custom"), dict)
 
 
-def _without_custom_tools(body: Body, target: TranslationTarget) -> Body:
+def _without_custom_tools(body: _Body, target: TranslationTarget) -> _Body:
     """Returns the request without custom tools if they are dropped; otherwise they were refused earlier."""
     tools = body.get("tools") or []
-    if not target.drop or not any(map(is_custom, tools)):
+    if not target.drop or not any(map(_is_custom, tools)):
         return body
-    remaining = [tool for tool in tools if not is_custom(tool)]
+    remaining = [tool for tool in tools if not _is_custom(tool)]
     return {**body, "tools": remaining} if remaining else {name: body[name] for name in body if name not in _TOOLS}
 
 
-def _chat_message(message: Body) -> Body:
+def _chat_message(message: _Body) -> _Body:
     """Returns a message of Chat Completions with refusals as text, and objects as arguments of calls."""
     converted = {**message}
     if isinstance(content := message.get("content"), list):
@@ -285,21 +285,21 @@ def _chat_message(message: Body) -> Body:
     return converted
 
 
-def _fit_item(item: Body, target: TranslationTarget) -> Body:
+def _fit_item(item: _Body, target: TranslationTarget) -> _Body:
     """Does the same for an item of Responses. Compatible servers accept any text as arguments, as OpenAI does."""
     if isinstance(content := item.get("content"), list):
         return {**item, "content": [_refusal_as_text(part, "output_text") for part in content]}
     if isinstance(output := item.get("output"), list):  # files were refused earlier, unless they are dropped
-        return {**item, "output": [part for part in output if kind_of(part) != "input_file"] or ""}
+        return {**item, "output": [part for part in output if _kind_of(part) != "input_file"] or ""}
     return _readable(item) if item.get("type") == "function_call" and not target.compatible else item
 
 
 def _refusal_as_text(part: Any, kind: str) -> Any:
-    return {"type": kind, "text": part.get("refusal")} if kind_of(part) == "refusal" else part
+    return {"type": kind, "text": part.get("refusal")} if _kind_of(part) == "refusal" else part
 
 
 def _readable_call(call: Any) -> Any:
-    if is_custom(call):
+    if _is_custom(call):
         custom = call["custom"]
         function = {"name": custom.get("name"), "arguments": json.dumps({"input": custom.get("input")})}
         return {"id": call.get("id"), "type": "function", "function": function}
@@ -403,7 +403,7 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
     target = TranslationTarget(
         request.protocol_name,
         provider,
-        table_name(name),
+        _table_name(name),
         compatible=provider in {"openai", "azure", *litellm.openai_compatible_providers},
         own_protocol=own_protocol is not None,
         drop=bool(options.get("drop_params", litellm.drop_params)),
@@ -412,12 +412,12 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
     fields = _request_arguments(fit(litellm, body, target), target, options)
     if request.protocol_name == "chat":
         _unnumber_thinking(fields["messages"])
-    if one_call_at_a_time(litellm, body, target):
+    if _one_call_at_a_time(litellm, body, target):
         fields["parallel_tool_calls"] = False
-    if (user := short_user(litellm, body, target)) is not None:
+    if (user := _short_user(litellm, body, target)) is not None:
         fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), "user": user}
     fixed_arguments = {"model": model, **_fixed_arguments(provider, request)}
-    omitted_names = EFFORTS if must_not_think(litellm, body, target) else frozenset()
+    omitted_names = _EFFORTS if _must_not_think(litellm, body, target) else frozenset()
     return LiteLLMCall(
         protocol_name=request.protocol_name,
         function=_FUNCTIONS[request.protocol_name],
@@ -556,7 +556,7 @@ _MAX_STOPS = 4
 """The largest number of stop sequences in Chat Completions; LiteLLM drops the others."""
 
 
-def _check_supported(litellm: Any, body: Body, target: TranslationTarget, native: Any) -> None:
+def _check_supported(litellm: Any, body: _Body, target: TranslationTarget, native: Any) -> None:
     """Raises BadRequest for content that this provider does not support.
 
     `native` is LiteLLM's description of the provider's own Responses API; None if it has none, or for other protocols.
@@ -574,7 +574,7 @@ def _check_supported(litellm: Any, body: Body, target: TranslationTarget, native
     for tool in tools if isinstance(tools, list) else ():
         if _is_emulated(tool, target, native):
             raise BadRequest(
-                f"A tool of type `{kind_of(tool)}` is not offered by this model's provider ({target.provider}).",
+                f"A tool of type `{_kind_of(tool)}` is not offered by this model's provider ({target.provider}).",
                 code="unsupported_parameter",
                 param="tools",
             )
@@ -594,7 +594,7 @@ def _check_supported(litellm: Any, body: Body, target: TranslationTarget, native
 
 def _is_emulated(tool: Any, target: TranslationTarget, native: Any) -> bool:
     """Whether LiteLLM would run a tool itself, with the help of others."""
-    kind = kind_of(tool)
+    kind = _kind_of(tool)
     return (
         (isinstance(kind, str) and kind.startswith("advisor") and target.provider != "anthropic")
         or (kind == "mcp" and str(tool.get("server_url", "")).startswith("litellm_proxy"))
@@ -602,13 +602,13 @@ def _is_emulated(tool: Any, target: TranslationTarget, native: Any) -> bool:
     )
 
 
-def _find_losses(litellm: Any, body: Body, target: TranslationTarget) -> Iterator[tuple[str, str]]:
+def _find_losses(litellm: Any, body: _Body, target: TranslationTarget) -> Iterator[tuple[str, str]]:
     """Yields the field and a description of content that would be lost."""
     stops = "stop_sequences" if target.protocol_name == "messages" else "stop"
     if isinstance(body.get(stops), list) and len(body[stops]) > _MAX_STOPS:
         yield stops, f"More than {_MAX_STOPS} `{stops}`"
     if target.protocol_name == "messages":
-        is_openai_model = openai_entry(litellm, target) is not None
+        is_openai_model = _openai_entry(litellm, target) is not None
         for message in body["messages"]:
             if message.get("role") == "user":
                 yield from (
@@ -620,12 +620,12 @@ def _find_losses(litellm: Any, body: Body, target: TranslationTarget) -> Iterato
         for message in body["messages"]:
             if kinds := _kinds(message.get("content")) & _AUDIO_AND_VIDEO:
                 yield "messages", f"A part of type `{min(kinds)}`"
-        if any(map(is_custom, body.get("tools") or ())):
+        if any(map(_is_custom, body.get("tools") or ())):
             yield "tools", "A tool of type `custom`"
 
 
 def _kinds(parts: Any) -> set[Any]:
-    return {part["type"] for part in parts if isinstance(kind_of(part), str)} if isinstance(parts, list) else set()
+    return {part["type"] for part in parts if isinstance(_kind_of(part), str)} if isinstance(parts, list) else set()
 
 
 def _find_lost_items(items: Any) -> Iterator[str]:
@@ -640,12 +640,12 @@ def _find_lost_items(items: Any) -> Iterator[str]:
 
 def _find_lost_blocks(blocks: Any, openais: bool) -> Iterator[str]:
     for block in blocks if isinstance(blocks, list) else ():
-        kind, source = kind_of(block), kind_of(block.get("source")) if isinstance(block, dict) else None
+        kind, source = _kind_of(block), _kind_of(block.get("source")) if isinstance(block, dict) else None
         if isinstance(kind, str) and kind not in _TRANSLATED_BLOCKS:
             yield f"A block of type `{kind}`"
         elif kind in ("image", "document") and source == "file":
             yield f"The file id of `{kind}`"
-        elif openais and is_pdf(block):
+        elif openais and _is_pdf(block):
             yield "A PDF"
         elif kind == "tool_result":
             yield from _find_lost_blocks(block.get("content"), openais)
