@@ -896,6 +896,8 @@ def test_our_tool_stands_behind_the_clients_whose_bytes_stay() -> None:
         {"tools": [CLIENTS], "tool_choice": {"type": "function", "function": {"name": "run"}}},
         {"tools": [CLIENTS], "response_format": {"type": "json_schema", "json_schema": {}}},
         {"response_format": {"type": "text"}},
+        {"tools": [CLIENTS] * 127},
+        {"tools": [CLIENTS] * 129},
     ],
 )
 def test_our_tool_is_offered_and_nothing_else_changes(given: Json) -> None:
@@ -916,6 +918,7 @@ def test_our_tool_is_offered_and_nothing_else_changes(given: Json) -> None:
         {"tool_choice": "none"},
         {"prediction": {"type": "content", "content": "x"}},
         {"tools": "what"},
+        {"tools": [CLIENTS] * 128},
     ],
 )
 def test_our_tool_is_not_offered_where_it_cannot_be(given: Json) -> None:

@@ -102,6 +102,12 @@ def test_our_tool_is_offered_where_it_can_be(fields: Json, alone: bool, beside: 
     assert (TOOL_PROTOCOL.offer({**told, "tools": b'[{"type":"web_search"}]'}, TOOL) is not None) is beside
 
 
+@pytest.mark.parametrize(("count", "offered"), [(127, True), (128, False), (129, True)])
+def test_our_tool_is_not_offered_beside_as_many_as_openai_takes(count: int, offered: bool) -> None:
+    tools = raw([{"type": "function", "name": f"f{at}"} for at in range(count)])
+    assert (TOOL_PROTOCOL.offer({"tools": tools}, TOOL) is not None) is offered
+
+
 def test_the_clients_tool_names_include_functions_custom_tools_and_namespaces() -> None:
     tools = [
         {"type": "function", "name": "a"}, {"type": "custom", "name": "b"}, {"type": "web_search"}, 1,

@@ -16,50 +16,40 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from accordion.accounting.calibration import UNKNOWN
-from accordion.accounting.calibration import Calibrations
-from accordion.accounting.calibration import ReportedCount
-from accordion.accounting.calibration import correction_from_report
-from accordion.accounting.calibration import estimate_tokens
-from accordion.accounting.calibration import is_credible
+from accordion.accounting.calibration import (
+    UNKNOWN,
+    Calibrations,
+    ReportedCount,
+    correction_from_report,
+    estimate_tokens,
+    is_credible,
+)
 from accordion.accounting.holdout import Holdout
-from accordion.accounting.token_meter import ESTIMATED_FROM
-from accordion.accounting.token_meter import MOST_BYTES_PER_TOKEN
-from accordion.accounting.token_meter import TokenMeter
-from accordion.accounting.token_meter import TokenSum
-from accordion.compaction.policy import PolicyOptions
-from accordion.compaction.policy import PreviousCompaction
-from accordion.compaction.policy import decide
-from accordion.compaction.repository import AppliedCompaction
-from accordion.compaction.repository import CompactionRepository
+from accordion.accounting.token_meter import ESTIMATED_FROM, MOST_BYTES_PER_TOKEN, TokenMeter, TokenSum
+from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
+from accordion.compaction.repository import AppliedCompaction, CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies.base import count_images
-from accordion.insertions.composer import InsertionComposer
-from accordion.insertions.composer import PreviousInsertions
+from accordion.insertions.composer import InsertionComposer, PreviousInsertions
 from accordion.model.boundaries import find_provider_compaction
-from accordion.model.budget import Decision
-from accordion.model.budget import Utilization
-from accordion.model.compaction import CompactedConversation
-from accordion.model.compaction import without_compaction
+from accordion.model.budget import Decision, Utilization
+from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation
-from accordion.model.ports import Tasks
-from accordion.model.ports import WindowTable
-from accordion.pipeline.request import CompactionRules
-from accordion.pipeline.request import IdentifiedRequest
-from accordion.pipeline.request import MeasuredRequest
-from accordion.pipeline.request import PassthroughRequest
-from accordion.pipeline.request import advance
-from accordion.pipeline.request import find_compaction_id
-from accordion.pipeline.request import pass_through
+from accordion.model.ports import Tasks, WindowTable
+from accordion.pipeline.request import (
+    CompactionRules,
+    IdentifiedRequest,
+    MeasuredRequest,
+    PassthroughRequest,
+    advance,
+    find_compaction_id,
+    pass_through,
+)
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.pipeline.visibility import Visibility
-from accordion.sessions.prefix_nodes import PrefixNode
-from accordion.sessions.prefix_nodes import StoredSum
-from accordion.sessions.prefix_nodes import count_responses
-from accordion.sessions.prefix_nodes import has_response
-from accordion.sessions.sessions import SessionMatch
-from accordion.sessions.sessions import Sessions
+from accordion.sessions.prefix_nodes import PrefixNode, StoredSum, count_responses, has_response
+from accordion.sessions.sessions import SessionMatch, Sessions
 
 _log = logging.getLogger("accordion")
 

@@ -212,6 +212,10 @@ class ArtifactToolProtocol(ABC):
         """
 
 
+MAX_OPENAI_TOOLS = 128
+"""The most tools that OpenAI takes ("Invalid 'tools': array too long. Expected an array with maximum length 128"), so
+that clients send no more. A list that has more goes to a server without this limit."""
+
 UNREADABLE_ROUND = ObservedRound((), (), (), "", finished=False)
 """A round that could not be read: none of its calls is answered."""
 

@@ -42,6 +42,7 @@ from accordion.protocols.openai_chat.message_json import read_calls, read_parts,
 from accordion.protocols.openai_chat.response import ChatParser
 from accordion.protocols.openai_chat.tool_rounds import ChunkToolLoop, CompletionToolLoop
 from accordion.protocols.tool_loop import (
+    MAX_OPENAI_TOOLS,
     ArtifactToolProtocol,
     ArtifactToolResult,
     ToolDefinition,
@@ -157,8 +158,8 @@ class ChatArtifactTool(ArtifactToolProtocol):
         """Returns `tools` with the artifact tool as the last. `tool_choice` stays: a client that forces a tool of its
         own, or none, keeps that, and the tool list stays the same from request to request.
 
-        None with `n` above 1, with `functions`, and where the client has no tools and asks for JSON, gives a
-        `prediction` (neither works with tools), or says which tool to choose.
+        None with `n` above 1, with `functions`, with as many tools as OpenAI takes, and where the client has no tools
+        and asks for JSON, gives a `prediction` (neither works with tools), or says which tool to choose.
         """
         choices = decode_field(fields, "n")
         if (type(choices) is int and choices > 1) or any(
@@ -169,6 +170,8 @@ class ChatArtifactTool(ArtifactToolProtocol):
         if client_list != NULL and not is_list(client_list):
             return None
         client_tools = list_field(fields, "tools")
+        if len(client_tools) == MAX_OPENAI_TOOLS:
+            return None
         response_format = as_string(as_mapping(decode_field(fields, "response_format")).get("type"))
         has_choice = decode_field(fields, "tool_choice") not in (None, "auto")
         if not client_tools and (response_format in _FORMATS or has_choice or _has_field(fields, "prediction")):

@@ -58,6 +58,7 @@ from accordion.protocols.openai_responses.message_json import CALLS, read_conten
 from accordion.protocols.openai_responses.response import ResponsesParser, decode_object
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream, with_arguments
 from accordion.protocols.tool_loop import (
+    MAX_OPENAI_TOOLS,
     ArtifactToolProtocol,
     ArtifactToolResult,
     ToolDefinition,
@@ -291,8 +292,8 @@ class ResponsesArtifactTool(ArtifactToolProtocol):
     def offer(self, fields: Mapping[str, bytes], tool: ToolDefinition) -> dict[str, bytes] | None:
         """Returns `tools` with the artifact tool as the last; `tool_choice` and `parallel_tool_calls` stay.
 
-        None with `max_tool_calls`, with `background`, and where the client has no tools and asks for a form of answer,
-        or names a stored prompt, whose own tools a list would replace.
+        None with `max_tool_calls`, with `background`, with as many tools as OpenAI takes, and where the client has no
+        tools and asks for a form of answer, or names a stored prompt, whose own tools a list would replace.
         """
         if decode_field(fields, "background") is True or decode_field(fields, "max_tool_calls") is not None:
             return None
@@ -304,6 +305,8 @@ class ResponsesArtifactTool(ArtifactToolProtocol):
         )  # fmt: skip
         client_list = fields.get("tools", NULL).strip()
         if is_list(client_list) and client_list[1:-1].strip():
+            if len(list_field(fields, "tools")) == MAX_OPENAI_TOOLS:
+                return None
             return {"tools": client_list[:-1].rstrip() + b"," + own_tool + b"]"}
         text_format = as_mapping(as_mapping(decode_field(fields, "text")).get("format")).get("type", "text")
         is_free = client_list == NULL or is_list(client_list)
