@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.recall import VisibleTexts, build_view
-from accordion.archive.recall_index import TurnName, words_in
+from accordion.archive.recall_index import TurnName, words_of_name
 from tests.archive.recall_samples import call, read, result, user
 from tests.object_sizes import retained_bytes
 
@@ -16,7 +16,7 @@ PIECES = ("abc", "abc", "ébc_1", "x_1", "a", "é", "_", "/", ".", " ", "—")
 
 
 def name_of(text: str) -> TurnName:
-    words = tuple(sorted(words_in(text)))
+    words = words_of_name(text)
     return TurnName(text, words, (0,), plain=words == (text.encode(),))
 
 

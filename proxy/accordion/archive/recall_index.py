@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from operator import itemgetter
 from sys import getsizeof
 from typing import Any, Final
@@ -30,8 +31,8 @@ from accordion.model.words import mask_symbols
 
 _MAX_PART: Final = 1_000_000
 """Characters of one part that are indexed."""
-_MAX_WORD: Final = 64
-"""Bytes of a word."""
+_MIN_WORD, _MAX_WORD = 3, 64
+"""Bytes of a word that is indexed."""
 _MAX_NAME_WORDS: Final = 4
 """Words of a name that are looked up, the rarest ones."""
 _MAX_DEPTH: Final = 12
@@ -170,28 +171,20 @@ class WordIndex(WordLookup):
     __slots__ = ("_hashes", "_numbers", "_starts")
 
     def __init__(self, texts: Iterable[Iterable[bytes]]) -> None:
-        """`texts` are the words of each text, each word once."""
-        numbers_by_word: dict[bytes, int | list[int]] = {}
+        """`texts` are the words of each text, each word once; those of 3 to 64 bytes are indexed."""
+        numbers_by_word: dict[bytes, list[int]] = {}
         for number, words in enumerate(texts):
             for word in words:
                 known = numbers_by_word.get(word)
                 if known is None:
-                    numbers_by_word[word] = number
-                elif isinstance(known, int):
-                    numbers_by_word[word] = [known, number]
+                    numbers_by_word[word] = [number]
                 else:
                     known.append(number)
-        by_hash = sorted(numbers_by_word, key=hash)
+        by_hash = sorted((word for word in numbers_by_word if _MIN_WORD <= len(word) <= _MAX_WORD), key=hash)
+        lists = [numbers_by_word[word] for word in by_hash]
         self._hashes = array("q", list(map(hash, by_hash)))
-        starts, all_numbers = [0], list[int]()
-        for word in by_hash:
-            numbers = numbers_by_word[word]
-            if isinstance(numbers, int):
-                all_numbers.append(numbers)
-            else:
-                all_numbers += numbers
-            starts.append(len(all_numbers))
-        self._starts, self._numbers = _pack(starts), _pack(all_numbers)
+        self._starts = _pack([*accumulate(map(len, lists), initial=0)])
+        self._numbers = _pack([*chain.from_iterable(lists)])
 
     @property
     def size(self) -> int:
@@ -310,19 +303,17 @@ def build_index(
 
 
 def words_in(text: str, words: frozenset[bytes] | None = None) -> set[bytes] | frozenset[bytes]:
-    """Returns the words of a text: runs of letters, digits and underscores, three to 64 bytes long.
+    """Returns the words of a text: runs of letters, digits and underscores.
 
     `words`: only those among them.
     """
     pieces = _split(text[:_MAX_PART])
-    if words is not None:
-        return words.intersection(pieces)
-    return {word for word in set(pieces) if 2 < len(word) <= _MAX_WORD}
+    return set(pieces) if words is None else words.intersection(pieces)
 
 
 def words_of_name(name: str) -> tuple[bytes, ...]:
     """Returns the words by which a name is looked up, each once, in order."""
-    return tuple(dict.fromkeys(word for word in _split(name) if 2 < len(word) <= _MAX_WORD))
+    return tuple(dict.fromkeys(word for word in _split(name) if _MIN_WORD <= len(word) <= _MAX_WORD))
 
 
 def _split(text: str) -> list[bytes]:

@@ -207,7 +207,7 @@ class InsertionStore:
         if not anchors:
             return b"0"
         present = [key for key in chain_keys if key in anchors]
-        values = [encode(StoredInsertions("", self._cached[prefix + anchor].stored.insertions)) for anchor in present]
+        values = [_pack(StoredInsertions("", self._cached[prefix + anchor].stored.insertions)) for anchor in present]
         return hashlib.sha256(b"".join((*present, *values))).digest()[:8] if present else b"0"
 
     async def load(self, ref: ConversationRef, chain: Sequence[bytes]) -> None:
@@ -384,6 +384,10 @@ _DECODER = msgspec.msgpack.Decoder(_StoredValue)
 
 def encode(stored: StoredInsertions) -> bytes:
     """Encodes the insertions at one anchor for the store."""
+    return _VERSION + compress(_pack(stored), has_checksum=True)
+
+
+def _pack(stored: StoredInsertions) -> bytes:
     records = [
         _RecallRecord(each.wire, each.at, list(each.artifacts), list(each.names))
         if isinstance(each, RecallInsertion)
@@ -392,8 +396,7 @@ def encode(stored: StoredInsertions) -> bytes:
         )
         for each in stored.insertions
     ]
-    plain = _ENCODER.encode(_StoredValue(stored.session, records))
-    return _VERSION + compress(plain, has_checksum=True)
+    return _ENCODER.encode(_StoredValue(stored.session, records))
 
 
 def decode(value: bytes | None, anchor: bytes) -> StoredInsertions:
