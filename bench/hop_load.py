@@ -58,7 +58,8 @@ async def measure_hops(job: Job) -> dict[str, Any]:
         for route in (STAY, HOP)[:: 1 if start // BLOCK % 2 else -1]:
             turns = range(job.warmup + start, job.warmup + min(start + BLOCK, job.turns))
             await _measure_block(job, connections, arms[route], turns, idle)
-    await _measure_block(job, connections, arms[NEW], range(job.warmup, job.warmup + len(connections) - 1), idle)
+    # The turn `job.warmup` would go to the worker that had all turns before.
+    await _measure_block(job, connections, arms[NEW], range(job.warmup + 1, job.warmup + len(connections)), idle)
     for connection in connections:
         connection.close()
     return {route: arm.figures() for route, arm in arms.items()}

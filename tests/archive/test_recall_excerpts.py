@@ -258,18 +258,20 @@ def test_the_first_turn_after_a_later_compaction_indexes_what_it_adds() -> None:
     assert recaller.pending_bytes(later, client) == 0
 
 
-def test_a_history_that_branches_continues_the_index_of_their_common_messages() -> None:
+def test_of_a_history_that_branches_each_branch_has_its_own_words() -> None:
     recaller, rounds = ArtifactRecaller(find_claims), [(f"name_{at}", f"text_{at}") for at in range(6)]
     [(client, shown)] = compactions_of(rounds, [2])
     recaller.index_compaction(TENANT, shown, client)
+    first_ends = list[int]()
     for word in ("branch_a", "branch_b"):
         [(client, shown)] = compactions_of([*rounds[:3], (word, word), *rounds[4:]], [5])
         index = recaller.index_compaction(TENANT, shown, client)
         assert index is not None
-        assert [(run.start, run.end) for run in index.runs] == [(0, 5), (5, 11)]
+        first_ends.append(index.runs[0].end)
         assert [bool(index.words.numbers_of(each)) for each in (b"branch_a", b"branch_b", b"text_3", b"text_4")] == [
             word == "branch_a", word == "branch_b", False, True
         ]  # fmt: skip
+    assert first_ends == [5, 11], "the first branch continued the index of the common messages"
 
 
 def test_instructions_that_must_be_found_again_are_left_to_read() -> None:

@@ -33,7 +33,6 @@ from accordion.archive.recall_index import (
     TurnName,
     WordIndex,
     WordLookup,
-    WordRun,
     argument_scalars,
     build_index,
     readable_text,
@@ -176,7 +175,11 @@ class ArtifactRecaller:
     def _build_index(
         self, tenant: TenantScope, history: CompactedConversation, client: Conversation, compaction: Compaction
     ) -> RecallIndex:
-        index = build_index(tenant, history, client.messages, runs=self._find_runs(compaction, client))
+        key = self._find_earlier(compaction, client)
+        # Two indexes with the same runs would count them twice.
+        earlier = self._indexes.pop(key) if key is not None else None
+        runs = earlier.runs if earlier is not None and len(earlier.runs) < _MAX_RUNS else ()
+        index = build_index(tenant, history, client.messages, runs=runs)
         self._indexes.put(client.chain[compaction.message_count - 1], index, index.size)
         self._partial_indexes.pop(compaction.id)
         return index
@@ -185,11 +188,10 @@ class ArtifactRecaller:
         index = self._indexes.get(client.chain[compaction.message_count - 1])
         return index if index is not None and index.compaction_id == compaction.id else None
 
-    def _find_runs(self, compaction: Compaction, client: Conversation) -> tuple[WordRun, ...]:
-        """Returns the runs of the index that covers the most of the messages that a compaction covers."""
-        indexes = map(self._indexes.get, reversed(client.chain[: compaction.message_count]))
-        runs = next((index.runs for index in indexes if index is not None), ())
-        return runs if len(runs) < _MAX_RUNS else ()
+    def _find_earlier(self, compaction: Compaction, client: Conversation) -> bytes | None:
+        """Returns the key of the index that covers the most of the messages that a compaction covers."""
+        keys = reversed(client.chain[: compaction.message_count])
+        return next((key for key in keys if key in self._indexes), None)
 
     def _find_index(
         self,
@@ -211,7 +213,9 @@ class ArtifactRecaller:
             visible_text = "\n".join(map(readable_text, visible))
             rules = list(self._find_rules(client.messages, compaction.message_count, visible_text))
         index = self._get_index(compaction, client)
-        if index is None and (compaction.id in self._partial_indexes or self._find_runs(compaction, client)):
+        if index is None and (
+            compaction.id in self._partial_indexes or self._find_earlier(compaction, client) is not None
+        ):
             index = self._build_index(tenant, history, client, compaction)
         if index is None:
             words = {word for name in names for word in (name.encode("utf-8", "replace"), *words_of_name(name))}
