@@ -80,6 +80,8 @@ def words_of(text: str) -> frozenset[str]:
 
     Chinese, Japanese and Korean text is split into pairs of characters.
     """
+    if text.isascii():
+        return frozenset(_WORD.findall(text.lower())) - _STOP_WORDS
     words: set[str] = set()
     for word in map(str.lower, _WORD.findall(text)):
         if word.isascii():

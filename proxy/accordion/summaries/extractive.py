@@ -173,7 +173,11 @@ def _fit_candidates(candidates: list[_CandidateLine], budget: int, count: Callab
             if tokens >= 0.97 * budget or sum(map(len, selection.values())) == extras:
                 break
         # Each attempt shrinks a little more, so that a text with short tokens fits in the end.
-        available_characters *= budget / tokens * (1 - 0.01 * attempt)
+        factor = budget / tokens * (1 - 0.01 * attempt)
+        if tokens <= budget and factor < 1:
+            # With less space there is no longer text.
+            break
+        available_characters *= factor
     return best_text
 
 

@@ -78,7 +78,7 @@ class Instruction(msgspec.Struct, frozen=True):
     """A line or sentence of a user, verbatim.
 
     `rank` is from STATEMENT to RULE; `claims` has one entry for each sentence. `is_change`: something is different from
-    now on. `is_correction`: something was wrong. `is_promise`: the assistant promised it, or it is still open.
+    now on. `is_correction`: and something was wrong. `is_promise`: the assistant promised it, or it is still open.
     """
 
     text: str
@@ -545,4 +545,6 @@ def _build_promise(sentence: str) -> Instruction:
 def _build_instruction(sentence: str, rank: int) -> Instruction:
     text = BULLET.sub("", sentence)
     claims = tuple(map(parse_claim, split_sentences(text)))
-    return Instruction(sentence, rank, claims, is_change(text), is_correction(text))
+    has_change = is_change(text)
+    # A correction counts only where something is to change.
+    return Instruction(sentence, rank, claims, has_change, has_change and is_correction(text))

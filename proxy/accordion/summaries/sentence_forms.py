@@ -444,8 +444,9 @@ _HEADING = re.compile(r": |：")
 _VALUE = re.compile(r"\d|[\"“`«]|(?:^|\s)[A-Z]|^[^\W_a-z]{1,12}[。.]?$")
 """The signs of a value after "is": a figure, a name, a quotation."""
 _VALUE_WORDS: Final = 8
+# It begins with the sign, which is found much faster than a condition on what stands before a place.
 _SENTENCE_END = re.compile(
-    r"(?<=[.!?])[\"”')\]]?\s+(?=[^\W\d_]|[\"“(¿¡])|(?<=[。！？])\s*(?=\S)",
+    r"[.!?。！？](?:(?<=[.!?])[\"”')\]]?\s+(?=[^\W\d_]|[\"“(¿¡])|(?<=[。！？])\s*(?=\S))",
 )
 _ABBREVIATION = re.compile(
     r"(?<!\w)(?:[A-Za-z]|Ms|Mrs?|Dr|Prof|St|Sra?|Sras|Dra|Mme|Mlle|Hr|Fr|Nr|No|vs|approx|bzw|ca|etc|bspw|usw|vgl|núm|"
@@ -502,8 +503,9 @@ def split_sentences(line: str) -> list[str]:
     starts = [0]
     for end in _SENTENCE_END.finditer(line):
         # Read from the start of the sentence, a line of abbreviations would take the square of its length.
-        abbreviation_start = max(starts[-1], end.start() - _MAX_ABBREVIATION_LENGTH)
-        if not _ABBREVIATION.search(line, abbreviation_start, end.start()):
+        after_sign = end.start() + 1
+        abbreviation_start = max(starts[-1], after_sign - _MAX_ABBREVIATION_LENGTH)
+        if not _ABBREVIATION.search(line, abbreviation_start, after_sign):
             starts.append(end.end())
     return [part for start, end in pairwise([*starts, len(line)]) if (part := line[start:end].strip())]
 
