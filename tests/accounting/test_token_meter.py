@@ -34,12 +34,16 @@ class Words:
 
     def __init__(self) -> None:
         self.counted: list[str] = []
+        self.loaded = {"words"}
 
     def encoding(self, model: str) -> str:
         return "other" if model.startswith("gpt-4-") else "words"
 
     def is_loaded(self, encoding: str) -> bool:
-        return encoding == "words"
+        return encoding in self.loaded
+
+    def load(self, encoding: str) -> None:
+        self.loaded.add(encoding)
 
     def count(self, text: str, encoding: str) -> int:
         self.counted.append(text)
@@ -262,12 +266,14 @@ def test_pending_text_is_what_measuring_would_have_to_count() -> None:
     assert meter.pending_characters(replace(asked, overhead_key=b"other")) == 15
 
 
-def test_long_text_and_an_encoding_that_is_not_loaded_are_for_a_thread() -> None:
+def test_long_text_and_an_encoding_to_load_are_for_a_thread() -> None:
     meter, long, short = TokenMeter(Words()), conversation(message("q" * 40_000)), conversation(message("q"))
     assert [meter.is_slow(asked, "", 50_000) for asked in (long, short)] == [True, False]
     meter.measure(long, WINDOW)
     assert not meter.is_slow(long, "", 50_000), "it is counted already"
-    assert meter.is_slow(short, "gpt-4-turbo", 100), "it must be loaded"
+    assert not meter.is_loaded(short, "gpt-4-turbo")
+    meter.load(short, "gpt-4-turbo")
+    assert meter.is_loaded(short, "gpt-4-turbo")
 
 
 def test_pending_text_leaves_media_out() -> None:

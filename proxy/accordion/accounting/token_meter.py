@@ -151,8 +151,9 @@ class TokenMeter:
 
     def is_estimable(self, conversation: Conversation, model: str = "") -> bool:
         """Whether an estimate saves time: much would have to be counted, and the encoding is loaded."""
-        is_loaded = self._counter.is_loaded(self._scheme(conversation, model).encoding)
-        return is_loaded and self.pending_characters(conversation, model, ESTIMATED_FROM) >= ESTIMATED_FROM
+        if not self.is_loaded(conversation, model):
+            return False
+        return self.pending_characters(conversation, model, ESTIMATED_FROM) >= ESTIMATED_FROM
 
     def _copy_sum(self, other: TokenMeter, conversation: Conversation, scheme: _CountingScheme) -> TokenMeter:
         """Gives another meter the known sum of the conversation's beginning, so that it counts only the rest."""
@@ -229,13 +230,19 @@ class TokenMeter:
         """Counts a plain text in a model's encoding."""
         return self._counter.count(text, self._counter.encoding(model))
 
+    def is_loaded(self, conversation: Conversation, model: str) -> bool:
+        """Whether `measure` need not load an encoding first."""
+        return self._counter.is_loaded(self._scheme(conversation, model).encoding)
+
+    def load(self, conversation: Conversation, model: str) -> None:
+        """Loads the encoding that `measure` needs; meant for a thread."""
+        self._counter.load(self._scheme(conversation, model).encoding)
+
     def is_slow(self, conversation: Conversation, model: str, size: int) -> bool:
-        """Whether `measure` belongs in a thread: it must load an encoding, or count more than `MAX_INLINE` characters.
+        """Whether `measure` belongs in a thread: it must count more than `MAX_INLINE` characters.
 
         `size` is that of the body in bytes, an upper bound of the characters.
         """
-        if not self._counter.is_loaded(self._scheme(conversation, model).encoding):
-            return True
         return size > MAX_INLINE and self.pending_characters(conversation, model, MAX_INLINE) > MAX_INLINE
 
     def pending_characters(self, conversation: Conversation, model: str = "", limit: int = sys.maxsize) -> int:
@@ -356,7 +363,7 @@ class _TextCollector:
     """A TokenCounter (model/ports.py) that collects the texts and counts no tokens for them."""
 
     def __init__(self, counter: TokenCounter) -> None:
-        self.encoding, self.is_loaded = counter.encoding, counter.is_loaded
+        self.encoding, self.is_loaded, self.load = counter.encoding, counter.is_loaded, counter.load
         self.texts: list[str] = []
 
     def count(self, text: str, encoding: str) -> int:

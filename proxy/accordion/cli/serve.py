@@ -122,7 +122,7 @@ def _build_application(settings: Settings, slots: Slots | None, owner_token: str
 async def _warm_up(application: Application) -> None:
     """Loads the most common encoding, so that the first request need not wait for it."""
     await application.tasks.offload(application.counter.load)
-    # The first thread that counts stays the fastest, because the regex engine's pools belong to it.
+    # The first thread that counts stays the fastest (providers/models/tokenizer.py).
     application.counter.count("This thread counts most.", application.counter.encoding(""))
 
 

@@ -276,6 +276,9 @@ class TokenCounter(Protocol):
     def is_loaded(self, encoding: str) -> bool:
         """Whether an encoding is in memory; if not, the first count loads it, which takes tenths of a second."""
 
+    def load(self, encoding: str) -> None:
+        """Loads an encoding, and counts nothing."""
+
     def count(self, text: str, encoding: str) -> int:
         """Counts the tokens of `text`. Never fails; special tokens are counted as plain text."""
 

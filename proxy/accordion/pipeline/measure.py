@@ -494,11 +494,14 @@ class RequestComposer(msgspec.Struct, frozen=True):
         return _separate_insertion_tokens(counted, added)
 
     async def _count_tokens(self, request: MeasuredRequest, conversation: Conversation) -> Utilization:
-        if self.token_meter.is_slow(conversation, request.actual_model, len(request.decoded_body)):
-            return await self.tasks.offload(
-                self.token_meter.measure, conversation, request.window, request.actual_model
-            )
-        return self.token_meter.measure(conversation, request.window, request.actual_model)
+        token_meter, model = self.token_meter, request.actual_model
+        if not token_meter.is_loaded(conversation, model):
+            await self.tasks.offload(token_meter.load, conversation, model)
+            # Of all threads, the first one that counts stays the fastest (providers/models/tokenizer.py).
+            token_meter.count_text("This thread counts most.", model)
+        if token_meter.is_slow(conversation, model, len(request.decoded_body)):
+            return await self.tasks.offload(token_meter.measure, conversation, request.window, model)
+        return token_meter.measure(conversation, request.window, model)
 
     def _correct_count(
         self, request: MeasuredRequest, counted: Utilization, history: CompactedConversation | None
