@@ -446,7 +446,10 @@ class BackgroundSummaries:
     ) -> None:
         """Records an attempt that gave no summary, or only a partial one, until a compaction reports its cost."""
         failure = _build_failure(error, partial_summary)
-        self._add_waste(conversation_ref, WastedTokens(*failure[2:], *failure[1:]))
+        self._add_waste(
+            conversation_ref,
+            WastedTokens(failure.input, failure.output, failure.useless_answers, failure.input, failure.output),
+        )
         if summary_caller is None or not isinstance(error, SummaryRejected | TimeoutError):
             # The model is not at fault.
             model = f" ({summary_caller.model})" if summary_caller is not None else ""

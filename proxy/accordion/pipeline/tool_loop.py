@@ -238,6 +238,7 @@ class _LoopRun:
                     if tool_response.pending_placeholders:
                         out = await self._fill_placeholders(out)
                     else:
+                        # If the relay passes on just these bytes, its observer need not parse them again.
                         self._progress.last_output = out
                         self._progress.non_text_events = tool_response.non_text_events
                     if out:

@@ -1,13 +1,17 @@
 """Identifies the session of a request by its content.
 
 Theory of operation. Each request records a prefix node under the identity key of its last message (prefix_nodes.py).
-The next request of the same conversation contains that key a few messages before its end; so the node of its longest
-recorded prefix (the base) names its session. If another response follows a base that was continued already, the request
-is a fork and gets a session of its own. If another question follows the same response, it is a side request that is
-never continued, or an edit: the branch that continued last has the session until one of them is continued; every other
-branch that is continued is a fork. Nodes of earlier versions have chain keys as names; they are found if no other
-node is, or if the request would be a fork. Labels (client_metadata.py) only divide: two labels never share a
-session.
+The next request of the same conversation contains that key a few messages before its end. So the node of its longest
+recorded prefix, the *base*, names its session, in one of three cases:
+
+1. No request continued from the base yet. This one continues its session.
+2. In an earlier request, another response followed the base. This one is a fork, with a session of its own.
+3. The same response followed, and then another message of the user: one of the two is an edited question, or a side
+   request that nobody continues. As long as neither goes on, the branch of the newest request has the session. The
+   first branch that goes on keeps it, and every branch that goes on later is a fork.
+
+Nodes of earlier versions have chain keys as names; they are found if no other node is, or if the request would be a
+fork. Labels (client_metadata.py) only divide: two labels never share a session.
 """
 
 from __future__ import annotations
@@ -342,7 +346,7 @@ class Sessions:
         if is_fork and base.next:
             self.prefix_index.add(scope + chain[-1], form.build_node(session_id))
             return session_id, base.session
-        # An end that lost the session moves to the fork with its branch, so that this branch is now like any other.
+        # If the base is itself the end of a branch that lost the session, it belongs to the fork now.
         origin = b"" if is_fork else base.base
         changes = {"next": following, "branch": chain[-1], "base": origin, "successor": b""}
         self.prefix_index.add(scope + chain[index], structs.replace(base, session=session_id, **changes))
