@@ -3,7 +3,7 @@
 Protected: system and developer messages; unknown content (a provider's compaction item, for example); the opening
 request; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
 results with their calls; and all messages of a sub-agent's history before its first reply. Only the last resort
-(last_resort.py) cuts the newest batch, the opening request and the task, if a request would exceed the hard limit. A
+(planner.py) cuts the newest batch, the opening request and the task, if a request would exceed the hard limit. A
 mid-generation compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and
 are free only if the request has too many bytes or images.
 """

@@ -2,8 +2,8 @@
 
 A provider that has context edits gets its requests unchanged. Providers behind the translator lack them, except the
 clouds that offer Claude's models by the Messages API. Any other provider lacks the features that it refused: this is
-learned from the refusal, and holds for a day. Edits that the provider lacks are done here (context_edits.py), and the
-request is read without them.
+learned from the refusal, and holds for a day. Accordion does the edits that the provider lacks (context_edits.py),
+and the request is read without them.
 
 Our own blocks are opened for every provider, since only the proxy can read them.
 """
@@ -92,7 +92,7 @@ class MissingFeatures:
 
 
 class EditedBody(msgspec.Struct, frozen=True):
-    """A body with our blocks opened, and without the edits that are done here."""
+    """A body with our blocks opened, and without the edits that Accordion does."""
 
     body: bytes
     edits: ContextEdits | None = None

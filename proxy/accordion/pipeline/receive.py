@@ -142,7 +142,7 @@ class Receiver(msgspec.Struct, frozen=True):
     async def _read_context_edits(
         self, protocol: WireProtocol, inbound: Inbound, body: bytes, caller: Caller
     ) -> EditedBody:
-        """Reads the edits that are done here, and opens our blocks. Most bodies have neither, and stay as they are."""
+        """Reads the edits that Accordion does, and opens our blocks. Most bodies have neither and stay unchanged."""
         reader = self.context_edit_reader
         if not reader.concerns(protocol, inbound.path, body, may_be_translated=bool(self.router.models)):
             return EditedBody(body)

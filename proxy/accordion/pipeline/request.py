@@ -91,7 +91,7 @@ class ReceivedRequest(IncomingRequest, frozen=True):
     is_token_count: bool
     """Whether the request only asks for its number of tokens."""
     context_edits: ContextEdits | None
-    """The edits that the client asks for and that are done here; None if there are none, or the provider does them."""
+    """The edits that the client asks for and that Accordion does; None if there are none, or the provider does them."""
     block_artifacts: tuple[str, ...]
     """The artifacts that our compaction blocks in the request name."""
     client_entries: tuple[bytes, ...]

@@ -5,7 +5,7 @@
 sent.
 - If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
-- If the provider lacks the context edits that the client asks for, they are done here from then on.
+- If the provider lacks the context edits that the client asks for, Accordion does them from then on.
 - If the provider refuses a compacted list, and the client's own fits, the request is sent as it came.
 - If the model takes no tools and the client sent none, the request is sent without our tool.
 """
@@ -97,7 +97,7 @@ class RetryStep(msgspec.Struct, frozen=True):
             return bare
         if probed.overflow is not None:
             return await self._compact(request, probed.overflow, attempts)
-        if (edited := await self._edit_here(request, probed)) is not None:
+        if (edited := await self._apply_edits(request, probed)) is not None:
             return edited
         if probed.response.status == _UNPROCESSABLE:
             return await self._restore_client_list(request, probed.refusal)
@@ -139,8 +139,8 @@ class RetryStep(msgspec.Struct, frozen=True):
             return None
         return await self.compaction_step.restore_client_list(request)
 
-    async def _edit_here(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
-        """Returns the request with edits done here that the provider refused; None if it refused none."""
+    async def _apply_edits(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
+        """Returns the request with the edits that the provider refused, done by Accordion; None if it refused none."""
         edit_reader = self.context_edit_reader
         editing = request.protocol.context_edits
         if editing is None or request.context_edits is not None or not editing.is_announced(request.beta):
