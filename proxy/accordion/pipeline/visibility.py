@@ -28,8 +28,7 @@ from accordion.model.records import ObservedCall
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import write_body
-from accordion.protocols.own_metadata import metadata_to_send, remove_own_keys
-from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.client_metadata import ClientMetadata, metadata_to_send, remove_own_keys
 from accordion.sessions.prefix_nodes import find_deepest, make_scope
 from accordion.sessions.sessions import SessionMatch, Sessions
 from accordion.sessions.tenants import Caller

@@ -4,7 +4,10 @@ Known clients have their own names for them: Claude Code, Codex, OpenCode, gatew
 tracing. These are labels for grouping; a conversation is identified by its content. Malformed values are ignored.
 
 Accordion's own headers (`x-accordion-delegation`, `x-accordion-parent`, `x-accordion-agent`), or the same names in the
-body's `metadata`, declare a delegation. They are a promise, so a malformed value is refused.
+body's `metadata`, declare a delegation. They are a promise, so a malformed value is refused. Where the upstream would
+refuse these keys of `metadata`, they are removed. Sources: Anthropic's reference has `user_id` only, and its API takes
+no other. OpenAI's API takes 16 pairs; Chat Completions takes them only if the completion is stored: "The 'metadata'
+parameter is only allowed when 'store' is enabled." Responses always takes them.
 """
 
 from __future__ import annotations
@@ -16,9 +19,13 @@ from functools import lru_cache
 import msgspec
 
 from accordion.model.errors import BadRequest
+from accordion.protocols.json_spans import FIELDS, with_fields
 
 DELEGATION, PARENT, AGENT = "x-accordion-delegation", "x-accordion-parent", "x-accordion-agent"
-HEADERS = frozenset(name.encode() for name in (DELEGATION, PARENT, AGENT))
+OWN_KEYS = frozenset({DELEGATION, PARENT, AGENT})
+"""The keys of `metadata` that are for the proxy."""
+HEADERS = frozenset(map(str.encode, OWN_KEYS))
+_MAX_PAIRS = 16
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 _VALUE = re.compile(r"[A-Za-z0-9_.:-]{8,128}")
@@ -171,6 +178,31 @@ def read_declaration(headers: Mapping[bytes, bytes], metadata: bytes | None) -> 
     if node == parent:
         raise BadRequest(f"{parent_param} names the delegation itself", param=parent_param)
     return DeclaredDelegation(node, parent or "", param, parent_param), name or ""
+
+
+def metadata_to_send(protocol_name: str, fields: Mapping[str, bytes]) -> bytes | None:
+    """Returns the value of `metadata` to send, without the proxy's keys where the upstream would reject them.
+
+    None where there is no such field, or nothing is left of it.
+    """
+    raw = fields.get("metadata")
+    if raw is None or raw[:1] != b"{":
+        return raw
+    try:
+        pairs = FIELDS.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return raw
+    own = OWN_KEYS & pairs.keys()
+    if not own or not _would_be_refused(protocol_name, fields, len(pairs), len(own)):
+        return raw
+    return with_fields(raw, dict.fromkeys(own)) if len(own) < len(pairs) else None
+
+
+def remove_own_keys(protocol_name: str, body: bytes, fields: Mapping[str, bytes]) -> bytes:
+    """Returns the body with `metadata` as it is sent and every other byte unchanged; `fields` are its top-level
+    fields."""
+    metadata = metadata_to_send(protocol_name, fields)
+    return body if metadata == fields.get("metadata") else with_fields(body, {"metadata": metadata})
 
 
 def _decode_metadata(metadata: bytes | None) -> Mapping[str, object]:
@@ -336,3 +368,11 @@ def _find_baggage_session(raw: bytes | None) -> str:
         return ""
     match = _BAGGAGE_SESSION.search(raw[:8192].decode("latin-1"))
     return _valid_value(match.group(1).encode("latin-1")) if match else ""
+
+
+def _would_be_refused(protocol_name: str, fields: Mapping[str, bytes], pairs: int, own: int) -> bool:
+    """Whether the upstream would reject the request only because of the proxy's keys."""
+    if protocol_name == "messages":
+        return True
+    unstored = protocol_name == "chat" and fields.get("store") != b"true" and pairs == own
+    return unstored or pairs > _MAX_PAIRS

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.protocols.json_spans import fields_of, with_fields
-from accordion.protocols.own_metadata import OWN_KEYS, metadata_to_send, remove_own_keys
-from accordion.sessions.client_metadata import AGENT, DELEGATION, PARENT
+from accordion.sessions.client_metadata import AGENT, DELEGATION, OWN_KEYS, PARENT, metadata_to_send, remove_own_keys
 
 MINE = '"x-accordion-delegation": "refunds", "x-accordion-agent" :"R"'
 
