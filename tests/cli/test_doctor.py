@@ -79,6 +79,30 @@ def test_each_problem_is_reported_with_its_remedy(tmp_path: Path, config: str) -
     )
 
 
+async def test_a_default_upstream_that_nobody_may_use_is_a_note_while_another_answers(
+    tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openai_only = config.partition("  anthropic:")[0]
+    async with Loopback(replies_json({})) as provider:
+        with held_port() as nobody:
+            # The addresses of the providers themselves are the ones with TLS.
+            monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{nobody}")
+            code, found = await run_beside(provider, tmp_path, openai_only)
+    assert code == 0
+    assert [grade for grade, _, _ in found["upstream"]] == ["ok", "note", "note"]
+    assert all(advice.startswith("only if you use this provider: ") for _, _, advice in found["upstream"][1:])
+
+
+def test_default_upstreams_are_broken_if_none_answers(
+    tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_port() as nobody:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{nobody}")
+        code, found = examine(tmp_path, config.partition("upstreams:")[0])
+    assert code == 1
+    assert [grade for grade, _, _ in found["upstream"]] == ["broken"] * 3
+
+
 async def test_a_port_of_another_program_is_broken(tmp_path: Path, config: str) -> None:
     async with Loopback(replies_json({})) as provider:
         port = provider.url.rpartition(":")[2]

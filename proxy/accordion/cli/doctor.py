@@ -22,6 +22,7 @@ from accordion.composition.tables import build_windows
 from accordion.config import Settings, SettingsFile
 from accordion.config.checks import find_unknown_windows, find_unusable_store_path
 from accordion.config.extras import is_installed
+from accordion.config.settings import UpstreamsConfig
 from accordion.model.errors import AccordionError, ConfigError, StoreUnavailable
 from accordion.model.ports import Key
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
@@ -152,14 +153,25 @@ def _check_port(settings: Settings) -> Iterator[Finding]:
 
 
 async def _check_upstreams(settings: Settings) -> AsyncIterator[Finding]:
-    """Connects to each base URL, without a credential: any answer of a server is good."""
-    urls: list[str] = [base_url for base_url, _ in settings.upstreams.by_family().values()]
-    urls += [model.litellm_params.api_base for model in settings.model_list if model.litellm_params.api_base]
+    """Connects to each base URL, without a credential: any answer of a server is good.
+
+    A provider's own address that the config does not name is no problem where another upstream answers: a network may
+    allow only the providers that are used.
+    """
+    upstreams = [base_url for base_url, _ in settings.upstreams.by_family().values()]
+    models = [model.litellm_params.api_base for model in settings.model_list if model.litellm_params.api_base]
+    urls = dict.fromkeys([*upstreams, *models])
     transport = AiohttpTransport(TransportTimeouts(connect=_SECONDS, read=_SECONDS, write=_SECONDS))
     async with httpx.AsyncClient(transport=transport) as client:
-        answers = await asyncio.gather(*(_reach(client, url) for url in dict.fromkeys(urls)))
-    for finding in answers:
-        yield finding
+        findings = await asyncio.gather(*(_reach(client, url) for url in urls))
+    has_answer = any(finding.grade == "ok" for finding in findings)
+    defaults = {base_url for base_url, _ in UpstreamsConfig().by_family().values()}
+    for url, finding in zip(urls, findings, strict=True):
+        if finding.grade == "broken" and has_answer and url in defaults:
+            advice = f"only if you use this provider: {finding.advice}"
+            yield msgspec.structs.replace(finding, grade="note", advice=advice)
+        else:
+            yield finding
 
 
 async def _reach(client: httpx.AsyncClient, url: str) -> Finding:
