@@ -71,7 +71,7 @@ class PlanLayout(msgspec.Struct, frozen=True):
     completely; `covered_count` is how many of the client's messages the record covers."""
 
     slots: tuple[Slot, ...]
-    original: Conversation
+    uncompacted: Conversation
     earlier_compaction: Compaction | None
     changes: Mapping[int, Mapping[int, str | None]]
     removed_slots: frozenset[int]
@@ -102,10 +102,10 @@ class PlanLayout(msgspec.Struct, frozen=True):
 
 
 def build_layout(
-    plan: Plan, original: Conversation, earlier_compaction: Compaction | None, protocol: WireProtocol
+    plan: Plan, uncompacted: Conversation, earlier_compaction: Compaction | None, protocol: WireProtocol
 ) -> PlanLayout:
-    """Builds the layout of a plan. `original` is the conversation as the client sent it, `earlier_compaction` the one
-    applied in the plan's view. Raises PlanNotApplicable if there is nothing to do."""
+    """Builds the layout of a plan. `uncompacted` is the visible conversation without any compaction,
+    `earlier_compaction` the one applied in the plan's view. Raises PlanNotApplicable if there is nothing to do."""
     view = plan.view
     changes: dict[int, dict[int, str | None]] = {}
     removed: set[int] = set()
@@ -141,7 +141,7 @@ def build_layout(
     changed = {index: parts for index, parts in changed.items() if index not in removed}
     return PlanLayout(
         view.slots,
-        original,
+        uncompacted,
         earlier_compaction,
         changed,
         frozenset(removed),
@@ -205,7 +205,7 @@ class PlanExecutor:
         narrative, narrative_end, narrative_start = _narrative_of(summary, earlier)
         bare = Compaction(
             id="",
-            anchor=layout.original.chain[layout.covered_count - 1],
+            anchor=layout.uncompacted.chain[layout.covered_count - 1],
             message_count=layout.covered_count,
             entries=entries,
             kind=plan.view.kind,
@@ -235,9 +235,9 @@ class PlanExecutor:
         tokens_saved = max(0, (earlier.tokens_saved if earlier is not None else 0) + saved)
         steps = _build_step_records(plan, after, terms.tool_tokens)
         compaction = replace(bare, after=after, tokens_saved=tokens_saved, steps=steps)
-        compaction = with_content_id(with_forms(compaction, layout.original))
+        compaction = with_content_id(with_forms(compaction, layout.uncompacted))
         try:
-            history = apply_compaction(layout.original, compaction, self._read_message)
+            history = apply_compaction(layout.uncompacted, compaction, self._read_message)
         except ValueError as error:
             raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {error}") from error
         self._validate(layout, history)
@@ -280,7 +280,7 @@ class PlanExecutor:
     def _count_after(self, plan: Plan, layout: PlanLayout, compaction: Compaction) -> int:
         """Counts the whole request with the compaction: the request before, minus the covered slots, plus entries."""
         covered = [slot for slot in layout.slots if slot.first < layout.covered_count]
-        messages = layout.original.messages
+        messages = layout.uncompacted.messages
         insertion_tokens = _insertion_tokens(plan, layout)
         known_tokens = {
             slot.origin: slot.tokens - insertion_tokens.get(slot.first, 0)
@@ -302,16 +302,16 @@ class PlanExecutor:
 
     def _validate(self, layout: PlanLayout, history: CompactedConversation) -> None:
         """Raises PlanNotApplicable for a problem that providers refuse, unless the client's history has it too."""
-        if problem := find_new_problem(self._protocol, layout.original.messages, history.conversation.messages):
+        if problem := find_new_problem(self._protocol, layout.uncompacted.messages, history.conversation.messages):
             raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {problem}")
         if not history.conversation.messages:
             raise PlanNotApplicable("nothing_to_fold", "no message would be left")
 
 
-def find_new_problem(protocol: WireProtocol, original: Sequence[Message], compacted: Sequence[Message]) -> str:
+def find_new_problem(protocol: WireProtocol, uncompacted: Sequence[Message], compacted: Sequence[Message]) -> str:
     """Returns a problem that providers refuse a compacted list for, and not the client's; empty if it has none."""
     problems = Counter(protocol.find_problems(compacted))
-    return next(iter(problems - Counter(protocol.find_problems(original))), "") if problems else ""
+    return next(iter(problems - Counter(protocol.find_problems(uncompacted))), "") if problems else ""
 
 
 def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:

@@ -116,12 +116,12 @@ class CompactionAssembler:
         return planner.plan_first_fitting(build_view, kinds, must_succeed=decision.must_succeed)
 
     def plan_compaction(
-        self, request: CompactionRequest, original: Conversation, *, at: float, without_summary: bool
+        self, request: CompactionRequest, uncompacted: Conversation, *, at: float, without_summary: bool
     ) -> PlannedCompaction:
-        """Plans a compaction of `original`. Raises PlanNotApplicable if there is nothing to do."""
+        """Plans a compaction of `uncompacted`. Raises PlanNotApplicable if there is nothing to do."""
         count_message = self._message_counter(request)
         plan, passes = self.plan(request, without_summary, count_message)
-        layout = build_layout(plan, original, request.history.compaction, request.protocol)
+        layout = build_layout(plan, uncompacted, request.history.compaction, request.protocol)
         origin = ContentOrigin(request.ref, request.protocol.name, at)
         count_text = self._text_counter(request, plan.view)
         removal = RemovalBuilder(
@@ -185,7 +185,7 @@ class CompactionAssembler:
         removed_content: RemovedContent,
         block: TextBlock,
     ) -> SummaryTask:
-        messages, prior = _with_provider_items(request, layout.original.messages), layout.earlier_compaction
+        messages, prior = _with_provider_items(request, layout.uncompacted.messages), layout.earlier_compaction
         slot = view.slots[view.task] if view.task >= 0 else None
         has_task = slot is not None and view.task not in layout.removed_slots and slot.origin >= 0
         # A summary continues an earlier one only if both start at the same message: a summary of the work on one task

@@ -78,18 +78,20 @@ class RetryLimit:
         )
 
     def record_failure(
-        self, conversation_ref: ConversationRef, original: Conversation, compaction_id: str, tokens: int, reason: str
+        self, conversation_ref: ConversationRef, uncompacted: Conversation, compaction_id: str, tokens: int, reason: str
     ) -> None:
         """Records a failed attempt on a history of `tokens`, to which the compaction `compaction_id` applied."""
         # Clients may change the newest messages, so that a history is recognized by its first three quarters.
-        index = (len(original.chain) - 1) * 3 // 4
-        self._failures[conversation_ref] = _FailedAttempt(tokens, index, original.chain[index], compaction_id, reason)
+        index = (len(uncompacted.chain) - 1) * 3 // 4
+        self._failures[conversation_ref] = _FailedAttempt(
+            tokens, index, uncompacted.chain[index], compaction_id, reason
+        )
 
     def refusal_reason(
-        self, conversation_ref: ConversationRef, original: Conversation, compaction_id: str, tokens: int
+        self, conversation_ref: ConversationRef, uncompacted: Conversation, compaction_id: str, tokens: int
     ) -> str:
         """Returns why another attempt is too early, or an empty text. A rewound history counts as another one."""
-        attempt, chain = self._failures.get(conversation_ref), original.chain
+        attempt, chain = self._failures.get(conversation_ref), uncompacted.chain
         if (
             attempt is None
             or attempt.compaction_id != compaction_id
@@ -129,8 +131,8 @@ class Compactor:
         self._services = services
         self._wait = wait_seconds
 
-    async def compact(self, request: CompactionRequest, original: Conversation) -> CompactionResult:
-        """Carries out `request.decision`. `original` is the conversation as the client sent it.
+    async def compact(self, request: CompactionRequest, uncompacted: Conversation) -> CompactionResult:
+        """Carries out `request.decision`. `uncompacted` is the visible conversation without any compaction.
 
         Never raises: after a failure the history is unchanged, and the outcome gives the reason.
         """
@@ -141,10 +143,10 @@ class Compactor:
             if decision.is_observed:
                 return await self._report_plan(request)
             if decision.action == "prepare" and not request.is_token_count:
-                self._prepare_summary(request, original)
-            if decision.action != "compact" or not original.chain:
+                self._prepare_summary(request, uncompacted)
+            if decision.action != "compact" or not uncompacted.chain:
                 return CompactionResult(request.history)
-            return await self._compact_exclusively(request, original)
+            return await self._compact_exclusively(request, uncompacted)
         except SummaryPending:
             return CompactionResult(request.history)
         except Exception as error:
@@ -152,10 +154,10 @@ class Compactor:
 
     # -- one at a time ------------------------------------------------------------
 
-    async def _compact_exclusively(self, request: CompactionRequest, original: Conversation) -> CompactionResult:
+    async def _compact_exclusively(self, request: CompactionRequest, uncompacted: Conversation) -> CompactionResult:
         """Compacts a conversation once at a time. A concurrent request waits, and uses the new compaction if that is
         enough for it."""
-        conversation_ref, has_waited = _conversation_ref(request, original), False
+        conversation_ref, has_waited = _conversation_ref(request, uncompacted), False
         running = self._services.running_compactions
         while (other := running.get(conversation_ref)) is not None:
             await other.wait()
@@ -163,19 +165,19 @@ class Compactor:
         signal = running[conversation_ref] = self._services.waiter.create_signal()
         try:
             if has_waited:
-                request, is_enough = self._with_newest_compaction(request, original)
+                request, is_enough = self._with_newest_compaction(request, uncompacted)
                 if is_enough and (compaction := request.history.compaction) is not None:
                     return CompactionResult(request.history, report_compaction(compaction, "replayed"))
-            return await self._compact(request, original, conversation_ref)
+            return await self._compact(request, uncompacted, conversation_ref)
         finally:
             del running[conversation_ref]
             signal.set()
 
     def _with_newest_compaction(
-        self, request: CompactionRequest, original: Conversation
+        self, request: CompactionRequest, uncompacted: Conversation
     ) -> tuple[CompactionRequest, bool]:
         """Returns the request with the compaction made since it came, and whether that is enough."""
-        history = self._services.compactions.find_local(request.protocol, request.ref, original)
+        history = self._services.compactions.find_local(request.protocol, request.ref, uncompacted)
         before, now = request.history.compaction, history.compaction
         if now is None or (before is not None and now.id == before.id):
             return request, False
@@ -185,7 +187,7 @@ class Compactor:
         return replace(request, history=history, utilization=utilization), is_enough
 
     async def _compact(
-        self, request: CompactionRequest, original: Conversation, conversation_ref: ConversationRef
+        self, request: CompactionRequest, uncompacted: Conversation, conversation_ref: ConversationRef
     ) -> CompactionResult:
         """Tries the forms of summary, the best first. Raises the error of the last one."""
         must_succeed, can_use_model = request.decision.must_succeed, self._can_use_model(request)
@@ -193,7 +195,7 @@ class Compactor:
         is_limited = not (must_succeed or request.decision.is_requested or request.decision.trigger == 0)
         earlier_id = earlier.id if earlier is not None else ""
         if is_limited and (
-            reason := self._services.recent_failures.refusal_reason(conversation_ref, original, earlier_id, tokens)
+            reason := self._services.recent_failures.refusal_reason(conversation_ref, uncompacted, earlier_id, tokens)
         ):
             raise PlanNotApplicable("put_off", reason)
         summaries = self._services.background_summaries
@@ -209,7 +211,7 @@ class Compactor:
         problem: Exception = PlanNotApplicable("nothing_to_fold", "no message may be compacted")
         for attempts, form in enumerate(forms):
             try:
-                return await self._attempt(request, original, conversation_ref, form, attempts)
+                return await self._attempt(request, uncompacted, conversation_ref, form, attempts)
             except SummaryPending:
                 raise
             except StoreUnavailable as error:
@@ -221,20 +223,20 @@ class Compactor:
                     _log.warning(
                         "session %s (%s): one way to compact failed, the next is tried: %s",
                         request.ref.session,
-                        original.model,
+                        uncompacted.model,
                         _describe_origin(error),
                         extra={"request_id": request.request_id},
                     )
         if is_limited:
             self._services.recent_failures.record_failure(
-                conversation_ref, original, earlier_id, tokens, _failure_reason(problem)
+                conversation_ref, uncompacted, earlier_id, tokens, _failure_reason(problem)
             )
         raise problem
 
     async def _attempt(
         self,
         request: CompactionRequest,
-        original: Conversation,
+        uncompacted: Conversation,
         conversation_ref: ConversationRef,
         form: SummaryForm,
         earlier_passes: int,
@@ -243,11 +245,11 @@ class Compactor:
         tasks = self._services.tasks
         at = self._services.clock.now()
         planned = await tasks.offload(
-            partial(self._assembler.plan_compaction, request, original, at=at, without_summary=form == "none")
+            partial(self._assembler.plan_compaction, request, uncompacted, at=at, without_summary=form == "none")
         )
-        summary = await self._write_summary(request, original, conversation_ref, planned, form)
+        summary = await self._write_summary(request, uncompacted, conversation_ref, planned, form)
         finished = await tasks.offload(partial(self._assembler.finish, request, planned, summary))
-        result = await self._publish(request, original, finished, earlier_passes + finished.passes)
+        result = await self._publish(request, uncompacted, finished, earlier_passes + finished.passes)
         if summary is None or request.is_token_count or result.outcome is None:
             return result
         # Useless answers cost tokens too; they are reported with the compaction that succeeds in the end.
@@ -276,7 +278,7 @@ class Compactor:
     async def _write_summary(
         self,
         request: CompactionRequest,
-        original: Conversation,
+        uncompacted: Conversation,
         conversation_ref: ConversationRef,
         planned: PlannedCompaction,
         form: SummaryForm,
@@ -290,7 +292,7 @@ class Compactor:
             if summary is not None:
                 return summary
         elif form == "model":
-            summary = await self._find_model_summary(request, original, conversation_ref, planned, task)
+            summary = await self._find_model_summary(request, uncompacted, conversation_ref, planned, task)
             if summary is not None:
                 return summary
         return await self._services.tasks.offload(self._services.author.write_extractive, task)
@@ -313,7 +315,7 @@ class Compactor:
     async def _find_model_summary(
         self,
         request: CompactionRequest,
-        original: Conversation,
+        uncompacted: Conversation,
         conversation_ref: ConversationRef,
         planned: PlannedCompaction,
         task: SummaryTask,
@@ -330,7 +332,7 @@ class Compactor:
             return task
 
         summarized_count, first_index = task.prior_until, task.first_index
-        prepared = await summaries.find(conversation_ref, original, summarized_count, first_index)
+        prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
         can_retry = not summaries.has_failed(conversation_ref) or (
             _must_wait(request) and not summaries.is_retry_too_early(conversation_ref, tokens)
         )
@@ -338,7 +340,7 @@ class Compactor:
             if not request.is_token_count:
                 summaries.start(
                     conversation_ref,
-                    original,
+                    uncompacted,
                     tokens,
                     summarized_count,
                     build_task,
@@ -350,7 +352,7 @@ class Compactor:
                 raise SummaryPending
             if _must_wait(request) and not request.is_token_count:
                 await summaries.wait(conversation_ref, self._wait)
-                prepared = await summaries.find(conversation_ref, original, summarized_count, first_index)
+                prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
         if prepared is None or planned.last_summarized < 0 or prepared.narrative_end > planned.last_summarized + 1:
             return None
         task_after_prepared = replace(task, prior_narrative=prepared.narrative, prior_until=prepared.narrative_end)
@@ -359,9 +361,9 @@ class Compactor:
             summary, writer=prepared.writer, input=prepared.input, output=prepared.output, findings=prepared.findings
         )
 
-    def _prepare_summary(self, request: CompactionRequest, original: Conversation) -> None:
+    def _prepare_summary(self, request: CompactionRequest, uncompacted: Conversation) -> None:
         """Starts a summary in the background; without a model, caches the facts that an extract will need."""
-        conversation_ref, tokens = _conversation_ref(request, original), request.utilization.tokens
+        conversation_ref, tokens = _conversation_ref(request, uncompacted), request.utilization.tokens
         summary_caller = (
             request.summary_caller
             if self._can_use_model(request) and self._is_model_available(request, conversation_ref)
@@ -372,32 +374,32 @@ class Compactor:
         summarized_count = earlier.narrative_end if earlier is not None and earlier.kind == request.decision.kind else 0
         self._services.background_summaries.start(
             conversation_ref,
-            original,
+            uncompacted,
             tokens,
             summarized_count,
-            partial(build, request, original),
+            partial(build, request, uncompacted),
             None,
             request.started_at,
             summary_caller,
         )
 
-    async def _build_summary_task(self, request: CompactionRequest, original: Conversation) -> SummaryTask | None:
+    async def _build_summary_task(self, request: CompactionRequest, uncompacted: Conversation) -> SummaryTask | None:
         work = partial(
-            self._assembler.plan_compaction, request, original, at=self._services.clock.now(), without_summary=False
+            self._assembler.plan_compaction, request, uncompacted, at=self._services.clock.now(), without_summary=False
         )
         try:
             return (await self._services.tasks.offload(work)).summary_task
         except PlanNotApplicable:
             return None
 
-    async def _extract_facts(self, request: CompactionRequest, original: Conversation) -> SummaryTask | None:
-        await self._services.tasks.offload(self._services.extractor.prepare_facts, original.messages)
+    async def _extract_facts(self, request: CompactionRequest, uncompacted: Conversation) -> SummaryTask | None:
+        await self._services.tasks.offload(self._services.extractor.prepare_facts, uncompacted.messages)
         return None
 
     # -- publishing ---------------------------------------------------------------
 
     async def _publish(
-        self, request: CompactionRequest, original: Conversation, finished: FinishedCompaction, passes: int
+        self, request: CompactionRequest, uncompacted: Conversation, finished: FinishedCompaction, passes: int
     ) -> CompactionResult:
         """Archives the removed content, then publishes the compaction.
 
@@ -406,7 +408,7 @@ class Compactor:
         one removed would be lost. A later request compacts the whole history. Raises StoreUnavailable if neither the
         store nor the local spool takes the content.
         """
-        compactions, erasures, root = self._services.compactions, self._services.erasures, original.chain[0]
+        compactions, erasures, root = self._services.compactions, self._services.erasures, uncompacted.chain[0]
         if (
             request.is_token_count
             or erasures.was_erased_since(request.ref.tenant, request.ref.session, request.started_at)
@@ -427,7 +429,7 @@ class Compactor:
             # Another worker published first, and counts it. Its compaction is not used if it does not hold for this
             # conversation: a call that it removed has been answered since.
             with suppress(ValueError):
-                history = compactions.apply(request.protocol, request.ref.tenant, original, winner)
+                history = compactions.apply(request.protocol, request.ref.tenant, uncompacted, winner)
                 return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
         outcome = report_compaction(finished.compaction, "folded", request.decision, passes)
         return CompactionResult(finished.history, outcome, is_spooled)
@@ -479,9 +481,9 @@ def _can_pass_meanwhile(request: CompactionRequest) -> bool:
     return not _must_wait(request) and request.decision.trigger > 0
 
 
-def _conversation_ref(request: CompactionRequest, original: Conversation) -> ConversationRef:
+def _conversation_ref(request: CompactionRequest, uncompacted: Conversation) -> ConversationRef:
     ref = request.ref
-    return ref if ref.session else ConversationRef(ref.tenant, ref.scope, original.chain[0].hex())
+    return ref if ref.session else ConversationRef(ref.tenant, ref.scope, uncompacted.chain[0].hex())
 
 
 def _failure_kind(error: Exception) -> FailureKind:

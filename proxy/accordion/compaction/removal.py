@@ -86,7 +86,7 @@ class RemovalBuilder:
         self._delegations_by_call = delegations_by_call or {}
         self._provider_items = provider_items or {}
         self._layout = layout
-        self._messages = layout.original.messages
+        self._messages = layout.uncompacted.messages
         self._origin = origin
         self._count_message = count_message
         self._count_text = count_text

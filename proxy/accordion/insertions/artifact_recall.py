@@ -65,7 +65,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         max_tokens = min(self.max_tokens, request.available_tokens // _ROOM_DIVISOR)
         if anchor < 0 or max_tokens <= 0:
             return None
-        key = request.original.chain[anchor]
+        key = request.uncompacted.chain[anchor]
         # The search comes before the look-up of insertions, since most turns name nothing archived.
         excerpt = await self._find_excerpt(request, max_tokens)
         if excerpt is None:
@@ -81,12 +81,12 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         return RecallUsage(excerpt.tokens, len(excerpt.quotes))
 
     async def _find_excerpt(self, request: RecallRequest, max_tokens: int) -> Excerpt | None:
-        newest = range(request.last_sent_index + 1, len(request.original.messages))
+        newest = range(request.last_sent_index + 1, len(request.uncompacted.messages))
         search = partial(
-            self.recaller.find_excerpt, request.ref.tenant, request.history_with_insertions, request.original, newest,
-            lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=_MAX_SOURCES,
+            self.recaller.find_excerpt, request.ref.tenant, request.history_with_insertions, request.uncompacted,
+            newest, lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=_MAX_SOURCES,
         )  # fmt: skip
-        if self.recaller.pending_bytes(request.history_with_insertions, request.original) > _MAX_INLINE_BYTES:
+        if self.recaller.pending_bytes(request.history_with_insertions, request.uncompacted) > _MAX_INLINE_BYTES:
             return await self.tasks.offload(search)
         return search()
 
@@ -94,7 +94,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         """Whether the recall can be inserted without changing any message of the request before."""
         protocol, history = request.protocol, request.history
         since = history.covered_count
-        insertions = await self.insertion_store.find(request.ref, request.original.chain, since, check_store=False)
+        insertions = await self.insertion_store.find(request.ref, request.uncompacted.chain, since, check_store=False)
         tool_protocol = self.tool_protocols[protocol.name]
         read_message = self.message_reader.reader_for(protocol, request.ref.tenant)
         # The second composition stays in the cache for the request itself.
@@ -114,8 +114,8 @@ def insertion_index(request: RecallRequest) -> int:
     Completions and Messages the recall stands before the newest results, merged into the first of them: many servers
     refuse a user message after results, and in Messages only results may follow a call.
     """
-    messages, start = request.original.messages, len(request.original.messages) - 1
-    if request.original.starts_turn:
+    messages, start = request.uncompacted.messages, len(request.uncompacted.messages) - 1
+    if request.uncompacted.starts_turn:
         while (
             start - 1 > request.last_sent_index
             and messages[start - 1].has_user_text

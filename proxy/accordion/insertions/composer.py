@@ -542,7 +542,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         self,
         protocol: WireProtocol,
         ref: ConversationRef,
-        original: Conversation,
+        uncompacted: Conversation,
         history: CompactedConversation,
         *,
         check_store: bool,
@@ -553,27 +553,26 @@ class InsertionComposer(msgspec.Struct, frozen=True):
     ) -> tuple[CompactedConversation, str]:
         """Returns the history as it is forwarded, and the name of our tool, empty if it is not offered.
 
-        `original` is the conversation as the client sent it. `check_store`: other workers may know more, unless this
-        worker knows what `previous` says that the request before had.
-        `with_insertions`: whether read-backs and recalls are put in. `has_shared_artifacts`: whether there are
-        artifacts to read beside those of compactions. `may_offer_tool`: whether the model takes tools. Never raises:
-        returns `history` after an error.
+        `uncompacted` is the visible conversation without any compaction. `check_store`: other workers may know more,
+        unless this worker knows what `previous` says that the request before had. `with_insertions`: whether read-backs
+        and recalls are put in. `has_shared_artifacts`: whether there are artifacts to read beside those of compactions.
+        `may_offer_tool`: whether the model takes tools. Never raises: returns `history` after an error.
         """
         compaction, tool_protocol = history.compaction, self.tool_protocols.get(protocol.name)
-        if tool_protocol is None or original.previous is not None:
+        if tool_protocol is None or uncompacted.previous is not None:
             return history, ""
         try:
             since = history.covered_count
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
             if check_store and previous is not None and previous.covered_count == since:
-                chain = original.chain[: previous.message_count]
+                chain = uncompacted.chain[: previous.message_count]
                 check_store = self.insertion_store.digest(ref, chain, since) != previous.digest
             insertions: Sequence[Insertion] = await self.insertion_store.find(
-                ref, original.chain, since, check_store=check_store
+                ref, uncompacted.chain, since, check_store=check_store
             )
             if not with_insertions:
                 insertions = _without_read_backs(tool_protocol, insertions)
-            tool = self._define_tool(tool_protocol, original) if has_artifacts and may_offer_tool else None
+            tool = self._define_tool(tool_protocol, uncompacted) if has_artifacts and may_offer_tool else None
             composed = self.composition_cache.compose(
                 protocol, tool_protocol, history, insertions, tool, self.message_reader.reader_for(protocol, ref.tenant)
             )
@@ -608,13 +607,13 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         # If nothing had to be removed, the client's own bytes are sent.
         return composed if len(composed.conversation.messages) < len(client.messages) else history
 
-    def _define_tool(self, tool_protocol: ArtifactToolProtocol, original: Conversation) -> ToolDefinition | None:
+    def _define_tool(self, tool_protocol: ArtifactToolProtocol, uncompacted: Conversation) -> ToolDefinition | None:
         if self.define_tool is None:
             return None
         tool = self.define_tool(frozenset())
         # Searching the name in the bytes first saves time: parsing an agent's tools takes a tenth of a millisecond.
         name = tool.name.encode()
-        for value in original.envelope.values():
+        for value in uncompacted.envelope.values():
             if name in value:
-                return self.define_tool(tool_protocol.tool_names(original.envelope))
+                return self.define_tool(tool_protocol.tool_names(uncompacted.envelope))
         return tool

@@ -16,8 +16,8 @@ from accordion.protocols.base import WireProtocol
 class RecallRequest(msgspec.Struct, frozen=True):
     """A request that content may be recalled into.
 
-    `history` is the compacted history, `history_with_insertions` the
-    same as it would be forwarded. `last_sent_index` is the index of the last message of the request before (-1: none).
+    `history` is the compacted history, `history_with_insertions` the same as it would be forwarded, `uncompacted` the
+    same without any compaction. `last_sent_index` is the index of the last message of the request before (-1: none).
     `available_tokens` are left below the hard limit. `may_hold_memories`: the list may contain a memory, or ask for
     one. `allows_user_after_results`: the provider takes a user message between results and the calls that follow.
     `project` is the project that the request names (None: none). `started_at` is when the request came, in seconds by
@@ -27,7 +27,7 @@ class RecallRequest(msgspec.Struct, frozen=True):
     protocol: WireProtocol
     ref: ConversationRef
     model: str
-    original: Conversation
+    uncompacted: Conversation
     history: CompactedConversation
     history_with_insertions: CompactedConversation
     last_sent_index: int

@@ -111,7 +111,7 @@ def build_response_nodes(
         was_compacted=request.may_have_compaction,
         failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
     )
-    object_id = _conversation_object_id((request.original_request or request).conversation)
+    object_id = _conversation_object_id((request.request_by_id or request).conversation)
     return dict.fromkeys({observed_response.response_id, *ids[-1:], object_id} - {""}, node)
 
 

@@ -326,7 +326,7 @@ def _describe_for_recall(request: PreparedRequest) -> RecallRequest:
         protocol=request.protocol,
         ref=request.ref,
         model=request.actual_model,
-        original=request.conversation,
+        uncompacted=request.conversation,
         history=request.history,
         history_with_insertions=request.forwarded_history,
         last_sent_index=request.session_match.base_index,

@@ -118,7 +118,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         body = await read_body(response, encoding)
         try:
             if request.is_token_count:
-                body = editing.write_token_count(body, _count_original(request))
+                body = editing.write_token_count(body, _count_unedited(request))
             else:
                 body = editing.report_writer(report, stream=False).feed(body)
         except (ValueError, RecursionError):
@@ -175,7 +175,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
 
 def _is_due(request: MeasuredRequest, summary: RequestedSummary) -> bool:
     """Returns whether the client's own list, without earlier compactions, has the tokens for the asked compaction."""
-    return not request.is_token_count and _count_original(request) >= _threshold(request, summary)
+    return not request.is_token_count and _count_unedited(request) >= _threshold(request, summary)
 
 
 def _can_clear(request: MeasuredRequest, edits: ContextEdits) -> bool:
@@ -214,7 +214,7 @@ def _decide_summary(request: MeasuredRequest) -> Decision:
     )
 
 
-def _count_original(request: MeasuredRequest) -> int:
+def _count_unedited(request: MeasuredRequest) -> int:
     """Counts the tokens of a request before any edit."""
     compaction = request.history.compaction
     return request.utilization.tokens + (compaction.tokens_saved if compaction is not None else 0)

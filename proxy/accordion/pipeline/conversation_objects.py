@@ -98,18 +98,18 @@ class ConversationObjects(msgspec.Struct, frozen=True):
         Does nothing if the provider does so itself, or if the response failed. Never fails. If the caller is cancelled,
         it goes on to its end.
         """
-        original = request.original_request
-        if original is None or original.conversation.provider_state != "object" or observed_response.error:
+        by_id = request.request_by_id
+        if by_id is None or by_id.conversation.provider_state != "object" or observed_response.error:
             return
         if observed_response.output is None:
             self._log_refusal(
-                original, _object_id(original), "the response was too large to be read", "The object lacks them"
+                by_id, _object_id(by_id), "the response was too large to be read", "The object lacks them"
             )
             return
-        conversation = original.client_conversation
+        conversation = by_id.client_conversation
         entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
         added = self.waiter.create_signal()
-        work = self._add_with_waiting(original, [*map(_as_item, entries), *observed_response.output], added)
+        work = self._add_with_waiting(by_id, [*map(_as_item, entries), *observed_response.output], added)
         self.tasks.spawn(work, "add items to a conversation object")
         await added.wait()
 

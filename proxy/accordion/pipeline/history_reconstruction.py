@@ -58,7 +58,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
             ):
                 return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
             reconstructed = await self.measurer.decide_again(reconstructed)
-            return replace(self.measurer.apply_reported_tokens(reconstructed, request), original_request=request)
+            return replace(self.measurer.apply_reported_tokens(reconstructed, request), request_by_id=request)
         except StoreUnavailable:
             return f"the store is unavailable, {_PASSES_UNCHANGED}"
         except AccordionError as error:
@@ -125,7 +125,7 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
     True if the request continues a response by its id, and that response has tool rounds or is not on record. If the
     request may not be changed there are no tool rounds, and the fault is the client's own.
     """
-    if request.original_request is not None or request.conversation.provider_state != "reply":
+    if request.request_by_id is not None or request.conversation.provider_state != "reply":
         return False
     if (base_node := request.session_match.base_node) is None:
         return request.is_reconstructable

@@ -246,17 +246,17 @@ class Measurer(msgspec.Struct, frozen=True):
             and 0 < budgets.max_images < _count_images(history.conversation),
         )
 
-    def apply_reported_tokens(self, reconstructed: MeasuredRequest, original: MeasuredRequest) -> MeasuredRequest:
+    def apply_reported_tokens(self, reconstructed: MeasuredRequest, by_id: MeasuredRequest) -> MeasuredRequest:
         """Applies the provider's reported tokens to a reconstructed request, if the provider keeps that very list."""
-        base_node = original.session_match.base_node
+        base_node = by_id.session_match.base_node
         if (
             base_node is None
             or base_node.differs_from_client
-            or not original.utilization.is_carried
+            or not by_id.utilization.is_carried
             or reconstructed.history.compaction is not None
         ):
             return reconstructed
-        used = reconstructed.utilization.apply_correction(1.0, original.utilization.tokens, is_carried=True)
+        used = reconstructed.utilization.apply_correction(1.0, by_id.utilization.tokens, is_carried=True)
         reconstructed = replace(reconstructed, utilization=used)
         return replace(reconstructed, decision=self.decide(reconstructed))
 

@@ -96,7 +96,10 @@ class MemoryRecall(msgspec.Struct, frozen=True):
             return None
 
     async def _recall(self, request: RecallRequest) -> RecallUsage | None:
-        client, max_tokens = request.original, min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR)
+        client, max_tokens = (
+            request.uncompacted,
+            min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR),
+        )
         # A list that was sent before stays as it was: another branch may have continued from it.
         if max_tokens <= 0 or not client.chain or request.last_sent_index == len(client.chain) - 1:
             return None

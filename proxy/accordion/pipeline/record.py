@@ -303,7 +303,7 @@ def _count_repeated_calls(request: PreparedRequest, observed_response: ObservedR
     Messages that the provider keeps do not count: only a compaction puts them into requests, so that only the sessions
     that are compacted would have them. A thread has none to count.
     """
-    conversation = (request.original_request or request).conversation
+    conversation = (request.request_by_id or request).conversation
     calls = [call for call in observed_response.calls if len(call.arguments) <= _LONGEST_COMPARED]
     if not calls or conversation.provider_state == "thread":
         return 0

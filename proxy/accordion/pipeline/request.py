@@ -6,7 +6,16 @@
     PreparedRequest      compacted and rendered, or unchanged: ready to be sent (compact.py)
 
 Each stage is a subclass of the one before it, so it has everything that was known before. A `PassthroughRequest` is
-forwarded without being read or measured. All values are immutable, except the frames of a Bedrock stream.
+forwarded without being read or measured. All values are immutable, except the frames of a Bedrock stream. A function
+that changes nothing returns the same object; callers compare with `is`.
+
+The list of messages has these forms, each made of the one before:
+
+    client_conversation      as the client sent it
+    conversation             the visible part of it: results that concern other agents are hidden
+    history                  earlier compactions are applied, and later the new one
+    history_with_insertions  our tool, tool rounds, excerpts and memories are added; None if there are none
+    forwarded_history        the one of the last two that is sent
 """
 
 from __future__ import annotations
@@ -180,8 +189,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     """Whether our tool is offered for artifact ids of other agents in the list; None if the list has none."""
     may_hold_memories: bool = False
     """Whether the list may contain a memory, or ask for one."""
-    original_request: MeasuredRequest | None = None
-    """The request as it came, if the provider's history was put in place of its id."""
+    request_by_id: MeasuredRequest | None = None
+    """The request as it came, with the id of the provider's history, if the history was put in place of the id."""
     holdout_assignment: HoldoutAssignment | None = None
     """The session's group of the hold-out; None if there is no hold-out."""
 
@@ -223,8 +232,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     @property
     def compared_group(self) -> HoldoutGroup:
         """The group with which a request enters its session in the comparison; empty if it does not."""
-        original = self.original_request
-        return (original.decision.group if original is not None else "") or self.decision.group
+        by_id = self.request_by_id
+        return (by_id.decision.group if by_id is not None else "") or self.decision.group
 
     @property
     def releasable_thread(self) -> str:
@@ -246,7 +255,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     @property
     def client_provider_state(self) -> ProviderState:
         """The kind of state that the provider keeps for the request as it came."""
-        return (self.original_request or self).conversation.provider_state
+        return (self.request_by_id or self).conversation.provider_state
 
     @property
     def available_tokens(self) -> int:

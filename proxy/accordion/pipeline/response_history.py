@@ -135,7 +135,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             or not observed_response.response_id
         ):
             return None
-        client_conversation = (request.original_request or request).client_conversation
+        client_conversation = (request.request_by_id or request).client_conversation
         if request.rules.mode != "auto" or request.route.is_translated or not _is_continuable(client_conversation):
             return None
         return self.response_links.add(
@@ -171,7 +171,7 @@ def _is_sent_once(request: MeasuredRequest) -> bool:
     exactly one response more than the recorded prefix. If it has more, they were made elsewhere, or continued by their
     ids.
     """
-    match = (request.original_request or request).session_match
+    match = (request.request_by_id or request).session_match
     conversation, index = match.conversation, match.base_index
     if not conversation.provider_state:
         return False

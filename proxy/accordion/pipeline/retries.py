@@ -113,11 +113,11 @@ class RetryStep(msgspec.Struct, frozen=True):
         if reduced is not None:
             attempts.repairs += 1
             return reduced
-        if request.original_request is None:
+        if request.request_by_id is None:
             return await self._restore_client_list(request, probed.refusal)
         attempts.may_reconstruct = False
-        original = pass_unchanged(request.original_request, "the provider refused the reconstructed history")
-        return await self.tool_loop.restore_rounds(advance(PreparedRequest, original))
+        by_id = pass_unchanged(request.request_by_id, "the provider refused the reconstructed history")
+        return await self.tool_loop.restore_rounds(advance(PreparedRequest, by_id))
 
     async def _withdraw_tool(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request without our tool if its model takes no tools; else None."""
@@ -133,7 +133,7 @@ class RetryStep(msgspec.Struct, frozen=True):
 
     async def _restore_client_list(self, request: PreparedRequest, refusal: bytes) -> PreparedRequest | None:
         """Returns the request as it came, if the provider may have refused what a compaction made of it; else None."""
-        if request.original_request is not None or request.context_edits is not None:
+        if request.request_by_id is not None or request.context_edits is not None:
             return None
         if _ABOUT_LIST.search(refusal) is None:
             return None

@@ -124,7 +124,7 @@ class SessionImport(msgspec.Struct, frozen=True):
             return None
 
     async def _import_memories(self, request: RecallRequest) -> RecallUsage | None:
-        client = request.original
+        client = request.uncompacted
         names = find_requested_ids(client) if client.starts_turn else ()
         if not names:
             return None
