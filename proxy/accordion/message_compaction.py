@@ -167,7 +167,7 @@ class _Services:
         earlier = history.compaction
         options = PolicyOptions(
             request_mode="now" if is_forced else "auto",
-            previous=PreviousCompaction(earlier.before, earlier.after) if earlier is not None else None,
+            last_compaction=PreviousCompaction(earlier.before, earlier.after) if earlier is not None else None,
         )
         return CompactionRequest(
             ref=ConversationRef(_TENANT, b"", ""),

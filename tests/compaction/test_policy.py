@@ -86,7 +86,7 @@ def test_a_summary_is_prepared_within_the_soft_threshold() -> None:
 
 def test_a_trigger_of_zero_folds_every_request_and_sets_the_tenth_aside() -> None:
     always = Thresholds(conversation=0.0)
-    decision = decided(1_000, thresholds=always, options=PolicyOptions(previous=PreviousCompaction(1_000, 999)))
+    decision = decided(1_000, thresholds=always, options=PolicyOptions(last_compaction=PreviousCompaction(1_000, 999)))
     assert (decision.action, decision.trigger) == ("compact", 0)
     assert decision.target <= 500
 
@@ -167,7 +167,7 @@ def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
 
 
 def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
-    tried = replace(THREAD, previous=PreviousCompaction(150_000, 150_000))
+    tried = replace(THREAD, last_compaction=PreviousCompaction(150_000, 150_000))
     assert decided(164_999, options=tried).action == "pass"
     assert "the next is tried at 165,000 tokens" in decided(164_999, options=tried).reason
     assert decided(165_000, options=tried).action == "resend"
@@ -212,18 +212,20 @@ def test_nothing_to_fold_passes() -> None:
 
 
 def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_tenth() -> None:
-    options = PolicyOptions(previous=PreviousCompaction(before=110_000, after=105_000))
+    options = PolicyOptions(last_compaction=PreviousCompaction(before=110_000, after=105_000))
     waits = decided(120_999, options=options)
     assert waits.action == "pass"
     assert "gained only 4.5%; the next is tried at 121,000 tokens" in waits.reason
     assert decided(121_000, options=options).action == "compact"
-    assert decided(110_001, options=PolicyOptions(previous=PreviousCompaction(110_000, 99_000))).action == "compact"
+    assert (
+        decided(110_001, options=PolicyOptions(last_compaction=PreviousCompaction(110_000, 99_000))).action == "compact"
+    )
 
 
 def test_a_fold_that_must_succeed_or_is_asked_for_does_not_wait() -> None:
     futile = PreviousCompaction(before=185_000, after=184_000)
-    assert decided(185_001, options=PolicyOptions(previous=futile)).must_succeed
-    assert decided(185_001, options=PolicyOptions(previous=futile, request_mode="now")).action == "compact"
+    assert decided(185_001, options=PolicyOptions(last_compaction=futile)).must_succeed
+    assert decided(185_001, options=PolicyOptions(last_compaction=futile, request_mode="now")).action == "compact"
 
 
 def test_bytes_and_images_are_folded_for_without_touching_the_tokens() -> None:

@@ -65,7 +65,7 @@ def result(call_id: str, text: str = "done", *, error: bool = False) -> Message:
 
 
 def talk(messages: Sequence[Message], *, caller: Caller = ALICE, tools: Sequence[str] = (), system: str = "",
-         previous: str | None = None) -> Conversation:  # fmt: skip
+         continued_id: str = "") -> Conversation:  # fmt: skip
     chain, key = [], hashlib.sha256(caller.tenant.key).digest()
     for message in messages:
         key = hashlib.sha256(key + message.key).digest()
@@ -73,7 +73,7 @@ def talk(messages: Sequence[Message], *, caller: Caller = ALICE, tools: Sequence
     offered = tuple(json.dumps({"type": "function", "function": {"name": name}}) for name in tools)
     overhead = hashlib.sha256(repr((system, offered)).encode()).digest()
     return Conversation(
-        "chat", "m", tuple(messages), tuple(chain), tools=offered, overhead_key=overhead, previous=previous
+        "chat", "m", tuple(messages), tuple(chain), tools=offered, overhead_key=overhead, continued_id=continued_id
     )
 
 

@@ -200,7 +200,7 @@ def test_tools_functions_and_the_schema_of_the_answer_are_counted() -> None:
 )
 def test_the_room_for_the_answer_is_read(fields: dict[str, bytes], expected: int | None) -> None:
     assert CHAT.read_max_output(fields) == expected
-    assert CHAT.read_previous(fields) is None
+    assert CHAT.read_continued_id(fields) == ""
 
 
 # -- what clients send back -------------------------------------------------------

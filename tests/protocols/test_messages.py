@@ -246,10 +246,10 @@ def test_top_level_fields_are_read() -> None:
     assert MESSAGES.read_preamble({"system": b'"Be brief."'}) == (Text("Be brief."),)
     assert MESSAGES.read_tools(fields) == ('{"name":"f","input_schema":{}}', '{"type":"object"}')
     assert MESSAGES.read_max_output(fields) == 9
-    assert MESSAGES.read_previous(fields) == "msg_1"
+    assert MESSAGES.read_continued_id(fields) == "msg_1"
     assert MESSAGES.provider_state(fields) == "thread"
     begun = {"thread": b'{"type": "create"}'}
-    assert (MESSAGES.read_previous(begun), MESSAGES.provider_state(begun)) == (None, "thread")
+    assert (MESSAGES.read_continued_id(begun), MESSAGES.provider_state(begun)) == ("", "thread")
     assert all(MESSAGES.provider_state({"thread": raw}) == "" for raw in (b"null", b"[1]", b'"x"', b"{}"))
     assert (MESSAGES.read_preamble({}), MESSAGES.read_tools({}), MESSAGES.read_max_output({})) == ((), (), None)
 

@@ -90,13 +90,13 @@ def test_top_level_fields_are_read() -> None:
         ({"previous_response_id": b'"resp_1"'}, "resp_1"),
         ({"previous_response_id": b"null", "conversation": b'"conv_1"'}, "conv_1"),
         ({"conversation": b'{"id": "conv_1"}'}, "conv_1"),
-        ({"previous_response_id": b"null"}, None),
-        ({"conversation": b"[1]"}, None),
-        ({}, None),
+        ({"previous_response_id": b"null"}, ""),
+        ({"conversation": b"[1]"}, ""),
+        ({}, ""),
     ],
 )
-def test_state_kept_by_the_provider_is_named(fields: dict[str, bytes], expected: str | None) -> None:
-    assert RESPONSES.read_previous(fields) == expected
+def test_state_kept_by_the_provider_is_named(fields: dict[str, bytes], expected: str) -> None:
+    assert RESPONSES.read_continued_id(fields) == expected
 
 
 @pytest.mark.parametrize(

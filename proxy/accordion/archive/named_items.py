@@ -67,7 +67,7 @@ class NamedItems:
         items that must be stored are written in the background.
         """
         name = tenant, session
-        if not (items or name in self.waiting) or conversation.previous is not None:
+        if not (items or name in self.waiting) or conversation.is_kept_by_provider:
             return
         references = _references_items(conversation.messages)
         if references is False:

@@ -100,11 +100,11 @@ class ResponseLinks:
         proxy's last response in it, as with a client that sends its history itself. Returns the link that must be
         stored (see `build_puts`), or None.
         """
-        previous, entries = conversation.previous, (*conversation.lead, *conversation.messages)
+        continued_id, entries = conversation.continued_id, (*conversation.lead, *conversation.messages)
         link = ResponseLink(
-            tuple([message.wire for message in entries]), output_items, (previous,) if previous is not None else ()
+            tuple([message.wire for message in entries]), output_items, (continued_id,) if continued_id else ()
         )
-        is_resent = previous is None and has_last_response
+        is_resent = not continued_id and has_last_response
         if is_resent and (former := self._newest.pop((tenant, session), None)) is not None:
             self._links.pop((tenant, former))
         if link.size > self._max_link_size:

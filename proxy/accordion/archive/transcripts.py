@@ -230,7 +230,7 @@ class TranscriptStore:
         progress = new_progress.get(key) or self._progress.get(key)
         conversation, chain, now = request.conversation, request.conversation.chain, self._clock.now()
         # If the provider keeps the earlier messages, a request has only the new ones.
-        is_appended = conversation.previous is not None
+        is_appended = conversation.is_kept_by_provider
         if progress is not None and not self._is_stale(progress, now) and _continues(progress, conversation):
             start = progress.count
         else:
@@ -374,7 +374,7 @@ def _head_digest(progress: RecordedProgress, conversation: Conversation) -> byte
 
 def _continues(progress: RecordedProgress, conversation: Conversation) -> bool:
     """Whether a request holds all that is recorded, and perhaps more after it."""
-    if conversation.previous is not None:
+    if conversation.is_kept_by_provider:
         return True
     chain = conversation.chain
     return progress.count <= len(chain) and (progress.count == 0 or chain[progress.count - 1] == progress.last)
@@ -473,7 +473,7 @@ def _envelope_bytes(conversation: Conversation) -> int:
 
 def _is_prefix_of(one: Conversation, other: Conversation) -> bool:
     """Whether a request is the beginning of another, with the same system prompt and tools."""
-    if one.previous is not None or other.previous is not None or one.overhead_key != other.overhead_key:
+    if one.is_kept_by_provider or other.is_kept_by_provider or one.overhead_key != other.overhead_key:
         return False
     return len(one.chain) <= len(other.chain) and other.chain[len(one.chain) - 1] == one.chain[-1]
 

@@ -209,7 +209,7 @@ def _describe_content(request: MeasuredRequest) -> ContentReport:
         tools=tuple(map(tool_name, conversation.tools)),
         starts_turn=conversation.starts_turn,
         max_output=conversation.max_output,
-        previous=conversation.previous,
+        previous=conversation.continued_id or None,
         fields=tuple(conversation.envelope),
         client_metadata=read_client_metadata(request.inbound.fields, conversation.envelope),
         session=request.session_match.session.id,

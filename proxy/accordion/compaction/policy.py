@@ -37,7 +37,7 @@ _ROOM_DIVISOR = 4
 
 
 class PreviousCompaction(msgspec.Struct, frozen=True):
-    """The result of the previous compaction of a history: tokens of the whole request before and after it."""
+    """The result of the last compaction of a history: tokens of the whole request before and after it."""
 
     before: int
     after: int
@@ -57,15 +57,13 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     """The inputs of a decision beside token counts.
 
     `mode`: the configured mode. `request_mode`: the request's own (`auto`, `now`, `off`, `observe`). `off` of either
-    wins.
-    `is_client_compaction`: the request is the client's own compaction request.
-    `is_kept_by_provider`: the request continues a state that the provider keeps. `is_history_known`: all of that state
-    is on record and counted. `is_thread`: the state is a thread, which the proxy can end. `is_reconstructable`: the
-    state is a response, and the messages that led to it can be sent in its place.
-    `provider_list_differs`: the provider's messages differ from the client's, so that a thread cannot be continued, and
-    the history of a response is reconstructed.
-    `previous`: the previous compaction of this history. `is_deferred`: a compaction due at the start of the turn still
-    waits for its summary. `group`: the session's group of the hold-out; empty if there is no hold-out.
+    wins. `is_client_compaction`: the request is the client's own compaction request. `is_kept_by_provider`: the request
+    continues a state that the provider keeps. `is_history_known`: all of that state is on record and counted.
+    `is_thread`: the state is a thread, which the proxy can end. `is_reconstructable`: the state is a response, and the
+    messages that led to it can be sent in its place. `provider_list_differs`: the provider's messages differ from the
+    client's, so that a thread cannot be continued, and the history of a response is reconstructed. `last_compaction`:
+    the last compaction of this history. `is_deferred`: a compaction due at the start of the turn still waits for its
+    summary. `group`: the session's group of the hold-out; empty if there is no hold-out.
     """
 
     mode: Mode = "auto"
@@ -76,7 +74,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     is_thread: bool = False
     is_reconstructable: bool = False
     provider_list_differs: bool = False
-    previous: PreviousCompaction | None = None
+    last_compaction: PreviousCompaction | None = None
     is_deferred: bool = False
     group: HoldoutGroup = ""
 
@@ -343,11 +341,11 @@ def _describe_useless(inputs: _DecisionInput) -> str:
 
 def _describe_futile(inputs: _DecisionInput) -> str:
     """Returns why another compaction is too early, or an empty text."""
-    previous = inputs.options.previous
-    if previous is None or not previous.is_futile or inputs.tokens >= previous.retry_at:
+    last = inputs.options.last_compaction
+    if last is None or not last.is_futile or inputs.tokens >= last.retry_at:
         return ""
-    gain = max(0.0, 1 - previous.after / previous.before)
-    return f"the last compaction gained only {gain:.1%}; the next is tried at {previous.retry_at:,} tokens"
+    gain = max(0.0, 1 - last.after / last.before)
+    return f"the last compaction gained only {gain:.1%}; the next is tried at {last.retry_at:,} tokens"
 
 
 def _build_compact_decision(

@@ -252,22 +252,22 @@ class CompactionRepository:
         conversation: Conversation,
         *,
         check_store: bool,
-        previous: AppliedCompaction | None = None,
+        previous_compaction: AppliedCompaction | None = None,
         is_exact: bool = True,
         is_reworded: bool = False,
     ) -> CompactedConversation:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
         The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
-        evicted. `previous` is what applied to the request before, if that is known: then only that one is looked up.
-        While the store is unavailable, memory alone counts, and the next request asks again. `is_exact`, `is_reworded`:
-        see SessionMatch.
+        evicted. `previous_compaction` is what applied to the request before, if that is known: then only that one is
+        looked up. While the store is unavailable, memory alone counts, and the next request asks again. `is_exact`,
+        `is_reworded`: see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
         prefix = scope_prefix(ref)
-        index, cached, source = await self._find_deepest(ref.tenant, prefix, chain, check_store, previous)
+        index, cached, source = await self._find_deepest(ref.tenant, prefix, chain, check_store, previous_compaction)
         if not is_exact or (is_reworded and source != "memory"):
             try:
                 index, cached = await self._find_in_other_form(
@@ -291,17 +291,17 @@ class CompactionRepository:
         prefix: ScopePrefix,
         chain: Sequence[bytes],
         check_store: bool,
-        previous: AppliedCompaction | None = None,
+        previous_compaction: AppliedCompaction | None = None,
     ) -> tuple[int, _CachedCompaction | None, _Source]:
         """Returns index and entry of the deepest compaction, and where it was looked up."""
         index, cached, positions = self._find_in_memory(prefix, chain)
-        if check_store and previous is not None:
-            if (cached.compaction.id if cached is not None else "") == previous.compaction_id:
+        if check_store and previous_compaction is not None:
+            if (cached.compaction.id if cached is not None else "") == previous_compaction.compaction_id:
                 return index, cached, "store"
-            if index < previous.covered_count <= len(chain):
-                loaded = await self._load_previous(tenant, prefix, chain, previous)
+            if index < previous_compaction.covered_count <= len(chain):
+                loaded = await self._load_previous(tenant, prefix, chain, previous_compaction)
                 if loaded is not None:
-                    return previous.covered_count - 1, loaded, "store"
+                    return previous_compaction.covered_count - 1, loaded, "store"
         if check_store:
             positions = _list_deeper_positions(chain, index, cached)
         if not positions:
@@ -318,13 +318,13 @@ class CompactionRepository:
         return index, cached, "store" if self._store.is_available else "unavailable"
 
     async def _load_previous(
-        self, tenant: TenantScope, prefix: ScopePrefix, chain: Sequence[bytes], previous: AppliedCompaction
+        self, tenant: TenantScope, prefix: ScopePrefix, chain: Sequence[bytes], previous_compaction: AppliedCompaction
     ) -> _CachedCompaction | None:
         """Loads the compaction that applied to the request before; None if the store has another one there."""
-        anchor = chain[previous.covered_count - 1]
+        anchor = chain[previous_compaction.covered_count - 1]
         with suppress(StoreUnavailable):
             stored = await self._find_uppermost(tenant, prefix, anchor)
-            if stored is not None and stored[0].id == previous.compaction_id:
+            if stored is not None and stored[0].id == previous_compaction.compaction_id:
                 self._cache(prefix, chain[0], *stored, is_local_only=self._is_waiting_for_store(tenant, prefix))
                 return self._cached[prefix + anchor]
         return None

@@ -110,7 +110,7 @@ class DelegationTracker:
         if client_metadata.declared_delegation is not None or client_metadata.parent:
             return None
         home, first_new_index = _own_node_id(client_metadata), 0
-        if conversation.previous is None:
+        if not conversation.is_kept_by_provider:
             unread = self.handoff_index.find_unread_index(_list_scope(home), conversation)
             if unread is None:
                 return None
@@ -135,7 +135,7 @@ class DelegationTracker:
                 caller, client_metadata, client_metadata.declared_delegation, conversation
             )
         home, handoff_state, first_new_index = _own_node_id(client_metadata), NO_HANDOFF, 0
-        if conversation.previous is None:
+        if not conversation.is_kept_by_provider:
             handoff_state, first_new_index = await self.handoff_index.load_state(
                 caller.tenant, _list_scope(home), conversation
             )
@@ -171,7 +171,7 @@ class DelegationTracker:
         `last_shown_index` is the index of the longest recorded prefix of its scope (-1: none). `recompute` ignores
         earlier decisions, as is done before a compaction.
         """
-        if not position.path or conversation.previous is not None or not conversation.chain:
+        if not position.path or conversation.is_kept_by_provider or not conversation.chain:
             return NOTHING_HIDDEN
         return await self.visibility_decisions.decide(
             self._build_viewer(caller, position, conversation), conversation, last_shown_index, recompute=recompute
@@ -232,7 +232,7 @@ class DelegationTracker:
             self.call_owners.record_main_agent(tenant, calls)
             if position.home or self.delegation_tree.has_delegations:
                 self._fill_placeholder(tenant, position, session_id)
-        if position.node[:2] != "x:" and conversation.previous is None:
+        if position.node[:2] != "x:" and not conversation.is_kept_by_provider:
             home = position.node or position.home or f"s:{session_id}"
             self.handoff_index.record_handoffs(tenant, _list_scope(position.home), conversation, calls, home)
         chain = conversation.chain
@@ -316,7 +316,9 @@ class DelegationTracker:
             raise self._build_refusal(str(error), declaration) from None
         # A client that declares delegations has no hand-off states; only the messages that it sent before are marked.
         first_new_index = (
-            self.handoff_index.mark_read(node.encode(), conversation.chain) if conversation.previous is None else 0
+            self.handoff_index.mark_read(node.encode(), conversation.chain)
+            if not conversation.is_kept_by_provider
+            else 0
         )
         return self._build_position(
             tenant, AgentPosition(client_session=client_metadata.session, first_new_index=first_new_index), joined, node

@@ -168,7 +168,7 @@ class VisibilityFilter:
         self, conversation: Conversation, hidden_positions: frozenset[PartPosition]
     ) -> tuple[_CachedFilter, frozenset[PartPosition]]:
         """Returns the outcome for the longest cached beginning with the same decisions, and the decisions after it."""
-        has_provider_history = conversation.previous is not None
+        has_provider_history = conversation.is_kept_by_provider
         for count in range(len(conversation.chain), 0, -1):
             for cached in self._filters_by_key.get((conversation.chain[count - 1], has_provider_history), ()):
                 rest = hidden_positions - cached.hidden_positions
@@ -180,7 +180,7 @@ class VisibilityFilter:
         return _EMPTY, hidden_positions
 
     def _remember(self, conversation: Conversation, prefix: _CachedFilter) -> None:
-        key = (conversation.chain[prefix.count - 1], conversation.previous is not None)
+        key = (conversation.chain[prefix.count - 1], conversation.is_kept_by_provider)
         size = 1_000 + 120 * len(prefix.origins) + 400 * len(prefix.hidden_results) + prefix.weight
         prefix = replace(prefix, key=key, size=size)
         self._filters_by_key.setdefault(key, []).append(prefix)
@@ -230,7 +230,7 @@ class _FilterRun:
         removed_parts: Mapping[int, frozenset[int]] = {}
         if positions:
             removal = _remove_results(
-                self._protocol, messages, positions, self._has_reference or conversation.previous is not None
+                self._protocol, messages, positions, self._has_reference or conversation.is_kept_by_provider
             )
             removed_parts = self._record_removal(messages, removal, first)
         is_unchanged = len(self._origins) == first and not self._edits and not removed_parts

@@ -546,7 +546,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         history: CompactedConversation,
         *,
         check_store: bool,
-        previous: PreviousInsertions | None = None,
+        previous_insertions: PreviousInsertions | None = None,
         with_insertions: bool = True,
         has_shared_artifacts: bool = False,
         may_offer_tool: bool = True,
@@ -554,19 +554,19 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         """Returns the history as it is forwarded, and the name of our tool, empty if it is not offered.
 
         `uncompacted` is the visible conversation without any compaction. `check_store`: other workers may know more,
-        unless this worker knows what `previous` says that the request before had. `with_insertions`: whether read-backs
-        and recalls are put in. `has_shared_artifacts`: whether there are artifacts to read beside those of compactions.
-        `may_offer_tool`: whether the model takes tools. Never raises: returns `history` after an error.
+        unless this worker knows what `previous_insertions` says that the request before had. `with_insertions`: whether
+        read-backs and recalls are put in. `has_shared_artifacts`: whether there are artifacts to read beside those of
+        compactions. `may_offer_tool`: whether the model takes tools. Never raises: returns `history` after an error.
         """
         compaction, tool_protocol = history.compaction, self.tool_protocols.get(protocol.name)
-        if tool_protocol is None or uncompacted.previous is not None:
+        if tool_protocol is None or uncompacted.is_kept_by_provider:
             return history, ""
         try:
             since = history.covered_count
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
-            if check_store and previous is not None and previous.covered_count == since:
-                chain = uncompacted.chain[: previous.message_count]
-                check_store = self.insertion_store.digest(ref, chain, since) != previous.digest
+            if check_store and previous_insertions is not None and previous_insertions.covered_count == since:
+                chain = uncompacted.chain[: previous_insertions.message_count]
+                check_store = self.insertion_store.digest(ref, chain, since) != previous_insertions.digest
             insertions: Sequence[Insertion] = await self.insertion_store.find(
                 ref, uncompacted.chain, since, check_store=check_store
             )
@@ -590,7 +590,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         client, tool_protocol = history.conversation, self.tool_protocols.get(protocol.name)
         if (
             tool_protocol is None
-            or client.previous is not None
+            or client.is_kept_by_provider
             or not tool_protocol.may_have_stranded_reasoning(client.messages)
         ):
             return history

@@ -182,8 +182,9 @@ class Conversation(msgspec.Struct, frozen=True):
     tools: tuple[str, ...] = ()
     stream: bool = False
     max_output: int | None = None
-    previous: str | None = None
-    """The id of the provider-kept state that this request continues: of a response, or of a `conversation`."""
+    continued_id: str = ""
+    """The id of the provider-kept state that this request continues: of a response, or of a `conversation`; empty if
+    the request has the whole list."""
     provider_state: ProviderState = ""
     envelope: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     lead: tuple[Message, ...] = ()
@@ -200,9 +201,14 @@ class Conversation(msgspec.Struct, frozen=True):
         return self.identity or self.chain
 
     @property
+    def is_kept_by_provider(self) -> bool:
+        """Whether the provider keeps the earlier messages, which the request continues by an id."""
+        return bool(self.continued_id)
+
+    @property
     def is_threaded(self) -> bool:
         """Whether the request continues a provider's thread, which the proxy may end."""
-        return self.provider_state == "thread" and self.previous is not None
+        return self.provider_state == "thread" and self.is_kept_by_provider
 
     @property
     def starts_turn(self) -> bool:

@@ -55,7 +55,7 @@ class Calibrator(msgspec.Struct, frozen=True):
         self, request: MeasuredRequest, session: Session, observed_response: ObservedResponse
     ) -> Session:
         """Compares our count of a full history with the provider's."""
-        if request.conversation.previous is not None:
+        if request.conversation.is_kept_by_provider:
             return session
         reported = _filter_credible(request, observed_response.input_tokens)
         if not reported:
@@ -122,7 +122,7 @@ def _filter_credible(request: MeasuredRequest, reported_tokens: int) -> int:
     above the size of the window is rejected.
     """
     window = request.window
-    if request.conversation.previous is not None:
+    if request.conversation.is_kept_by_provider:
         return 0 if window.is_known and reported_tokens > window.size else reported_tokens
     is_possible = is_credible(reported_tokens, request.uncorrected_tokens, request.text_tokens, window)
     return reported_tokens if is_possible else 0
@@ -130,7 +130,7 @@ def _filter_credible(request: MeasuredRequest, reported_tokens: int) -> int:
 
 def _conversation_object_id(conversation: Conversation) -> str:
     """Returns the id of a conversation object that the provider keeps; it stays the same over responses."""
-    return (conversation.previous or "") if conversation.provider_state == "object" else ""
+    return conversation.continued_id if conversation.provider_state == "object" else ""
 
 
 def _thread_tokens_at_failure(request: PreparedRequest) -> int:

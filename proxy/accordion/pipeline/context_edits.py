@@ -75,7 +75,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         edits = request.context_edits
         if edits is None:
             return await self.compaction_step.compact(request)
-        summary, is_kept_by_provider = edits.summary, request.conversation.previous is not None
+        summary, is_kept_by_provider = edits.summary, request.conversation.is_kept_by_provider
         if summary is not None and _is_due(request, summary):
             if is_kept_by_provider and summary.is_alone:
                 raise BadRequest(

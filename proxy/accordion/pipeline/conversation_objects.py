@@ -169,7 +169,7 @@ class ConversationObjects(msgspec.Struct, frozen=True):
 
 
 def _object_id(request: MeasuredRequest) -> str:
-    return request.conversation.previous or ""
+    return request.conversation.continued_id
 
 
 def _as_item(wire: bytes) -> bytes:

@@ -75,7 +75,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         if request.conversation.provider_state == "object":
             return await self.conversation_objects.read_items(request)
         earlier = await self.response_links.history_up_to(
-            request.caller.tenant, request.client_conversation.previous or ""
+            request.caller.tenant, request.client_conversation.continued_id
         )
         if earlier is not None:
             return earlier
@@ -129,7 +129,7 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
         return False
     if (base_node := request.session_match.base_node) is None:
         return request.is_reconstructable
-    return request.conversation.previous is not None and (bool(base_node.ids) or base_node.differs_from_client)
+    return request.conversation.is_kept_by_provider and (bool(base_node.ids) or base_node.differs_from_client)
 
 
 def _build_inbound(request: MeasuredRequest, earlier_items: list[bytes]) -> Inbound:

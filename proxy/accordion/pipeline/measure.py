@@ -143,7 +143,7 @@ class Measurer(msgspec.Struct, frozen=True):
                 request.ref,
                 conversation,
                 check_store=may_be_stale,
-                previous=_previous_compaction(request.session_match),
+                previous_compaction=_previous_compaction(request.session_match),
                 is_exact=request.session_match.is_exact,
                 is_reworded=request.session_match.is_reworded,
             )
@@ -225,12 +225,12 @@ class Measurer(msgspec.Struct, frozen=True):
             request_mode=mode,
             is_client_compaction=request.controls.is_client_compaction,
             is_history_known=request.session_match.is_recorded,
-            is_kept_by_provider=request.conversation.previous is not None,
+            is_kept_by_provider=request.conversation.is_kept_by_provider,
             is_thread=is_thread,
             is_reconstructable=is_reconstructable,
             provider_list_differs=(is_thread or is_reconstructable)
             and _provider_list_may_differ(request, self.sessions.store.is_available),
-            previous=_last_attempt(history, request.session_match.base_node if is_thread else None),
+            last_compaction=_last_attempt(history, request.session_match.base_node if is_thread else None),
             is_deferred=self.session_overrides.is_waiting_for_summary(tenant, session),
             group=assignment.group if assignment is not None else "",
         )
@@ -280,7 +280,7 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
     return (
         base_node.differs_from_client
         if base_node is not None
-        else request.releasable_thread != "" and store_is_available
+        else request.endable_thread_id != "" and store_is_available
     )
 
 
@@ -373,7 +373,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         as the space for recalled content), and if the provider keeps the messages before.
         """
         has_compaction = history.compaction is not None or request.context_edits is not None
-        is_continued = request.conversation.previous is not None
+        is_continued = request.conversation.is_kept_by_provider
         if has_compaction or is_continued or request.is_token_count or request.may_hold_memories:
             return False
         if len(request.decoded_body) > MOST_BYTES_PER_TOKEN * request.window.size:
@@ -471,7 +471,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
                 match.conversation,
                 history,
                 check_store=check_store,
-                previous=_previous_insertions(match),
+                previous_insertions=_previous_insertions(match),
                 with_insertions=with_insertions,
                 has_shared_artifacts=bool(request.can_read_artifacts or request.block_artifacts),
                 may_offer_tool=not self.tool_refusals.covers(request),

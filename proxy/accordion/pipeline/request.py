@@ -227,7 +227,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
 
         False if compaction is switched off or only reported, or if the provider keeps the earlier messages.
         """
-        return self.allows_compaction and self.conversation.previous is None
+        return self.allows_compaction and not self.conversation.is_kept_by_provider
 
     @property
     def compared_group(self) -> HoldoutGroup:
@@ -236,17 +236,17 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         return (by_id.decision.group if by_id is not None else "") or self.decision.group
 
     @property
-    def releasable_thread(self) -> str:
+    def endable_thread_id(self) -> str:
         """The id of the thread that the request continues, if it may be dropped to compact; else empty."""
         if not self.conversation.is_threaded or not self.allows_compaction or self.is_token_count:
             return ""
-        return self.conversation.previous or ""
+        return self.conversation.continued_id
 
     @property
     def is_reconstructable(self) -> bool:
         """Whether the request continues a response or a conversation object by its id, and its history may replace the
         id to be compacted."""
-        is_continued = self.conversation.previous is not None and self.conversation.provider_state in (
+        is_continued = self.conversation.is_kept_by_provider and self.conversation.provider_state in (
             "reply",
             "object",
         )
@@ -277,7 +277,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         if self.compaction_id or self.conversation.provider_state != "reply":
             return bool(self.compaction_id)
         base_node = self.session_match.base_node
-        return base_node.was_compacted if base_node is not None else self.conversation.previous is not None
+        return base_node.was_compacted if base_node is not None else self.conversation.is_kept_by_provider
 
     @property
     def body_size(self) -> int:

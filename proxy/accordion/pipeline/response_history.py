@@ -110,7 +110,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         """
         nodes = {} if observed_response.error else build_response_nodes(request, reported_response, ids)
         puts = self.sessions.build_state_writes(request.caller, nodes)
-        if nodes and request.conversation.previous is None:
+        if nodes and not request.conversation.is_kept_by_provider:
             puts += self.sessions.build_end_writes(request.session_match)
         return puts
 
@@ -175,7 +175,7 @@ def _is_sent_once(request: MeasuredRequest) -> bool:
     conversation, index = match.conversation, match.base_index
     if not conversation.provider_state:
         return False
-    return conversation.previous is not None or index < 0 or count_responses(conversation, index) != 1
+    return conversation.is_kept_by_provider or index < 0 or count_responses(conversation, index) != 1
 
 
 def _is_continuable(conversation: Conversation) -> bool:

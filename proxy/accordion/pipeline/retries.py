@@ -172,8 +172,8 @@ class RetryStep(msgspec.Struct, frozen=True):
         if compacted is not None:
             attempts.is_final = True
             return await self.tool_loop.restore_rounds(compacted)
-        if request.releasable_thread and not overflow.is_guessed:
-            raise ThreadNotFound(request.releasable_thread, "the provider said that it does not fit its window")
+        if request.endable_thread_id and not overflow.is_guessed:
+            raise ThreadNotFound(request.endable_thread_id, "the provider said that it does not fit its window")
         return None
 
     async def _repair(self, request: PreparedRequest, missing: bytes, attempts: Attempts) -> PreparedRequest | None:
@@ -194,7 +194,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         """
         is_known = request.session_match.base_node is not None and self.is_store_available()
         was_offered = request.history.compaction is not None or bool(request.tool_name)
-        if (is_known and not was_offered) or request.conversation.previous is not None or not refusal:
+        if (is_known and not was_offered) or request.conversation.is_kept_by_provider or not refusal:
             return None
         try:
             fields = fields_of(request.forwarded_body)

@@ -320,7 +320,7 @@ def raise_if_refused(request: MeasuredRequest) -> None:
     window in no form.
     """
     if request.decision.action == "resend":
-        raise ThreadNotFound(request.conversation.previous or "", request.decision.reason)
+        raise ThreadNotFound(request.conversation.continued_id, request.decision.reason)
     if request.decision.action == "refuse":
         outcome = request.compaction_outcome if isinstance(request, PreparedRequest) else None
         raise ContextOverflow(

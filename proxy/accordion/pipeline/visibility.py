@@ -128,7 +128,7 @@ class Visibility(msgspec.Struct, frozen=True):
         A new session may have been started by a call that is open in another conversation.
         """
         try:
-            is_new = session_match.base_node is None and visible_request.client_conversation.previous is None
+            is_new = session_match.base_node is None and not visible_request.client_conversation.is_kept_by_provider
             position = await self.delegation_tracker.attach_session(
                 caller,
                 visible_request.position,

@@ -166,9 +166,9 @@ class WireProtocol(ABC):
     def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
         """Returns the output limit that the request sets, in tokens."""
 
-    def read_previous(self, fields: Mapping[str, bytes]) -> str | None:
-        """Returns the id of the stored response, conversation or thread that the request continues."""
-        return None
+    def read_continued_id(self, fields: Mapping[str, bytes]) -> str:
+        """Returns the id of the stored response, conversation or thread that the request continues; empty if none."""
+        return ""
 
     def provider_state(self, fields: Mapping[str, bytes]) -> ProviderState:
         """Returns the kind of state that the provider stores for this request."""

@@ -351,7 +351,7 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
         tools=prefix.tools,
         stream=fields.get("stream") == b"true",
         max_output=protocol.read_max_output(fields),
-        previous=protocol.read_previous(fields),
+        continued_id=protocol.read_continued_id(fields),
         provider_state=protocol.provider_state(fields),
         envelope=fields,
         overhead_key=prefix.overhead_key,

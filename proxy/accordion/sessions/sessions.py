@@ -162,7 +162,7 @@ class Sessions:
         memory are used.
         """
         scope = make_scope(caller, client_metadata)
-        if conversation.previous is not None:
+        if conversation.is_kept_by_provider:
             return await self._resolve_continuation(caller, client_metadata, scope, conversation)
         index, base = await self.prefix_index.find(scope, conversation)
         if conversation.identity and (base is None or _is_continued_otherwise(base, conversation.identity, index)):
@@ -232,7 +232,9 @@ class Sessions:
         session = session or Session(
             id="", tenant=caller.tenant.name, created=self.clock.now(), label=client_metadata.label
         )
-        return SessionMatch(session, "", conversation, scope, base, index, is_recorded=conversation.previous is None)
+        return SessionMatch(
+            session, "", conversation, scope, base, index, is_recorded=not conversation.is_kept_by_provider
+        )
 
     def replace_list(self, session_match: SessionMatch, conversation: Conversation) -> SessionMatch:
         """Returns the match with another form of the request's list, and records its node in the same session.
@@ -318,7 +320,7 @@ class Sessions:
         self, caller: Caller, client_metadata: ClientMetadata, scope: bytes, conversation: Conversation
     ) -> SessionMatch:
         """Matches a request that continues state kept by the provider."""
-        name = provider_state_name(caller, conversation.previous or "")
+        name = provider_state_name(caller, conversation.continued_id)
         # A conversation's id has no node at first; a response's id is known only after the response.
         state = await self.prefix_index.get(name, is_expected=conversation.provider_state != "object")
         start = hashlib.sha256(name + state.chain if state else name).digest()

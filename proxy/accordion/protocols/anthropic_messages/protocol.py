@@ -100,10 +100,10 @@ class AnthropicMessages(WireProtocol):
         """Reads `max_tokens`."""
         return first_limit(fields, "max_tokens")
 
-    def read_previous(self, fields: Mapping[str, bytes]) -> str | None:
+    def read_continued_id(self, fields: Mapping[str, bytes]) -> str:
         """Reads the id of the message that a stored thread continues from (beta message-threads)."""
         thread = decode_field(fields, "thread")
-        return as_string(as_mapping(thread).get("previous_message_id")) or None
+        return as_string(as_mapping(thread).get("previous_message_id")) or ""
 
     def provider_state(self, fields: Mapping[str, bytes]) -> ProviderState:
         """Returns `thread` if the request begins or continues one."""

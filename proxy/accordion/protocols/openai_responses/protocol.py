@@ -119,10 +119,10 @@ class OpenAIResponses(WireProtocol):
         """Reads `max_output_tokens`."""
         return first_limit(fields, "max_output_tokens")
 
-    def read_previous(self, fields: Mapping[str, bytes]) -> str | None:
+    def read_continued_id(self, fields: Mapping[str, bytes]) -> str:
         """Reads `previous_response_id`, or the id of the `conversation`."""
         previous = decode_field(fields, "previous_response_id") or decode_field(fields, "conversation")
-        return as_string(previous) or as_string(as_mapping(previous).get("id")) or None
+        return as_string(previous) or as_string(as_mapping(previous).get("id")) or ""
 
     def provider_state(self, fields: Mapping[str, bytes]) -> ProviderState:
         """Returns `object` for a `conversation`, else `reply`: each response is stored under its id. `store` is
