@@ -16,7 +16,7 @@ from accordion.cli.explain_compaction import CompactionReport, count_entries, co
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.model.boundaries import find_skipped_messages
-from accordion.model.budget import TokenLimits, Utilization, Window
+from accordion.model.budget import END_THREAD, TokenLimits, Utilization, Window
 from accordion.model.conversation import Conversation, Message
 from accordion.model.delegation import TOP, AgentPosition, Evidence, display_name
 from accordion.model.errors import AccordionError, Unreadable
@@ -138,7 +138,7 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
     if isinstance(request, PassthroughRequest):
         return _describe_unread(inbound, body, request, pipeline, caller_report, full=full)
     result = await pipeline.forward.prepare(request)
-    is_unsent = result.decision.action in ("refuse", "resend")
+    is_unsent = result.decision.action in ("refuse", END_THREAD)
     refused = caller_report.refused or (result.decision.reason if result.decision.action == "refuse" else "")
     if request.decision.action == "reconstruct":
         # The provider stores the history, and there is no record of it here, so the request passes unchanged.

@@ -29,6 +29,7 @@ from accordion.cli.plot import plot_levels, style_of
 from accordion.cli.tenant_store import TenantStore, print_error, report_missing, run_for_tenant
 from accordion.config import Settings
 from accordion.http.json_views import exchange_json
+from accordion.model.budget import END_THREAD
 from accordion.model.conversation import Message
 from accordion.model.errors import AccordionError, NotFound
 from accordion.model.http import Inbound
@@ -227,7 +228,10 @@ def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
 
 
 def _decision_rows(explanation: Explanation) -> Iterable[tuple[str, str | Text]]:
-    yield "action", Text(explanation.action, style="bold red" if explanation.action in ("refuse", "resend") else "bold")
+    yield (
+        "action",
+        Text(explanation.action, style="bold red" if explanation.action in ("refuse", END_THREAD) else "bold"),
+    )
     yield "reason", explanation.reason
     way = "translated by LiteLLM" if explanation.route.family == "litellm" else "native API"
     yield "upstream", f"{explanation.route.upstream}, {way}"

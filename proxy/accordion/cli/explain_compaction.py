@@ -21,6 +21,7 @@ from rich.text import Text as RichText
 from accordion.archive.artifacts import Artifact
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.model.budget import SUMMARIZE_AHEAD
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
@@ -214,7 +215,7 @@ async def _describe_tool(
 
 
 def _why_not(request: MeasuredRequest) -> str:
-    if request.decision.action == "prepare":
+    if request.decision.action == SUMMARIZE_AHEAD:
         return f"{request.decision.reason}; a summary is being prepared in the background"
     return request.decision.reason
 

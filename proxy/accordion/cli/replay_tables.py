@@ -19,7 +19,7 @@ from rich.text import Text
 from accordion.cli.listing import count_with_noun
 from accordion.cli.plot import plot, plot_levels, sparkline, style_of
 from accordion.cli.replay import Accuracy, CompactedRequest, ReplayMeasurement, ReplayTotals, add_up, cacheable_share
-from accordion.model.budget import TokenLimits, Window
+from accordion.model.budget import SUMMARIZE_AHEAD, TokenLimits, Window
 from accordion.model.records import CompactionOutcome
 
 _ROWS = 20
@@ -423,7 +423,7 @@ def _describe_row(row: CompactedRequest) -> Text:
         return Text(f"{_STATE_NAMES.get(row.state, row.state)}, beginning changed", style="bold red")
     outcome = row.outcome
     if outcome is None:
-        return Text("preparing" if row.decision.action == "prepare" else "unchanged", style="dim")
+        return Text("preparing" if row.decision.action == SUMMARIZE_AHEAD else "unchanged", style="dim")
     if outcome.state == "failed":
         return Text("not compacted", style="red")
     if outcome.state == "observed":

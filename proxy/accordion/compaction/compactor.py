@@ -31,6 +31,7 @@ from accordion.compaction.policy import MIN_GAIN
 from accordion.compaction.reporting import report_compaction, report_failure, report_plan, utilization_for_report
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.model.budget import SUMMARIZE_AHEAD
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, StoreUnavailable, SummaryFailed
@@ -142,8 +143,8 @@ class Compactor:
         try:
             if decision.is_observed:
                 return await self._report_plan(request)
-            if decision.action == "prepare" and not request.is_token_count:
-                self._prepare_summary(request, uncompacted)
+            if decision.action == SUMMARIZE_AHEAD and not request.is_token_count:
+                self._summarize_ahead(request, uncompacted)
             if decision.action != "compact" or not uncompacted.chain:
                 return CompactionResult(request.history)
             return await self._compact_exclusively(request, uncompacted)
@@ -334,7 +335,7 @@ class Compactor:
         summarized_count, first_index = task.prior_until, task.first_index
         prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
         can_retry = not summaries.has_failed(conversation_ref) or (
-            _must_wait(request) and not summaries.is_retry_too_early(conversation_ref, tokens)
+            _must_have_summary(request) and not summaries.is_retry_too_early(conversation_ref, tokens)
         )
         if prepared is None and can_retry and self._is_model_available(request, conversation_ref):
             if not request.is_token_count:
@@ -350,7 +351,7 @@ class Compactor:
                 )
             if _can_pass_meanwhile(request):
                 raise SummaryPending
-            if _must_wait(request) and not request.is_token_count:
+            if _must_have_summary(request) and not request.is_token_count:
                 await summaries.wait(conversation_ref, self._wait)
                 prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
         if prepared is None or planned.last_summarized < 0 or prepared.narrative_end > planned.last_summarized + 1:
@@ -361,7 +362,7 @@ class Compactor:
             summary, writer=prepared.writer, input=prepared.input, output=prepared.output, findings=prepared.findings
         )
 
-    def _prepare_summary(self, request: CompactionRequest, uncompacted: Conversation) -> None:
+    def _summarize_ahead(self, request: CompactionRequest, uncompacted: Conversation) -> None:
         """Starts a summary in the background; without a model, caches the facts that an extract will need."""
         conversation_ref, tokens = _conversation_ref(request, uncompacted), request.utilization.tokens
         summary_caller = (
@@ -471,14 +472,14 @@ class Compactor:
         )
 
 
-def _must_wait(request: CompactionRequest) -> bool:
+def _must_have_summary(request: CompactionRequest) -> bool:
     """Whether the request waits for a model's summary instead of being forwarded unchanged."""
     return request.decision.must_succeed or request.decision.is_requested
 
 
 def _can_pass_meanwhile(request: CompactionRequest) -> bool:
     """Whether the request is forwarded unchanged while a model writes. At a trigger of 0 an extract is used instead."""
-    return not _must_wait(request) and request.decision.trigger > 0
+    return not _must_have_summary(request) and request.decision.trigger > 0
 
 
 def _conversation_ref(request: CompactionRequest, uncompacted: Conversation) -> ConversationRef:

@@ -15,7 +15,16 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.budget import CompactionKind, Decision, HoldoutGroup, TokenLimits, Utilization, Window
+from accordion.model.budget import (
+    END_THREAD,
+    SUMMARIZE_AHEAD,
+    CompactionKind,
+    Decision,
+    HoldoutGroup,
+    TokenLimits,
+    Utilization,
+    Window,
+)
 from accordion.model.compaction import CompactedConversation
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 
@@ -101,7 +110,7 @@ def decide(
     )
     # Also if compaction is off: the client's next message refers to a list that the provider does not have.
     if options.is_thread and options.provider_list_differs:
-        return Decision("resend", f"{inputs.share_text}; the provider's thread does not hold the client's own list")
+        return Decision(END_THREAD, f"{inputs.share_text}; the provider's thread does not hold the client's own list")
     decision = _decide(inputs)
     if not options.is_history_known:
         reason = f"{decision.reason}; the history that the provider keeps is not on record and not counted"
@@ -231,7 +240,7 @@ def _apply_holdout(inputs: _DecisionInput, decision: Decision) -> Decision:
     if group == "holdout" and is_due:
         reason = f"{decision.reason}; the session is in the hold-out, so it is not compacted"
         return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger, group=group)
-    if group == "holdout" and decision.action == "prepare":
+    if group == "holdout" and decision.action == SUMMARIZE_AHEAD:
         near = f"near the {decision.kind} trigger of {decision.trigger:,} tokens"
         reason = f"{inputs.share_text}, {near}; the session is in the hold-out, so no summary is prepared"
         return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger)
@@ -249,7 +258,7 @@ def _decide_thread(inputs: _DecisionInput) -> Decision:
     if due.action != "compact":
         return Decision("pass", unchanged)
     end_of_thread = "the proxy ends the thread, so that the client sends the whole conversation"
-    return Decision("resend", f"{due.reason}: {end_of_thread}", kind=due.kind, group=due.group)
+    return Decision(END_THREAD, f"{due.reason}: {end_of_thread}", kind=due.kind, group=due.group)
 
 
 def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
@@ -266,7 +275,7 @@ def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
         )
     if options.is_reconstructable and due.is_skipped_by_holdout:
         return due
-    if options.is_reconstructable and due.action in ("compact", "prepare"):
+    if options.is_reconstructable and due.action in ("compact", SUMMARIZE_AHEAD):
         return Decision("reconstruct", due.reason, kind=due.kind, group=due.group)
     return Decision("pass", f"{inputs.share_text}; the provider keeps the history, so it passes unchanged")
 
@@ -328,7 +337,7 @@ def _decide_by_trigger(inputs: _DecisionInput) -> Decision:
         return _build_compact_decision(inputs, f"over {named}")
     if occupied >= trigger - inputs.limits.soft and not _describe_futile(inputs):
         reason = f"{inputs.share_text}, near {named}: a summary is prepared"
-        return Decision("prepare", reason, target=_target_tokens(inputs, kind), kind=kind, trigger=trigger)
+        return Decision(SUMMARIZE_AHEAD, reason, target=_target_tokens(inputs, kind), kind=kind, trigger=trigger)
     return Decision("pass", f"{inputs.share_text}, under {named}", kind=kind, trigger=trigger)
 
 

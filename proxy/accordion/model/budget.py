@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -167,9 +167,14 @@ class Utilization(msgspec.Struct, frozen=True):
 
 
 Action = Literal["pass", "prepare", "compact", "reconstruct", "resend", "refuse"]
-"""The action for a request. `prepare` passes it unchanged and writes a summary in the background. `reconstruct`
-replaces the id of provider-kept state by the messages that it stands for, so that they can be compacted. `resend` ends
-the provider's thread: the client is asked to send the whole conversation."""
+"""The action for a request. `reconstruct` replaces the id of provider-kept state by the messages that it stands for, so
+that they can be compacted."""
+
+SUMMARIZE_AHEAD: Final = "prepare"
+"""The action that passes a request unchanged and writes a summary in the background."""
+
+END_THREAD: Final = "resend"
+"""The action that ends the provider's thread: the client is asked to send the whole conversation."""
 
 CompactionKind = Literal["conversation", "generation"]
 """`conversation`: a compaction of the whole history. `generation`: one of what was produced since the task."""

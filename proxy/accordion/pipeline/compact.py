@@ -24,7 +24,7 @@ from accordion.compaction.request import CompactionRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies.base import Strategy
 from accordion.insertions.recall_source import RecallRequest, RecallSource
-from accordion.model.budget import CompactionKind, Decision
+from accordion.model.budget import SUMMARIZE_AHEAD, CompactionKind, Decision
 from accordion.model.compaction import Cause, without_compaction
 from accordion.model.ports import SummaryCaller, WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
@@ -190,7 +190,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, cause: Cause, strategies: Sequence[Strategy] = ()
     ) -> PreparedRequest:
         decision, tenant, session = request.decision, request.caller.tenant, request.session_match.session.id
-        if decision.action not in ("compact", "prepare") and not decision.is_observed:
+        if decision.action not in ("compact", SUMMARIZE_AHEAD) and not decision.is_observed:
             replay = _describe_replay(request)
             return replace(request, compaction_outcome=replay) if replay is not None else request
         compaction_request = await self._build_compaction_request(request, cause)

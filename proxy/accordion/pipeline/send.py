@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from accordion.model.budget import END_THREAD
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
 from accordion.model.http import GOOGLE_KEY, CompleteResponse, without_query_key
 from accordion.model.ports import (
@@ -319,7 +320,7 @@ def raise_if_refused(request: MeasuredRequest) -> None:
     Raises ThreadNotFound if the client has to send its history again, and ContextOverflow if the request fits the
     window in no form.
     """
-    if request.decision.action == "resend":
+    if request.decision.action == END_THREAD:
         raise ThreadNotFound(request.conversation.continued_id, request.decision.reason)
     if request.decision.action == "refuse":
         outcome = request.compaction_outcome if isinstance(request, PreparedRequest) else None
