@@ -160,15 +160,15 @@ async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_other
     await folds.publish(CONVERSATION, client.chain[0], made)
     assert (await find(folds, protocol_name, bare)).compaction is None
     for each in (folds, CompactionRepository(store)):
-        found = await find(each, protocol_name, bare, is_exact=False)
+        found = await find(each, protocol_name, bare, has_same_form=False)
         assert found.compaction.anchor in bare.chain
         assert [m.wire for m in found.conversation.messages[2:]] == [
             m.wire for m in bare.messages[found.compaction.message_count :]
         ]
         # From then on it is found as any other, and again where it has left memory.
-        assert (await find(each, protocol_name, bare, is_reworded=True)).compaction == found.compaction
+        assert (await find(each, protocol_name, bare, had_other_form=True)).compaction == found.compaction
         each.forget()
-        again = await each.find(PROTOCOLS[protocol_name], CONVERSATION, bare, check_store=True, is_reworded=True)
+        again = await each.find(PROTOCOLS[protocol_name], CONVERSATION, bare, check_store=True, had_other_form=True)
         assert again.compaction == found.compaction
     # What is renewed is what was published.
     assert set(used) == {made}
@@ -187,10 +187,10 @@ async def test_another_form_that_could_not_be_looked_up_is_looked_up_again() -> 
     client, bare = conversation(listed, "chat"), conversation(without_reasoning(listed), "chat")
     await CompactionRepository(store).publish(CONVERSATION, client.chain[0], block(client, 8))
     folds = CompactionRepository(store)
-    assert (await find(folds, "chat", bare, is_exact=False)).compaction is None
+    assert (await find(folds, "chat", bare, has_same_form=False)).compaction is None
     assert not folds.knows_position(CONVERSATION, bare.chain[-1])
     store.is_slow = False
-    assert (await find(folds, "chat", bare, is_exact=False)).compaction is not None
+    assert (await find(folds, "chat", bare, has_same_form=False)).compaction is not None
     assert folds.knows_position(CONVERSATION, bare.chain[-1])
 
 
@@ -200,9 +200,9 @@ async def test_a_compaction_from_before_names_were_added_is_found() -> None:
     client = conversation(listed, "chat")
     named = conversation([entry | {"name": "agent"} for entry in listed], "chat")
     folds, made = CompactionRepository(store), block(client, 4)
-    assert made.meaning == b""
+    assert made.identity_key == b""
     await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, "chat", named, is_exact=False)).compaction.message_count == 4
+    assert (await find(folds, "chat", named, has_same_form=False)).compaction.message_count == 4
 
 
 async def test_a_compaction_that_would_make_the_list_illegal_is_not_used() -> None:
@@ -215,7 +215,7 @@ async def test_a_compaction_that_would_make_the_list_illegal_is_not_used() -> No
     await folds.publish(CONVERSATION, client.chain[0], made)
     assert (await find(folds, "chat", client)).compaction == made
     assert (
-        await find(folds, "chat", conversation(without_reasoning(listed), "chat"), is_exact=False)
+        await find(folds, "chat", conversation(without_reasoning(listed), "chat"), has_same_form=False)
     ).compaction is None
 
 

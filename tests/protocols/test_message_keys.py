@@ -18,13 +18,13 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.bedrock_converse.protocol import BedrockConverse
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.message_keys import (
-    NO_MEANING,
+    NO_CONTENT,
     canonical_object,
     chain_key,
     chain_start,
+    content_key,
     count_breakpoints,
     decode_json,
-    meaning_key,
     message_key,
 )
 from accordion.protocols.openai_chat.protocol import OpenAIChat
@@ -338,13 +338,13 @@ def test_a_message_with_a_long_text_has_the_key_of_its_whole_content(unit: str) 
 TWO = TenantScope("two", b"two")
 
 
-def meaning(protocol_name: ProtocolName, entry: Any) -> bytes:
+def key_of_content(protocol_name: ProtocolName, entry: Any) -> bytes:
     canonical = READERS[protocol_name].read_message(json.dumps(entry).encode()).canonical
-    return meaning_key(canonical, TENANT, "chat") or message_key(canonical, TENANT, "chat")
+    return content_key(canonical, TENANT, "chat") or message_key(canonical, TENANT, "chat")
 
 
 def meanings(protocol_name: ProtocolName, listed: list[Any]) -> list[bytes]:
-    return [each for entry in listed if (each := meaning(protocol_name, entry)) != NO_MEANING]
+    return [each for entry in listed if (each := key_of_content(protocol_name, entry)) != NO_CONTENT]
 
 
 @given(histories(max_turns=2), protocol_names, randoms)
@@ -370,7 +370,7 @@ def test_any_change_of_what_is_said_changes_the_meaning(
     assume(not is_form(entry, path))
     other = changed(entry, path, data.draw(st.sampled_from(["other words", 7, 0.5, True, ["x"], {"x": None}])))
     assume(json.dumps(other) != json.dumps(entry))
-    assert meaning(protocol_name, other) != meaning(protocol_name, entry)
+    assert key_of_content(protocol_name, other) != key_of_content(protocol_name, entry)
 
 
 SAID = {"role": "assistant", "content": "It is done."}
@@ -409,7 +409,7 @@ RESPONSES_CALL = {"type": "function_call", "call_id": "call_1", "name": "read", 
     ],
 )  # fmt: skip
 def test_forms_of_one_message_have_one_meaning_and_two_keys(protocol_name: ProtocolName, one: Any, other: Any) -> None:
-    assert meaning(protocol_name, one) == meaning(protocol_name, other)
+    assert key_of_content(protocol_name, one) == key_of_content(protocol_name, other)
     assert protocol_name == "responses" or key(protocol_name, one) != key(protocol_name, other)
 
 
@@ -425,7 +425,7 @@ def test_forms_of_one_message_have_one_meaning_and_two_keys(protocol_name: Proto
     ],
 )
 def test_names_and_ids_that_a_result_needs_are_meaning(protocol_name: ProtocolName, one: Any, other: Any) -> None:
-    assert meaning(protocol_name, one) != meaning(protocol_name, other)
+    assert key_of_content(protocol_name, one) != key_of_content(protocol_name, other)
 
 
 @pytest.mark.parametrize(
@@ -438,4 +438,4 @@ def test_names_and_ids_that_a_result_needs_are_meaning(protocol_name: ProtocolNa
     ],
 )
 def test_a_message_with_reasoning_only_says_nothing(protocol_name: ProtocolName, entry: Any) -> None:
-    assert meaning(protocol_name, entry) == NO_MEANING
+    assert key_of_content(protocol_name, entry) == NO_CONTENT

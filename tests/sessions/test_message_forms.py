@@ -167,18 +167,18 @@ async def test_a_report_about_another_form_of_the_list_is_left_out(protocol_name
     world.sessions.record_response(first, first.session, 700, 600)
     same = await ask(world, sent[2], protocol_name)
     assert same.base_node is not None
-    assert (same.is_exact, same.is_reworded, same.base_node.reported) == (True, False, 700)
+    assert (same.has_same_form, same.had_other_form, same.base_node.reported) == (True, False, 700)
     world.sessions.record_response(same, same.session, 900, 800)
     other = await ask(world, without_reasoning(sent[3]), protocol_name)
     assert other.base_node is not None
-    assert (other.is_exact, other.is_reworded, other.base_node.reported) == (False, True, 0)
+    assert (other.has_same_form, other.had_other_form, other.base_node.reported) == (False, True, 0)
     world.sessions.record_response(other, other.session, 950, 850)
     # It goes on in that form.
     after = await ask(
         world, [*without_reasoning(sent[3]), write_message(protocol_name, "user", "Go on.")], protocol_name
     )
     assert after.base_node is not None
-    assert (after.is_exact, after.is_reworded, after.base_node.reported) == (True, True, 950)
+    assert (after.has_same_form, after.had_other_form, after.base_node.reported) == (True, True, 950)
     assert after.base_index == len(without_reasoning(sent[3])) - 1
 
 
@@ -195,7 +195,7 @@ async def test_a_retry_in_another_form_is_the_same_session_and_takes_the_report_
     again = await ask(world, without_reasoning(sent[2]), "chat")
     assert again.session.id == first.session.id
     world.sessions.record_response(again, again.session, 700, 600)
-    assert (await ask(world, without_reasoning(sent[3]), "chat")).is_exact
+    assert (await ask(world, without_reasoning(sent[3]), "chat")).has_same_form
 
 
 # -- stores of earlier versions ----------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def _build_compaction_write(request: CompactionRequest, compaction: Compaction) 
     earlier = request.history.compaction
     prefix = scope_prefix(request.ref)
     last_chain_key = request.history.conversation.chain[-1]
-    forms = (form_key(prefix, compaction.meaning),) if compaction.meaning else ()
+    forms = (form_key(prefix, compaction.identity_key),) if compaction.identity_key else ()
     return CompactionWrite(
         compaction.id,
         request.ref.session,

@@ -22,6 +22,7 @@ _EXPORT_NAMES = {
     "tokens_saved": "removed",
     "narrative_end": "narrated",
     "narrative_start": "narrated_from",
+    "identity_key": "meaning",
 }
 """The names in an export of a compaction's fields, if they differ. Programs read them."""
 
@@ -61,7 +62,7 @@ def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
         "entries": [_describe_entry(entry) for entry in compaction.entries],
         "steps": [structs.asdict(step) for step in compaction.steps],
         "artifacts": list(compaction.artifacts),
-        "meaning": compaction.meaning.hex(),
+        "meaning": compaction.identity_key.hex(),
         "reasoning": list(compaction.reasoning),
         "edited_keys": [key.hex() for key in compaction.edited_keys],
         "digest": compaction.digest.hex(),

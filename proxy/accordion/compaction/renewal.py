@@ -77,8 +77,8 @@ class RetentionRenewal:
         """Rewrites all levels at an anchor, sealed anew because encryption keys may have changed."""
         archive, prefix, anchor = self._archive, scope_prefix(ref), compaction.anchor
         keys = compaction_keys(prefix, anchor)
-        if compaction.meaning:
-            await self._store.put(form_key(prefix, compaction.meaning), anchor, ttl=archive.retention)
+        if compaction.identity_key:
+            await self._store.put(form_key(prefix, compaction.identity_key), anchor, ttl=archive.retention)
         stored = zip(keys, await self._store.get_many(keys), strict=True)
         opened = ((key, archive.open_value(ref.tenant, key, value)) for key, value in stored)
         await self._store.write(

@@ -112,9 +112,9 @@ def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
     return ScopePrefix(bytes.fromhex(prefix)), bytes.fromhex(anchor), int(level)
 
 
-def form_key(prefix: ScopePrefix, meaning: bytes) -> Key:
+def form_key(prefix: ScopePrefix, identity_key: bytes) -> Key:
     """Returns the key for the anchor of the newest compaction whose last covered message has this identity key."""
-    return Key("", f"form/{prefix.hex()}/{meaning.hex()}")
+    return Key("", f"form/{prefix.hex()}/{identity_key.hex()}")
 
 
 def race_key(prefix: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
@@ -253,22 +253,22 @@ class CompactionRepository:
         *,
         check_store: bool,
         previous_compaction: AppliedCompaction | None = None,
-        is_exact: bool = True,
-        is_reworded: bool = False,
+        has_same_form: bool = True,
+        had_other_form: bool = False,
     ) -> CompactedConversation:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
         The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
         evicted. `previous_compaction` is what applied to the request before, if that is known: then only that one is
-        looked up. While the store is unavailable, memory alone counts, and the next request asks again. `is_exact`,
-        `is_reworded`: see SessionMatch.
+        looked up. While the store is unavailable, memory alone counts, and the next request asks again.
+        `has_same_form`, `had_other_form`: see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
         prefix = scope_prefix(ref)
         index, cached, source = await self._find_deepest(ref.tenant, prefix, chain, check_store, previous_compaction)
-        if not is_exact or (is_reworded and source != "memory"):
+        if not has_same_form or (had_other_form and source != "memory"):
             try:
                 index, cached = await self._find_in_other_form(
                     protocol, ref.tenant, prefix, conversation, index, cached
@@ -404,8 +404,8 @@ class CompactionRepository:
             ):
                 winner = stored
                 break
-        if winner.meaning:
-            await self._store.put(form_key(prefix, winner.meaning), winner.anchor, ttl=self._retention)
+        if winner.identity_key:
+            await self._store.put(form_key(prefix, winner.identity_key), winner.anchor, ttl=self._retention)
         self._cache(prefix, root, winner, level, is_local_only=self._is_waiting_for_store(ref.tenant, prefix))
         return winner
 
@@ -570,7 +570,7 @@ class CompactionRepository:
 
         It is not published, since every worker adapts it in the same way. Raises StoreUnavailable.
         """
-        async for source, level in self._load_by_meaning(tenant, prefix, conversation, index):
+        async for source, level in self._load_by_identity(tenant, prefix, conversation, index):
             is_adapted = source.anchor not in conversation.chain
             compaction = adapt_compaction(conversation, source) if is_adapted else source
             if compaction is None:
@@ -589,7 +589,7 @@ class CompactionRepository:
                 return compaction.message_count - 1, self._cached[prefix + compaction.anchor]
         return index, cached
 
-    async def _load_by_meaning(
+    async def _load_by_identity(
         self, tenant: TenantScope, prefix: ScopePrefix, conversation: Conversation, index: int
     ) -> AsyncIterator[tuple[Compaction, int]]:
         """Yields the compactions whose last covered message has an identity key of the conversation after `index`.

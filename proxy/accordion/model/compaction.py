@@ -84,7 +84,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """The end (exclusive) of the client's messages that `narrative` covers."""
     narrative_start: int = 0
     """The index of the first message that `narrative` covers."""
-    meaning: bytes = b""
+    identity_key: bytes = b""
     """The identity key of the last message that it covers; empty if that is the anchor."""
     reasoning: tuple[int, ...] = ()
     """The indexes of the covered messages that say nothing, such as reasoning alone."""
@@ -95,7 +95,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_FORMS = ("meaning", "reasoning", "edited_keys")
+_FORMS = ("identity_key", "reasoning", "edited_keys")
 _CONTENT = attrgetter(*Compaction.__struct_fields__[1 : Compaction.__struct_fields__.index(_FORMS[0])])
 
 
@@ -278,8 +278,8 @@ def with_forms(compaction: Compaction, conversation: Conversation) -> Compaction
     edits = [entry.first for entry in compaction.entries if entry.is_edited]
     return replace(
         compaction,
-        meaning=identity[covered - 1] if identity[covered - 1] != compaction.anchor else b"",
-        reasoning=tuple(at for at in range(covered) if _says_nothing(identity, at)),
+        identity_key=identity[covered - 1] if identity[covered - 1] != compaction.anchor else b"",
+        reasoning=tuple(at for at in range(covered) if _has_no_content(identity, at)),
         edited_keys=tuple(conversation.messages[at].key for at in edits),
     )
 
@@ -291,12 +291,12 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
     that was edited; else the client's own is left as it is. Returns None if the lists differ in more than their
     form, or nothing would be replaced. The result has no id.
     """
-    identity, meaning = conversation.identity_chain, compaction.meaning or compaction.anchor
-    if meaning not in identity:
+    identity, last_key = conversation.identity_chain, compaction.identity_key or compaction.anchor
+    if last_key not in identity:
         return None
-    covered = identity.index(meaning) + 1
+    covered = identity.index(last_key) + 1
     reasoning = frozenset(compaction.reasoning)
-    spoken = [at for at in range(covered) if not _says_nothing(identity, at)]
+    spoken = [at for at in range(covered) if not _has_no_content(identity, at)]
     former = [at for at in range(compaction.message_count) if at not in reasoning]
     if len(spoken) != len(former):
         return None
@@ -321,7 +321,7 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
     return with_forms(adapted, conversation)
 
 
-def _says_nothing(identity: Sequence[bytes], at: int) -> bool:
+def _has_no_content(identity: Sequence[bytes], at: int) -> bool:
     return at > 0 and identity[at] == identity[at - 1]
 
 
@@ -371,7 +371,7 @@ class _Adaptation(msgspec.Struct, frozen=True):
         if start < former and self.kept_reasoning.isdisjoint(range(start, former)):
             return 0
         first = at
-        while _says_nothing(self.conversation.identity_chain, first - 1):
+        while _has_no_content(self.conversation.identity_chain, first - 1):
             first -= 1
         return at - first
 

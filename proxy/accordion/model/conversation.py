@@ -136,8 +136,8 @@ class Message(msgspec.Struct, frozen=True):
     """One entry of the client's list.
 
     `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, which has
-    `cache_breakpoints` breakpoints of the prompt cache. `meaning` is the hash of what it says, empty if that is
-    `key`.
+    `cache_breakpoints` breakpoints of the prompt cache. `content_key` is the hash of what it says, whatever its form;
+    empty if that is `key`.
     """
 
     key: bytes
@@ -145,7 +145,7 @@ class Message(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     wire: bytes
     cache_breakpoints: int = 0
-    meaning: bytes = b""
+    content_key: bytes = b""
 
     @property
     def size(self) -> int:

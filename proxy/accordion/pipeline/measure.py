@@ -144,8 +144,8 @@ class Measurer(msgspec.Struct, frozen=True):
                 conversation,
                 check_store=may_be_stale,
                 previous_compaction=_previous_compaction(request.session_match),
-                is_exact=request.session_match.is_exact,
-                is_reworded=request.session_match.is_reworded,
+                has_same_form=request.session_match.has_same_form,
+                had_other_form=request.session_match.had_other_form,
             )
         if request.session_match.base_node is not None:
             self.composer.add_sums(request.session_match.base_node.sums)
@@ -304,7 +304,7 @@ def _previous_request(session_match: SessionMatch) -> PrefixNode | None:
     If another request continued it before this one, that one may have been compacted since.
     """
     node, at = session_match.base_node, session_match.base_index
-    if node is None or at < 0 or not node.reported or node.branch or session_match.is_reworded:
+    if node is None or at < 0 or not node.reported or node.branch or session_match.had_other_form:
         return None
     return node if count_responses(session_match.conversation, at) == 1 else None
 

@@ -181,7 +181,7 @@ class SentHistory:
         history, body = without_compaction(conversation), original.body
         ref = ConversationRef(caller.tenant, session.scope, session.id)
         if is_in_force(exchange.compaction):
-            history = await self._compactions.find(protocol, ref, conversation, check_store=True, is_exact=False)
+            history = await self._compactions.find(protocol, ref, conversation, check_store=True, has_same_form=False)
             history = await self._choose(caller, exchange, conversation, protocol, history)
         # Only the first request with an insertion has it in its record; all have its tokens.
         has_insertions = exchange.utilization.insertions > 0

@@ -32,8 +32,8 @@ from accordion.protocols.message_keys import (
     TooManyValues,
     chain_key,
     chain_start,
+    content_key,
     identity_key,
-    meaning_key,
     message_key,
 )
 
@@ -310,14 +310,14 @@ class BodyReader:
             self._pause_after(wire)
             key = message_key(message.canonical, tenant, name)
             self._pause_after(wire)
-            meaning = meaning_key(message.canonical, tenant, name)
+            own_content_key = content_key(message.canonical, tenant, name)
             # The keys were made of the same texts, so each has its UTF-8 form by now.
             parts = copy_wide_texts(message.parts)
-            entry = Message(key, message.role, parts, wire, protocol.count_breakpoints(wire), meaning)
+            entry = Message(key, message.role, parts, wire, protocol.count_breakpoints(wire), own_content_key)
             if lead == len(entries) and protocol.is_preamble(message):
                 lead += 1
             else:
-                if meaning and not identity:
+                if own_content_key and not identity:
                     identity = chain.copy()
                 if identity:
                     identity.append(identity_key(identity[-1], entry, chain[0]))

@@ -17,7 +17,7 @@ Each protocol documents what it leaves out besides. Arguments, inputs, schemas a
 data: nothing is left out of them.
 
 Some clients send an earlier message in another form, which the model may read differently although it says the same:
-they add a `name`, or leave out reasoning. `meaning_key` is the key of what a message says: its role, text, media, calls
+they add a `name`, or leave out reasoning. `content_key` is the key of what a message says: its role, text, media, calls
 and results. The chain of these keys identifies a session, and nothing else: all edits go by the message keys.
 """
 
@@ -72,8 +72,8 @@ _FORM_FIELDS = frozenset(
 _LABELS = frozenset({"name", "id"})
 _REASONING_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
-NO_MEANING = b"-"
-"""The meaning key of a message that says nothing, such as one with reasoning only."""
+NO_CONTENT = b"-"
+"""The content key of a message without content, such as one with reasoning only."""
 
 # Limit of keys and values in the arguments of a call. No model has enough output tokens to write more.
 _MAX_ARGUMENT_VALUES = 50_000
@@ -196,14 +196,14 @@ def _encode_in_pieces(role: Any, text: str) -> Iterator[bytes]:
     yield b'"],"role":%b}' % _encode(role)
 
 
-def meaning_key(canonical: Any, tenant: TenantScope, protocol_name: str) -> bytes:
-    """Returns the key of what a message says; empty where it is the message's key, NO_MEANING where it says nothing.
+def content_key(canonical: Any, tenant: TenantScope, protocol_name: str) -> bytes:
+    """Returns the key of what a message says; empty where it is the message's key, NO_CONTENT where it has none.
 
     Raises ValueError if the content is nested too deeply.
     """
-    if _has_one_text(canonical) or (meaning := _meaning(canonical)) is canonical:
+    if _has_one_text(canonical) or (content := _said_content(canonical)) is canonical:
         return b""
-    return NO_MEANING if meaning is None else message_key(meaning, tenant, protocol_name)
+    return NO_CONTENT if content is None else message_key(content, tenant, protocol_name)
 
 
 def identity_key(previous: bytes, message: Message, start: bytes) -> bytes:
@@ -211,8 +211,8 @@ def identity_key(previous: bytes, message: Message, start: bytes) -> bytes:
 
     One that says nothing has the key of the message before, unless it is the first (`start` is that of an empty list).
     """
-    if message.meaning != NO_MEANING:
-        return chain_key(previous, message.meaning or message.key)
+    if message.content_key != NO_CONTENT:
+        return chain_key(previous, message.content_key or message.key)
     return chain_key(previous, message.key) if previous == start else previous
 
 
@@ -227,7 +227,7 @@ def chain_key(previous: bytes, key: bytes) -> bytes:
     return hashlib.sha256(previous + key).digest()
 
 
-def _meaning(canonical: Any) -> Any:
+def _said_content(canonical: Any) -> Any:
     """Returns what a message says: `canonical` itself where nothing of it is form, None where nothing is left."""
     if type(canonical) is not dict:
         return canonical

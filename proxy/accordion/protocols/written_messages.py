@@ -8,7 +8,7 @@ from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message, copy_wide_texts
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.message_keys import meaning_key, message_key
+from accordion.protocols.message_keys import content_key, message_key
 
 _ENTRY_OVERHEAD = 200
 """Memory of a cache entry beside its message, in bytes."""
@@ -33,9 +33,9 @@ class WrittenMessageReader:
 
     def _read_message(self, protocol: WireProtocol, tenant: TenantScope, wire: bytes) -> Message:
         read = protocol.read_message(wire)
-        key, meaning = (make(read.canonical, tenant, protocol.name) for make in (message_key, meaning_key))
+        key, own_content_key = (make(read.canonical, tenant, protocol.name) for make in (message_key, content_key))
         # The keys were made of the same texts, so each has its UTF-8 form by now.
         parts = copy_wide_texts(read.parts)
-        message = Message(key, read.role, parts, wire, protocol.count_breakpoints(wire), meaning)
+        message = Message(key, read.role, parts, wire, protocol.count_breakpoints(wire), own_content_key)
         self._messages.put((wire, tenant, protocol.name), message, message.size + _ENTRY_OVERHEAD)
         return message

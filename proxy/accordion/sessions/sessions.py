@@ -57,7 +57,8 @@ class SessionMatch(msgspec.Struct, frozen=True):
 
     `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 if the provider
     keeps the messages before). `is_recorded` is False if the request continues provider-kept state without a node.
-    `is_exact` is False if the client sends that prefix in another form than before: then `base_node` has no report.
+    `has_same_form` is False if the client sends that prefix in another form than before: then `base_node` has no
+    report.
     """
 
     session: Session
@@ -67,8 +68,8 @@ class SessionMatch(msgspec.Struct, frozen=True):
     base_node: PrefixNode | None = None
     base_index: int = -1
     is_recorded: bool = True
-    is_exact: bool = True
-    is_reworded: bool = False
+    has_same_form: bool = True
+    had_other_form: bool = False
     """Whether this request or an earlier one of the session has messages in another form than the one before it."""
 
 
