@@ -17,7 +17,7 @@ from accordion.archive.archive_entries import scan_entries
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
 from accordion.compaction.rendering import RequestRenderer
-from accordion.insertions.composer import CompositionCache, compose_once
+from accordion.insertions.composer import InsertionCache, compose_once
 from accordion.insertions.store import InsertionStore, StoredInsertions, decode, encode, is_insertion_key
 from accordion.model.compaction import (
     CompactedConversation,
@@ -224,7 +224,7 @@ def test_without_a_fold_nothing_but_our_tool_is_added(protocol_name: ProtocolNam
 @pytest.mark.parametrize("protocol_name", NAMES)
 def test_without_a_fold_what_was_read_stands_where_it_was_read(protocol_name: ProtocolName):
     """A sub-agent reads what others' texts name before anything of its own was folded."""
-    talk, cache = ComposedConversation(protocol_name), CompositionCache()
+    talk, cache = ComposedConversation(protocol_name), InsertionCache()
 
     def sent() -> list[bytes]:
         read_one = talk.reader.reader_for(talk.spoken, TENANT)
@@ -530,7 +530,7 @@ class Counting(ChatArtifactTool):
 
 
 def test_a_longer_list_extends_the_cached_one():
-    talk, cache, tool_protocol = ComposedConversation("chat"), CompositionCache(), Counting()
+    talk, cache, tool_protocol = ComposedConversation("chat"), InsertionCache(), Counting()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     asked = []
     for number in range(8):
@@ -544,7 +544,7 @@ def test_a_longer_list_extends_the_cached_one():
 
 
 def test_a_rewound_list_takes_the_space_of_its_present_messages_only():
-    talk, cache, fresh = ComposedConversation("chat"), CompositionCache(), CompositionCache()
+    talk, cache, fresh = ComposedConversation("chat"), InsertionCache(), InsertionCache()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     talk.reply(2, 1)
     start = len(talk.entries)
@@ -558,7 +558,7 @@ def test_a_rewound_list_takes_the_space_of_its_present_messages_only():
 
 
 def test_later_insertions_extend_the_cached_list():
-    talk, cache, tool_protocol = ComposedConversation("chat"), CompositionCache(), Counting()
+    talk, cache, tool_protocol = ComposedConversation("chat"), InsertionCache(), Counting()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
@@ -573,7 +573,7 @@ def test_later_insertions_extend_the_cached_list():
 
 @pytest.mark.parametrize("protocol_name", NAMES)
 def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(protocol_name: ProtocolName):
-    talk, cache = ComposedConversation(protocol_name), CompositionCache()
+    talk, cache = ComposedConversation(protocol_name), InsertionCache()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
@@ -600,7 +600,7 @@ def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(protocol
 def test_incremental_composition_equals_a_fresh_one_after_growth_rewind_or_change(
     protocol_name: ProtocolName, moves: list[tuple[int, int, bool, bool, int]]
 ):
-    talk, cache = ComposedConversation(protocol_name), CompositionCache()
+    talk, cache = ComposedConversation(protocol_name), InsertionCache()
     for ours, theirs, mixed, recalls, other in moves:
         if recalls:
             talk.build_recall()

@@ -37,7 +37,7 @@ from accordion.compaction.strategies import Strategy
 from accordion.composition.cache_shares import divide_cache, divide_compaction_cache
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
-from accordion.insertions.composer import CompositionCache, InsertionComposer
+from accordion.insertions.composer import InsertionCache, InsertionComposer
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
 from accordion.model.errors import StoreUnavailable
@@ -165,7 +165,7 @@ class CompactionBuilder:
         self.insertion_store = InsertionStore(
             self._archive, outbox, clock, archive.erasures, capacity=shares.insertions, retention=retention
         )
-        self._composition_cache = CompositionCache(shares.lists_with_insertions)
+        self._insertion_cache = InsertionCache(shares.lists_with_insertions)
         self._prepared_summaries = create_summary_cache(shares.prepared_summaries)
         self._recaller = ArtifactRecaller(
             WordClassifier(small.words).find_all_words, shares.recall, partial(find_rules, self._extractor)
@@ -248,7 +248,7 @@ class CompactionBuilder:
         """Builds the composer of insertions, which also offers our tool if it is enabled."""
         tool = define_tool if settings.unfold.tool else None
         return InsertionComposer(
-            self.insertion_store, self._artifact_tool_protocols, self._reader, tool, self._composition_cache
+            self.insertion_store, self._artifact_tool_protocols, self._reader, tool, self._insertion_cache
         )
 
     def sent_history(self, composer: Callable[[], InsertionComposer]) -> SentHistory:
@@ -272,7 +272,7 @@ class CompactionBuilder:
             self.insertion_store,
             self._artifact_tool_protocols,
             self._reader,
-            self._composition_cache,
+            self._insertion_cache,
             self._tasks,
             self._clock,
             lambda text, model: counter.count(text, counter.encoding(model)),

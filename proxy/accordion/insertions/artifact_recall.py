@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from accordion.archive.recall import ArtifactRecaller, Excerpt
-from accordion.insertions.composer import CompositionCache
+from accordion.insertions.composer import InsertionCache
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import RecallInsertion
@@ -43,7 +43,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     insertion_store: InsertionStore
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     message_reader: WrittenMessageReader
-    composition_cache: CompositionCache
+    insertion_cache: InsertionCache
     tasks: Tasks
     clock: Clock
     count_tokens: Callable[[str, str], int]
@@ -99,7 +99,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         read_message = self.message_reader.reader_for(protocol, request.ref.tenant)
         # The second composition stays in the cache for the request itself.
         before, after = (
-            self.composition_cache.compose(protocol, tool_protocol, history, each, None, read_message)
+            self.insertion_cache.compose(protocol, tool_protocol, history, each, None, read_message)
             for each in (insertions, (*insertions, insertion))
         )
         pairs = zip(before.conversation.messages, after.conversation.messages, strict=False)

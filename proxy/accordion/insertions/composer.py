@@ -11,7 +11,7 @@ that each forwarded history begins with the one sent before it. The messages of 
 never split. After them come the client's own messages, with the insertions between. An insertion without which the
 history is legal, but with which a provider would refuse it, is left out.
 
-`CompositionCache` limits the cost to a conversation's new messages: it keeps the part of each history that later
+`InsertionCache` limits the cost to a conversation's new messages: it keeps the part of each history that later
 requests can use again (`PlacedPrefix`).
 """
 
@@ -336,7 +336,7 @@ class _CachedComposition(msgspec.Struct, frozen=True):
     size: int
 
 
-class CompositionCache:
+class InsertionCache:
     """Composes histories, and caches their stable prefixes within `capacity` bytes. The result is the same as without
     the cache."""
 
@@ -443,7 +443,7 @@ def compose_once(
     read_message: ReadMessageFunction,
 ) -> CompactedConversation:
     """Composes a history with a new, empty cache."""
-    return CompositionCache().compose(protocol, tool_protocol, history, insertions, tool, read_message)
+    return InsertionCache().compose(protocol, tool_protocol, history, insertions, tool, read_message)
 
 
 def _without_read_backs(tool_protocol: ArtifactToolProtocol, insertions: Sequence[Insertion]) -> list[Insertion]:
@@ -512,7 +512,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     message_reader: WrittenMessageReader
     define_tool: Callable[[frozenset[str]], ToolDefinition] | None = None
-    composition_cache: CompositionCache = msgspec.field(default_factory=CompositionCache)
+    insertion_cache: InsertionCache = msgspec.field(default_factory=InsertionCache)
 
     def drop_bound_thinking(
         self,
@@ -533,7 +533,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
             tool = self._define_tool(tool_protocol, conversation) if tool_protocol is not None else None
             if tool_protocol is None or tool is None:
                 return conversation
-            return self.composition_cache.offer_tool(protocol, tool_protocol, conversation, tool)
+            return self.insertion_cache.offer_tool(protocol, tool_protocol, conversation, tool)
         except Exception:
             _log.exception("the read_artifact tool could not be added to a request")
             return conversation
@@ -573,7 +573,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
             if not with_insertions:
                 insertions = _without_read_backs(tool_protocol, insertions)
             tool = self._define_tool(tool_protocol, uncompacted) if has_artifacts and may_offer_tool else None
-            composed = self.composition_cache.compose(
+            composed = self.insertion_cache.compose(
                 protocol, tool_protocol, history, insertions, tool, self.message_reader.reader_for(protocol, ref.tenant)
             )
         except Exception:
@@ -598,7 +598,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
             await self.insertion_store.load(ref, client.chain)
             stored = await self.insertion_store.find(ref, client.chain, 0, check_store=False)
             insertions = _without_read_backs(tool_protocol, stored)
-            composed = self.composition_cache.compose(
+            composed = self.insertion_cache.compose(
                 protocol, tool_protocol, history, insertions, None, self.message_reader.reader_for(protocol, ref.tenant)
             )
         except Exception:
