@@ -128,7 +128,7 @@ class Rounds:
         )  # fmt: skip
         await each("where it comes from", lambda at: visibility.attach_session(caller, seated[at], places[at]))
         window = measurer.window_table.window(talks[0].model, "openai", "", caller.tenant.name)
-        await each("count tokens", lambda at: measurer.composer.token_meter.measure(talks[at], window))
+        await each("count tokens", lambda at: measurer.list_meter.token_meter.measure(talks[at], window))
         await each(
             "find folds",
             lambda at: measurer.compactions.find(

@@ -30,7 +30,7 @@ from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFea
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import HiddenResultArchiving, NamedItemRecording, TranscriptRecording
 from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer, RequestComposer
+from accordion.pipeline.measure import ForwardedListMeter, Measurer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest
@@ -115,7 +115,7 @@ class PipelineSetup:
             owner_token=OWNER_TOKEN,
         )
         sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
-        composer = RequestComposer(
+        list_meter = ForwardedListMeter(
             builder.insertion_composer(settings), meter, calibrations, self.tasks, ToolRefusals(self.clock.now)
         )
         artifact_recall = builder.artifact_recall(settings)
@@ -135,7 +135,7 @@ class PipelineSetup:
                 visibility, sessions, memory_mentions, builder.session_overrides, settings.compaction.mode_of
             ),
             "measurer": Measurer(
-                composer=composer,
+                list_meter=list_meter,
                 sessions=sessions,
                 visibility=visibility,
                 window_table=self.windows,
@@ -147,7 +147,7 @@ class PipelineSetup:
                 holdout=Holdout(settings.compaction.holdout),
             ),
             "compaction_step": CompactionStep(
-                composer=composer,
+                list_meter=list_meter,
                 visibility=visibility,
                 window_table=self.windows,
                 compactors=builder.compactors(settings, lambda _model: self.summarizer),
@@ -209,11 +209,11 @@ class PipelineSetup:
         )
         self.rebuild(**{step: replaced})
 
-    def replace_composer(self, **changes: Any) -> None:
-        """Builds the pipelines with changed fields of the composer that measures and compacts."""
-        composer = replace(self.forward.reader.measurer.composer, **changes)
-        self.replace_in("measurer", composer=composer)
-        self.replace_in("compaction_step", composer=composer)
+    def replace_list_meter(self, **changes: Any) -> None:
+        """Builds the pipelines with changed fields of the list meter that measures and compacts."""
+        list_meter = replace(self.forward.reader.measurer.list_meter, **changes)
+        self.replace_in("measurer", list_meter=list_meter)
+        self.replace_in("compaction_step", list_meter=list_meter)
 
     async def measure(self, path: str, body: Any, headers: dict[str, str] | None = None) -> MeasuredRequest:
         """Reads, identifies and measures a request."""

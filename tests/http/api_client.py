@@ -44,7 +44,7 @@ def client(
     token: str = OWNER_TOKEN,
 ) -> TestClient:
     """A client of the API, with the token of the proxy's owner, and of the page."""
-    sent = world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer)
+    sent = world.builder.sent_history(lambda: world.forward.compaction_step.list_meter.insertion_composer)
     reader = reader or archive_reader(world)
     administration = Administration(
         lambda: world.forward.tenants, world.created_keys, world.key_usage, lambda: world.observe

@@ -36,7 +36,7 @@ class InsertionSetup(PipelineSetup):
     def with_composer(self, *, offers: bool = True) -> InsertionSetup:
         self.insertions = InsertionStore(self.builder.archive, self.outbox, self.clock, self.archive.erasures)
         composer = InsertionComposer(self.insertions, WEAVERS, self.builder.reader, tool if offers else None)
-        self.replace_composer(insertion_composer=composer)
+        self.replace_list_meter(insertion_composer=composer)
         return self
 
     def caller(self, fields: Any) -> Caller:
@@ -278,7 +278,7 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     measured = await world.measure(CHAT, later(asked, CHAT))
     assert measured.utilization.is_carried
     without = (
-        await world.forward.reader.measurer.composer.compose(measured, measured.history, with_insertions=False)
+        await world.forward.reader.measurer.list_meter.with_history(measured, measured.history, with_insertions=False)
     ).utilization
     assert (without.is_carried, without.insertions) == (False, 0)
     assert bare < without.tokens < bare + 50
@@ -321,8 +321,8 @@ async def test_a_failing_insertion_leaves_the_list_as_it_was(caplog: pytest.LogC
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, read_back(CHAT, 300))
-    composer = world.forward.reader.measurer.composer.insertion_composer
-    world.replace_composer(insertion_composer=replace(composer, tool_protocols={"chat": Failing()}))
+    composer = world.forward.reader.measurer.list_meter.insertion_composer
+    world.replace_list_meter(insertion_composer=replace(composer, tool_protocols={"chat": Failing()}))
     out, _ = await world.ask(CHAT, later(asked, CHAT))
     assert out.status == 200
     assert "page299" not in json.dumps(sent(world))

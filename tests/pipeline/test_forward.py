@@ -599,7 +599,7 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
     where: Any = {
         "read": (type(forward.reader.receiver.body_reader), "read"),
         "resolve": (type(world.sessions), "resolve"),
-        "measure": (type(forward.reader.measurer.composer.token_meter), "measure"),
+        "measure": (type(forward.reader.measurer.list_meter.token_meter), "measure"),
         "seat": (type(tracker), "find_position"),
         "place": (type(tracker), "attach_session"),
         "learn": (type(recorder.calibrator.calibrations), "learn"),

@@ -204,11 +204,11 @@ async def _describe_tool(
 ) -> ToolReport | None:
     """Returns the proxy's tool in the forwarded request, or in the planned one of a report."""
     if result.compaction_outcome is not None and result.compaction_outcome.state == "observed":
-        composer = pipeline.forward.compaction_step.composer
-        tokens = await composer.count_tool_tokens(request)
+        list_meter = pipeline.forward.compaction_step.list_meter
+        tokens = await list_meter.count_tool_tokens(request)
         if not tokens:
             return None
-        conversation = composer.insertion_composer.offer_tool(request.protocol, request.history.conversation)
+        conversation = list_meter.insertion_composer.offer_tool(request.protocol, request.history.conversation)
         return ToolReport(tool_name(conversation.tools[-1]), tokens)
     tokens = result.utilization.tools - request.utilization.tools
     return ToolReport(result.tool_name, tokens) if result.tool_name and tokens else None

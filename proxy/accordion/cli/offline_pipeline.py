@@ -204,7 +204,7 @@ class OfflinePipeline:
     @property
     def token_meter(self) -> TokenMeter:
         """The counter of tokens."""
-        return self.forward.reader.measurer.composer.token_meter
+        return self.forward.reader.measurer.list_meter.token_meter
 
     @property
     def caller(self) -> Caller:

@@ -389,8 +389,8 @@ async def _original_size(
     pipeline: OfflinePipeline, request: MeasuredRequest, previous: Conversation | None, messages: int
 ) -> RequestSize:
     """Returns the size of the whole list without any compaction."""
-    composer = pipeline.forward.reader.measurer.composer
-    composed = await composer.compose(request, without_compaction(request.conversation))
+    list_meter = pipeline.forward.reader.measurer.list_meter
+    composed = await list_meter.with_history(request, without_compaction(request.conversation))
     repeated_share = _unchanged_share(pipeline.token_meter, composed, previous)
     return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))
 

@@ -77,7 +77,7 @@ from accordion.pipeline.features import (
     TranscriptRecording,
 )
 from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer, RequestComposer
+from accordion.pipeline.measure import ForwardedListMeter, Measurer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.send import DeploymentPauses, Sender
@@ -250,7 +250,7 @@ class Application:
         )
         visibility = self._visibility_builder.visibility(settings)
         memory_mentions = self.memory_builder.memory_mentions(settings)
-        composer = RequestComposer(
+        list_meter = ForwardedListMeter(
             self._compaction_builder.insertion_composer(settings),
             self._meter,
             self._calibrations,
@@ -258,7 +258,7 @@ class Application:
             self._tool_refusals,
         )
         measurer = Measurer(
-            composer=composer,
+            list_meter=list_meter,
             sessions=self._sessions,
             visibility=visibility,
             window_table=windows,
@@ -289,7 +289,7 @@ class Application:
             ),
             measurer=measurer,
             compaction_step=CompactionStep(
-                composer=composer,
+                list_meter=list_meter,
                 visibility=visibility,
                 window_table=windows,
                 compactors=self._compactors,
@@ -422,7 +422,7 @@ class Application:
         """Builds the ASGI application."""
         openai = PROTOCOLS["chat"]
         reader, overrides = self._compaction_builder.archive_reader, self._compaction_builder.session_overrides
-        sent = self._compaction_builder.sent_history(lambda: self.forward.compaction_step.composer.insertion_composer)
+        sent = self._compaction_builder.sent_history(lambda: self.forward.compaction_step.list_meter.insertion_composer)
         archive_api = ArchiveApi(
             lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories, sent
         )

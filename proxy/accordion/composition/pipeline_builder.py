@@ -140,7 +140,7 @@ def build_pipelines(
     conversation_objects = ConversationObjects(response_links, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
-        key_usage, measurer.composer, sleep, insertion_store,
+        key_usage, measurer.list_meter, sleep, insertion_store,
     )  # fmt: skip
 
     def is_store_available() -> bool:

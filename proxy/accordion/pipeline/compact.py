@@ -28,7 +28,7 @@ from accordion.model.budget import SUMMARIZE_AHEAD, CompactionKind, Decision
 from accordion.model.compaction import Cause, without_compaction
 from accordion.model.ports import SummaryCaller, WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
-from accordion.pipeline.measure import RequestComposer
+from accordion.pipeline.measure import ForwardedListMeter
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
 from accordion.pipeline.visibility import Visibility
 
@@ -43,7 +43,7 @@ SummaryCallers = Callable[[MeasuredRequest], SummaryCaller | None]
 class CompactionStep(msgspec.Struct, frozen=True):
     """Compacts requests and inserts recalled content, following the decision."""
 
-    composer: RequestComposer
+    list_meter: ForwardedListMeter
     visibility: Visibility
     window_table: WindowTable
     compactors: Callable[[str, bool], Compactor]
@@ -104,13 +104,13 @@ class CompactionStep(msgspec.Struct, frozen=True):
         if prepared.utilization.insertions and not (
             is_smaller and prepared.utilization.occupied_tokens < forced.limits.hard
         ):
-            prepared = self._render_body(await self.composer.remove_insertions(prepared))
+            prepared = self._render_body(await self.list_meter.remove_insertions(prepared))
             is_smaller = prepared.utilization.tokens < before
         return prepared if is_smaller and prepared.decision.action != "refuse" else None
 
     async def withdraw_tool(self, request: PreparedRequest) -> PreparedRequest:
         """Returns the request without our tool, after the model turned out to take none."""
-        return self._render_body(await self.composer.compose(request, request.history))
+        return self._render_body(await self.list_meter.with_history(request, request.history))
 
     async def restore_client_list(self, request: PreparedRequest) -> PreparedRequest | None:
         """Returns the request with the client's own list, after the provider refused the compacted one; None if no
@@ -148,7 +148,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         # Planning uses the provider's own count.
         if overflow.requested and overflow.requested > used.tokens:
             used = used.apply_correction(1.0, overflow.requested, is_carried=used.is_carried)
-        reserved = self.composer.output_space(replace(request, window=window), request.conversation)
+        reserved = self.list_meter.output_space(replace(request, window=window), request.conversation)
         used = replace(used, reserved_output=overflow.output or reserved)
         decision = Decision(
             "compact",
@@ -170,7 +170,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         if cause != "overflow" and not (request.is_token_count or request.controls.is_client_compaction):
             request = await self._recall(request)
         if request.utilization.insertions and certainly_overflows(request.utilization, request.window):
-            request = await self.composer.remove_insertions(request)
+            request = await self.list_meter.remove_insertions(request)
         return self._render_body(request)
 
     async def _can_fit(self, request: MeasuredRequest) -> bool:
@@ -211,7 +211,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         ):
             await self.session_overrides.clear_compaction_request(tenant, session)
         if result.history is not request.history:
-            request = await self.composer.compose(request, result.history)
+            request = await self.list_meter.with_history(request, result.history)
         return replace(
             request,
             compaction_outcome=result.outcome or _describe_replay(request),
@@ -225,7 +225,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         for source in self.recall_sources:
             usage = await source.recall(_describe_for_recall(request))
             if usage is not None:
-                request = await self.composer.compose(request, request.history)
+                request = await self.list_meter.with_history(request, request.history)
                 request = replace(request, recall_usage=usage + (request.recall_usage or RecallUsage()))
         return request
 
@@ -267,7 +267,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             thinking=request.thinking,
             pinned_call_ids=pins,
             summary_caller=self.summary_callers(request),
-            tool_tokens=await self.composer.count_tool_tokens(request),
+            tool_tokens=await self.list_meter.count_tool_tokens(request),
             is_token_count=request.is_token_count,
             is_subagent=request.is_subagent,
             delegations_by_call=await self.visibility.find_delegations_by_call(
@@ -287,7 +287,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
     async def _without_compaction(self, request: PreparedRequest) -> PreparedRequest:
         """Returns the request without any compaction, counted again."""
-        request = await self.composer.compose(
+        request = await self.list_meter.with_history(
             replace(request, can_read_artifacts=None), without_compaction(request.conversation)
         )
         return replace(request, rewritten_body=None)

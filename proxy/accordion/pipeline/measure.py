@@ -3,8 +3,8 @@
 The deepest earlier compaction on the request's prefix chain is applied again, the list that is forwarded is composed
 and counted, and the policy decides. If that fails, the request is forwarded unmeasured.
 
-Measuring and compacting (compact.py) both end in a list: the client's with a compaction applied. `RequestComposer` adds
-our tool and the insertions to it, counts the tokens, and corrects the count by the provider's reports.
+Measuring and compacting (compact.py) both end in a list: the client's with a compaction applied. `ForwardedListMeter`
+adds our tool and the insertions to it, counts the tokens, and corrects the count by the provider's reports.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _UNDECIDED = Decision("pass", "not measured yet")
 class Measurer(msgspec.Struct, frozen=True):
     """Measures requests, and decides what is done with them."""
 
-    composer: RequestComposer
+    list_meter: ForwardedListMeter
     sessions: Sessions
     visibility: Visibility
     window_table: WindowTable
@@ -120,8 +120,8 @@ class Measurer(msgspec.Struct, frozen=True):
         """Counts a request whose tokens were estimated, and decides again; returns others as they are."""
         if not request.is_estimated:
             return request
-        counted = await self.composer.count_estimated(request)
-        return replace(counted, decision=self.decide(counted))
+        counted_request = await self.list_meter.count_estimated(request)
+        return replace(counted_request, decision=self.decide(counted_request))
 
     async def _measure(self, request: IdentifiedRequest) -> MeasuredRequest:
         conversation, route, caller = request.conversation, request.route, request.caller
@@ -148,11 +148,11 @@ class Measurer(msgspec.Struct, frozen=True):
                 had_other_form=request.session_match.had_other_form,
             )
         if request.session_match.base_node is not None:
-            self.composer.add_sums(request.session_match.base_node.sums)
+            self.list_meter.add_sums(request.session_match.base_node.sums)
         if (estimated := await self._estimate(measured, history, may_be_stale)) is not None:
             return estimated
-        counted = await self.composer.compose(measured, history, check_store=may_be_stale)
-        return replace(counted, decision=self.decide(counted))
+        counted_request = await self.list_meter.with_history(measured, history, check_store=may_be_stale)
+        return replace(counted_request, decision=self.decide(counted_request))
 
     async def _estimate(
         self, request: MeasuredRequest, history: CompactedConversation, check_store: bool
@@ -164,9 +164,9 @@ class Measurer(msgspec.Struct, frozen=True):
         """
         if not self.can_estimate or len(request.decoded_body) < ESTIMATED_FROM:
             return None
-        if not await self.composer.is_estimable(request, history, check_store=check_store):
+        if not await self.list_meter.is_estimable(request, history, check_store=check_store):
             return None
-        estimates, size = self.composer.estimate(request, history), len(request.decoded_body)
+        estimates, size = self.list_meter.estimate(request, history), len(request.decoded_body)
         is_quick = size <= _MAX_ESTIMATED_INLINE and len(history.conversation.messages) <= _MAX_MESSAGES_INLINE
         while estimated := next(estimates, None) if is_quick else await self.tasks.offload(next, estimates, None):
             likely, largest = estimated
@@ -327,8 +327,8 @@ def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None
 Measured = TypeVar("Measured", bound=MeasuredRequest)
 
 
-class RequestComposer(msgspec.Struct, frozen=True):
-    """Composes and counts the forwarded lists of requests."""
+class ForwardedListMeter(msgspec.Struct, frozen=True):
+    """Adds our tool and the insertions to the lists of requests, and counts the tokens."""
 
     insertion_composer: InsertionComposer
     token_meter: TokenMeter
@@ -336,7 +336,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
     tasks: Tasks
     tool_refusals: ToolRefusals
 
-    async def compose(
+    async def with_history(
         self,
         request: Measured,
         history: CompactedConversation,
@@ -351,8 +351,8 @@ class RequestComposer(msgspec.Struct, frozen=True):
         composed, tool_name = await self._insert(
             request, history, check_store=check_store, with_insertions=with_insertions
         )
-        counted = await self._count(request, history, composed)
-        counted_request = self._set_count(request, history, counted, is_new=not with_insertions)
+        utilization = await self._count(request, history, composed)
+        counted_request = self._set_count(request, history, utilization, has_report=with_insertions)
         return replace(
             counted_request,
             history_with_insertions=composed if history.compaction is not None or composed is not history else None,
@@ -395,23 +395,23 @@ class RequestComposer(msgspec.Struct, frozen=True):
 
     def recount(self, request: Measured) -> Measured:
         """Counts a request whose tokens were estimated. The decision stays."""
-        counted = self.token_meter.measure(request.history.conversation, request.window, request.actual_model)
-        return self._set_count(request, request.history, counted)
+        utilization = self.token_meter.measure(request.history.conversation, request.window, request.actual_model)
+        return self._set_count(request, request.history, utilization)
 
     def _set_count(
-        self, request: Measured, history: CompactedConversation, counted: Utilization, *, is_new: bool = False
+        self, request: Measured, history: CompactedConversation, utilization: Utilization, *, has_report: bool = True
     ) -> Measured:
-        """Returns the request with a count of `history`. `is_new`: no report applies to the list."""
-        reserved, tokens = self.output_space(request, history.conversation), counted.tokens
-        if reserved != counted.reserved_output:
-            counted = replace(counted, reserved_output=reserved)
+        """Returns the request with a count of `history`. `has_report`: a provider's report may apply to the list."""
+        reserved, tokens = self.output_space(request, history.conversation), utilization.tokens
+        if reserved != utilization.reserved_output:
+            utilization = replace(utilization, reserved_output=reserved)
         return replace(
             request,
             history=history,
             uncorrected_tokens=tokens,
-            text_tokens=tokens - counted.media,
+            text_tokens=tokens - utilization.media,
             is_estimated=False,
-            utilization=self._correct_count(request, counted, None if is_new else history),
+            utilization=self._correct_count(request, utilization, history if has_report else None),
         )
 
     def output_space(self, request: MeasuredRequest, conversation: Conversation) -> int:
@@ -434,16 +434,16 @@ class RequestComposer(msgspec.Struct, frozen=True):
         Insertions are the first to go if the window has no space for them.
         """
         former = request.history_with_insertions
-        request = await self.compose(request, request.history, with_insertions=False)
+        request = await self.with_history(request, request.history, with_insertions=False)
         if request.thinking != "bound" or former is None:
             return request
         bare = self.insertion_composer.drop_bound_thinking(
             request.protocol, request.caller.tenant, request.forwarded_history, former
         )
-        counted = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
-        total = max(0, request.utilization.tokens - request.uncorrected_tokens + counted)
+        tokens = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
+        total = max(0, request.utilization.tokens - request.uncorrected_tokens + tokens)
         used = request.utilization.apply_correction(1.0, total, is_carried=request.utilization.is_carried)
-        return replace(request, history_with_insertions=bare, uncorrected_tokens=counted, utilization=used)
+        return replace(request, history_with_insertions=bare, uncorrected_tokens=tokens, utilization=used)
 
     async def count_tool_tokens(self, request: MeasuredRequest) -> int:
         """Returns the tokens that a compaction of this request adds: those of our tool, if it is not offered yet."""
@@ -484,14 +484,14 @@ class RequestComposer(msgspec.Struct, frozen=True):
         self, request: MeasuredRequest, history: CompactedConversation, composed: CompactedConversation
     ) -> Utilization:
         """Counts the composed list, with the insertions separately."""
-        bare, counted = history.conversation, await self._count_tokens(request, composed.conversation)
+        bare, utilization = history.conversation, await self._count_tokens(request, composed.conversation)
         if composed.conversation.chain is bare.chain:
-            return counted
+            return utilization
         added = self.token_meter.count_added(composed.conversation, bare, request.actual_model)
         if added is None:
             without = await self._count_tokens(request, bare)
-            added = counted.messages + counted.media - without.messages - without.media
-        return _separate_insertion_tokens(counted, added)
+            added = utilization.messages + utilization.media - without.messages - without.media
+        return _separate_insertion_tokens(utilization, added)
 
     async def _count_tokens(self, request: MeasuredRequest, conversation: Conversation) -> Utilization:
         token_meter, model = self.token_meter, request.actual_model
@@ -504,7 +504,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         return token_meter.measure(conversation, request.window, model)
 
     def _correct_count(
-        self, request: MeasuredRequest, counted: Utilization, history: CompactedConversation | None
+        self, request: MeasuredRequest, utilization: Utilization, history: CompactedConversation | None
     ) -> Utilization:
         """Corrects our count by the tokens that the provider reported to this model.
 
@@ -515,7 +515,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         base, last = _find_report_node(match), None
         if base is not None and match.base_index >= 0 and base.reported:
             # The reported part may contain media of this list.
-            text = max(0, base.counted - counted.media)
+            text = max(0, base.counted - utilization.media)
             if not is_credible(base.reported, base.counted, text, request.window):
                 base = None
         known = match.session.correction_of(model)
@@ -531,13 +531,13 @@ class RequestComposer(msgspec.Struct, frozen=True):
         ):
             if match.base_index < 0:
                 # The report includes the overhead of the request that made it; this request brings that overhead again.
-                last = ReportedCount(counted.preamble + counted.tools, base.reported)
+                last = ReportedCount(utilization.preamble + utilization.tools, base.reported)
             elif base.overhead_key == match.conversation.overhead_key and base.model == model:
                 last = ReportedCount(base.counted, base.reported)
         if last is None and factor == UNKNOWN:
-            return counted
-        return counted.apply_correction(
-            factor, estimate_tokens(counted.tokens, last, factor), is_carried=last is not None
+            return utilization
+        return utilization.apply_correction(
+            factor, estimate_tokens(utilization.tokens, last, factor), is_carried=last is not None
         )
 
 

@@ -32,7 +32,7 @@ from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
-from accordion.pipeline.measure import RequestComposer
+from accordion.pipeline.measure import ForwardedListMeter
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
@@ -87,7 +87,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     features: Sequence[ExchangeFeature]
     costs: CostCalculator
     key_usage: KeyUsageLedger
-    composer: RequestComposer
+    list_meter: ForwardedListMeter
     sleep: Callable[[float], Awaitable[object]]
     """Waits for a number of seconds."""
     insertion_store: InsertionStore
@@ -103,7 +103,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     async def _count(self, request: PreparedRequest, pending_count: PendingCount) -> None:
         try:
             await self.sleep(_SENDING_SECONDS)
-            await self.composer.count_estimated(request)
+            await self.list_meter.count_estimated(request)
         finally:
             pending_count.is_complete = True
             pending_count.then()
@@ -126,7 +126,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
                 # A request that was refused may not have been prepared.
                 prepared = request if isinstance(request, PreparedRequest) else advance(PreparedRequest, request)
                 if progress.pending_count is not None and prepared.is_estimated:
-                    progress.request = prepared = self.composer.recount(prepared)
+                    progress.request = prepared = self.list_meter.recount(prepared)
                 self._record_measured(prepared, progress, observed_response)
         except Exception:
             _log.exception("an exchange could not be recorded", extra={"request_id": progress.inbound.request_id})
@@ -137,7 +137,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             reported_response = _with_first_usage(progress, observed_response)
             if not reported_response.input_tokens:
                 # Our own count is stored in place of the provider's.
-                progress.request = await self.composer.count_estimated(progress.request)
+                progress.request = await self.list_meter.count_estimated(progress.request)
             await self.response_history.store(
                 progress.request,
                 observed_response,
@@ -196,7 +196,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     def _find_sums(self, request: PreparedRequest) -> tuple[StoredSum, ...]:
         """Returns the counts of the forwarded list, and of the one without insertions, for other workers."""
         forwarded, bare = request.forwarded_history.conversation, request.history.conversation
-        sums, token_meter, model = list[StoredSum](), self.composer.token_meter, request.actual_model
+        sums, token_meter, model = list[StoredSum](), self.list_meter.token_meter, request.actual_model
         for conversation in (forwarded,) if forwarded.chain[-1:] == bare.chain[-1:] else (forwarded, bare):
             if (found := token_meter.find_sum(conversation, model)) is not None:
                 rules, token_sum = found

@@ -126,7 +126,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         tool_protocol = self.tool_loop.tool_protocols[request.protocol.name]
         if tool_protocol.tool_names(request.conversation.envelope):
             return None
-        refusals = self.compaction_step.composer.tool_refusals
+        refusals = self.compaction_step.list_meter.tool_refusals
         if not refusals.learn(request, probed.response.status, probed.refusal):
             return None
         return await self.tool_loop.restore_rounds(await self.compaction_step.withdraw_tool(request))
