@@ -68,6 +68,7 @@ from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
+from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.features import (
     ExchangeFeature,
     HiddenResultArchiving,
@@ -77,7 +78,7 @@ from accordion.pipeline.features import (
     TranscriptRecording,
 )
 from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import ForwardedListMeter, Measurer
+from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.send import DeploymentPauses, Sender

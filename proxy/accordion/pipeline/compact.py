@@ -1,6 +1,6 @@
 """The fourth step: carries out the decision about a request, and renders the body that is forwarded.
 
-`CompactionStep.compact` asks the model's `Compactor` for a new history, has it counted again (measure.py), lets the
+`CompactionStep.compact` asks the model's `Compactor` for a new history, has it counted again (count.py), lets the
 recall sources insert content, and renders the body. After an overflow error `compact_after_overflow` does the same with
 the provider's own figures. If something fails, the request is forwarded without any compaction.
 """
@@ -28,7 +28,7 @@ from accordion.model.budget import SUMMARIZE_AHEAD, CompactionKind, Decision
 from accordion.model.compaction import Cause, without_compaction
 from accordion.model.ports import SummaryCaller, WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
-from accordion.pipeline.measure import ForwardedListMeter
+from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
 from accordion.pipeline.visibility import Visibility
 

@@ -31,8 +31,8 @@ from accordion.model.records import AgentReport, Exchange, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
+from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.features import ExchangeFeature
-from accordion.pipeline.measure import ForwardedListMeter
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory

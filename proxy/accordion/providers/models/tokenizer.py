@@ -7,7 +7,7 @@ samples.
 
 The pools of tiktoken's regular expressions belong to the thread that counts first with an encoding; in any other
 thread, counting takes a fifth to a third longer. Most texts are counted in the event loop's thread. So an encoding is
-loaded in another thread, and the event loop's counts first (pipeline/measure.py).
+loaded in another thread, and the event loop's counts first (pipeline/count.py).
 """
 
 from __future__ import annotations
