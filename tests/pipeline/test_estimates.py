@@ -121,7 +121,7 @@ async def test_a_long_request_into_which_another_worker_put_something_is_counted
     recalled = json.dumps({"role": "user", "content": "what was recalled"}).encode()
     recall = RecallInsertion(measured.conversation.chain[-2], recalled, 0.0, ())
     assert await first.builder.insertion_store.add(measured.ref, recall, first.clock.monotonic())
-    of_agent, list_meter = replace(measured, can_read_artifacts=False), second.forward.reader.measurer.list_meter
+    of_agent, list_meter = replace(measured, foreign_ids="unreadable"), second.forward.reader.measurer.list_meter
     assert await list_meter.is_estimable(measured, measured.history, check_store=True)
     assert not await list_meter.is_estimable(of_agent, of_agent.history, check_store=True)
 

@@ -288,7 +288,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     async def _without_compaction(self, request: PreparedRequest) -> PreparedRequest:
         """Returns the request without any compaction, counted again."""
         request = await self.list_meter.with_history(
-            replace(request, can_read_artifacts=None), without_compaction(request.conversation)
+            replace(request, foreign_ids="none"), without_compaction(request.conversation)
         )
         return replace(request, rewritten_body=None)
 

@@ -171,7 +171,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
     ) -> tuple[CompactedConversation, str]:
         """Returns the history with our tool and the insertions, and the tool's name, empty if it is not offered."""
         match = request.session_match
-        has_artifacts = request.can_read_artifacts is not None or bool(request.block_artifacts)
+        has_artifacts = request.foreign_ids != "none" or bool(request.block_artifacts)
         if history.compaction is not None or has_artifacts or request.may_hold_memories:
             return await self.insertion_composer.compose(
                 request.protocol,
@@ -181,7 +181,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
                 check_store=check_store,
                 previous_insertions=_previous_insertions(match),
                 with_insertions=with_insertions,
-                has_shared_artifacts=bool(request.can_read_artifacts or request.block_artifacts),
+                has_shared_artifacts=request.foreign_ids == "readable" or bool(request.block_artifacts),
                 may_offer_tool=not self.tool_refusals.covers(request),
             )
         if request.is_compactable:

@@ -117,7 +117,7 @@ class Measurer(msgspec.Struct, frozen=True):
         measured = advance(
             MeasuredRequest, request, window=window, rules=rules, limits=rules.thresholds.limits(window.size),
             history=history, history_with_insertions=None, tool_name="", utilization=_UNMEASURED, decision=_UNDECIDED,
-            can_read_artifacts=None, may_hold_memories=False,
+            foreign_ids="none", may_hold_memories=False,
             holdout_assignment=self.holdout.assign(caller.tenant, request.tree_name),
         )  # fmt: skip
         if measured.is_compactable:
@@ -177,10 +177,10 @@ class Measurer(msgspec.Struct, frozen=True):
         if await self.tasks.offload(search, match) if is_long else search(match):
             request = replace(request, may_hold_memories=True)
         if request.is_subagent and b"art_" in request.decoded_body:
-            can_read = await self.visibility.can_read_artifacts(
+            foreign_ids = await self.visibility.find_foreign_ids(
                 request.caller, request.visible_request, request.session_match, request.decoded_body
             )
-            request = replace(request, can_read_artifacts=can_read)
+            request = replace(request, foreign_ids=foreign_ids)
         return request
 
     def _may_be_stale(self, request: IdentifiedRequest) -> bool:

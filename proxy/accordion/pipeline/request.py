@@ -36,6 +36,7 @@ from accordion.model.http import Inbound
 from accordion.model.ports import Route
 from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.model.tenant import ConversationRef
+from accordion.pipeline.shared_artifacts import ForeignIds
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.bedrock_frames import BedrockFrames
@@ -185,8 +186,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     """The tokens of that count that come from text, not from estimates for media or unknown content."""
     is_estimated: bool = False
     """Whether the tokens of the text were estimated from samples, so that the request need not wait for a count."""
-    can_read_artifacts: bool | None = None
-    """Whether our tool is offered for artifact ids of other agents in the list; None if the list has none."""
+    foreign_ids: ForeignIds = "none"
+    """Whether the list contains artifact ids of other agents. For those that it may read, our tool is offered."""
     may_hold_memories: bool = False
     """Whether the list may contain a memory, or ask for one."""
     request_by_id: MeasuredRequest | None = None

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -34,6 +35,9 @@ from accordion.model.tenant import TenantScope
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_nodes import make_scope
 from accordion.sessions.tenants import Caller
+
+ForeignIds = Literal["none", "unreadable", "readable"]
+"""Whether a sub-agent's list contains artifact ids of other agents, and whether it may read at least one."""
 
 _log = logging.getLogger("accordion")
 

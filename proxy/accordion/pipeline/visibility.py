@@ -25,7 +25,7 @@ from accordion.model.delegation import AgentPosition, DelegationNode
 from accordion.model.errors import BadRequest
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import ObservedCall
-from accordion.pipeline.shared_artifacts import SharedArtifacts
+from accordion.pipeline.shared_artifacts import ForeignIds, SharedArtifacts
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import write_body
 from accordion.sessions.client_metadata import ClientMetadata, metadata_to_send, remove_own_keys
@@ -150,23 +150,20 @@ class Visibility(msgspec.Struct, frozen=True):
                 caller, visible_request.position, session, visible_request.client_conversation, calls
             )
 
-    async def can_read_artifacts(
+    async def find_foreign_ids(
         self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch, body: bytes
-    ) -> bool | None:
-        """Returns whether a sub-agent's list contains an artifact id that it may read; None if it contains no id.
-
-        `body` holds the list. Never fails.
-        """
+    ) -> ForeignIds:
+        """Returns whether a sub-agent may read an artifact id in `body`, which has one. Never fails."""
         if not visible_request.position.path or self.shared_artifacts is None:
-            return None
+            return "none"
         try:
             viewer = BranchViewer(
                 caller, visible_request.position, session_match.session.id, visible_request.client_conversation
             )
-            return await self.shared_artifacts.has_readable_id(viewer, body)
+            return "readable" if await self.shared_artifacts.has_readable_id(viewer, body) else "unreadable"
         except Exception:
             _log.exception("the artifacts that a sub-agent may read could not be determined")
-            return False
+            return "unreadable"
 
     async def find_delegations_by_call(
         self, caller: Caller, visible_request: VisibleRequest, session: str
