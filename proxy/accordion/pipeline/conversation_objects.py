@@ -58,6 +58,12 @@ _MAX_LOGGED = 1_000
 SendRequest = Callable[[PassthroughRequest], Awaitable[UpstreamResponse]]
 
 
+class NotReconstructed(msgspec.Struct, frozen=True):
+    """The reason why the history that the provider keeps cannot be put into a request."""
+
+    reason: str
+
+
 class ConversationObjects(msgspec.Struct, frozen=True):
     """Reads and extends conversation objects, with the credentials of the requests that name them."""
 
@@ -69,14 +75,14 @@ class ConversationObjects(msgspec.Struct, frozen=True):
     logged: set[str] = msgspec.field(default_factory=set)
     """The objects for which a refusal was already logged."""
 
-    async def read_items(self, request: MeasuredRequest) -> list[bytes] | str:
+    async def read_items(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
         """Returns the items of the object that a request names, or the reason why they cannot be read.
 
         Raises StoreUnavailable, and the errors of `send`.
         """
         envelope = request.conversation.envelope
         if request.protocol.is_background(envelope) or envelope.get("store") == b"false":
-            return (
+            return NotReconstructed(
                 "with `background` or `store: false`, the items of the response could not be added to the conversation"
             )
         items, after = list[bytes](), ""
@@ -85,12 +91,14 @@ class ConversationObjects(msgspec.Struct, frozen=True):
             body = await read_body(response, content_type_and_encoding(response.headers)[1])
             page = fields_of(body) if response.status == 200 and is_object(body) else {}
             if not is_list(page.get("data", b"")):
-                return f"the provider does not list the conversation object (status {response.status})"
+                return NotReconstructed(
+                    f"the provider does not list the conversation object (status {response.status})"
+                )
             items += items_of(page["data"])
             if page.get("has_more") != b"true":
                 return [*items, *await self.response_links.unadded_items(request.caller.tenant, _object_id(request))]
             after = "&after=" + quote(text_field(page, "last_id"), safe="")
-        return f"the conversation object has more than {_PAGE * _MAX_PAGES:,} items"
+        return NotReconstructed(f"the conversation object has more than {_PAGE * _MAX_PAGES:,} items")
 
     async def add_items(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Adds the items of a request and its response to the object that the request named.

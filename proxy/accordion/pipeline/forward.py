@@ -27,6 +27,7 @@ from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edits import ContextEditStep
+from accordion.pipeline.conversation_objects import NotReconstructed
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.read import RequestReader, check_countable
@@ -88,8 +89,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         if request.decision.action != "reconstruct":
             return await self.context_edit_step.prepare(request)
         reconstructed = await self.history_reconstruction.reconstruct(request)
-        if isinstance(reconstructed, str):
-            reason = f"{request.decision.reason}; {reconstructed}"
+        if isinstance(reconstructed, NotReconstructed):
+            reason = f"{request.decision.reason}; {reconstructed.reason}"
             return await self.compaction_step.compact(pass_unchanged(request, reason))
         prepared = await self.compaction_step.compact(reconstructed)
         if prepared.rewritten_body is not None and prepared.decision.action != "refuse":

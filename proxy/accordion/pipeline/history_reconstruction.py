@@ -20,7 +20,7 @@ from accordion.archive.response_links import ResponseLinks
 from accordion.model.budget import Decision
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
-from accordion.pipeline.conversation_objects import ConversationObjects
+from accordion.pipeline.conversation_objects import ConversationObjects, NotReconstructed
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
@@ -41,36 +41,36 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
     reader: RequestReader
     measurer: Measurer
 
-    async def reconstruct(self, request: MeasuredRequest) -> MeasuredRequest | str:
+    async def reconstruct(self, request: MeasuredRequest) -> MeasuredRequest | NotReconstructed:
         """Returns the request with the history in place of the id, or the reason why it passes unchanged.
 
         The whole request is read and measured as if the client had sent it. Never fails.
         """
         try:
             earlier = await self._find_history(request)
-            if isinstance(earlier, str):
-                return f"{earlier}, {_PASSES_UNCHANGED}"
+            if isinstance(earlier, NotReconstructed):
+                return _not_reconstructed(earlier.reason)
             session_id = request.session_match.session.id
             inbound = _build_inbound(request, earlier)
             reconstructed = await self.reader.read(inbound, request.caller, request.started_at, session_id)
             if isinstance(reconstructed, PassthroughRequest) or reconstructed.protocol.find_problems(
                 reconstructed.conversation.messages
             ):
-                return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
+                return _not_reconstructed("the provider keeps another history than the one on record")
             reconstructed = await self.measurer.decide_again(reconstructed)
             return replace(self.measurer.apply_reported_tokens(reconstructed, request), request_by_id=request)
         except StoreUnavailable:
-            return f"the store is unavailable, {_PASSES_UNCHANGED}"
+            return _not_reconstructed("the store is unavailable")
         except AccordionError as error:
-            return f"the history that the provider keeps could not be read ({error.message}), {_PASSES_UNCHANGED}"
+            return _not_reconstructed(f"the history that the provider keeps could not be read ({error.message})")
         except Exception:
             _log.exception(
                 "the history that the provider keeps could not be put into a request",
                 extra={"request_id": request.inbound.request_id},
             )
-            return f"the history could not be reconstructed, {_PASSES_UNCHANGED}"
+            return _not_reconstructed("the history could not be reconstructed")
 
-    async def _find_history(self, request: MeasuredRequest) -> list[bytes] | str:
+    async def _find_history(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
         """Returns the history before a request, or the reason why it is not known. Raises AccordionError."""
         if request.conversation.provider_state == "object":
             return await self.conversation_objects.read_items(request)
@@ -80,8 +80,8 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         if earlier is not None:
             return earlier
         if not self.response_links.is_available:
-            return "the store is unavailable"
-        return "the history that the provider keeps is not completely on record"
+            return NotReconstructed("the store is unavailable")
+        return NotReconstructed("the history that the provider keeps is not completely on record")
 
     def find_missing_entry(self, request: PreparedRequest, refusal: bytes) -> bytes:
         """Returns a placeholder for the call or output that a provider's error names as missing in the history of a
@@ -117,6 +117,10 @@ def pass_unchanged(request: MeasuredRequest, explanation: str) -> MeasuredReques
     """Returns the request with the decision that it passes unchanged."""
     reason = explanation if explanation.endswith(_PASSES_UNCHANGED) else f"{explanation}; {_PROVIDER_KEEPS_HISTORY}"
     return replace(request, decision=Decision("pass", reason, group=request.decision.group))
+
+
+def _not_reconstructed(reason: str) -> NotReconstructed:
+    return NotReconstructed(f"{reason}, {_PASSES_UNCHANGED}")
 
 
 def _may_miss_tool_output(request: MeasuredRequest) -> bool:

@@ -49,7 +49,9 @@ def check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
     reason, param = "", None
     if isinstance(request, PassthroughRequest):
         if request.is_unreadable:
-            reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
+            reason = (
+                f"it holds {request.exceeded_limit}" if request.exceeded_limit else "its body is not of this protocol"
+            )
         elif request.inbound.method != "GET" and is_protocol_path(request.inbound.path):
             reason = "its method or its path is not spelled as in the API"
     elif not request.is_token_count and request.protocol.is_background(request.conversation.envelope):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +40,12 @@ _NEW_AT_ONCE = 32_768
 _TENANTS_LOGGED = 1_000
 # Bodies above this size are read one at a time, so that the extra memory for reading is needed only once.
 _MIN_READ_ALONE = 4 << 20
+
+
+class _UnreadBody(NamedTuple):
+    """A body that was not read. `exceeded_limit`: see PassthroughRequest."""
+
+    exceeded_limit: str = ""
 
 
 class Receiver(msgspec.Struct, frozen=True):
@@ -82,7 +89,6 @@ class Receiver(msgspec.Struct, frozen=True):
         else:
             offload = self.tasks.offload if len(body) <= _MIN_READ_ALONE else self.tasks.offload_alone
             conversation = await offload(self._read_body, protocol, body, caller)
-        unread = conversation if isinstance(conversation, str) else ""
         # A body that cannot be read may still name its model. It must not go to a provider that it was not meant for.
         model = endpoint.model
         if isinstance(conversation, Conversation):
@@ -106,7 +112,7 @@ class Receiver(msgspec.Struct, frozen=True):
                 route=route,
                 decoded_body=body,
                 is_unreadable=True,
-                unread=unread,
+                exceeded_limit=conversation.exceeded_limit,
             )
         metadata = read_client_metadata(fields, conversation.envelope)
         is_client_compaction = metadata.is_client_compaction or edited.is_compaction_only
@@ -184,18 +190,18 @@ class Receiver(msgspec.Struct, frozen=True):
             and self.body_reader.count_new_bytes(protocol, body, caller.tenant) <= _NEW_AT_ONCE
         )
 
-    def _read_body(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
-        """Returns the conversation, or the reason why it was not read (empty if none is reported)."""
+    def _read_body(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | _UnreadBody:
+        """Returns the conversation, if the body can be read."""
         try:
             return self.body_reader.read(protocol, body, caller.tenant)
         except TooManyMessages as error:
             self._log_unread(caller, len(body), f"it holds {error.message}")
-            return error.message
+            return _UnreadBody(error.message)
         except Unreadable:
-            return ""
+            return _UnreadBody()
         except Exception:
             _log.exception("a request could not be read; it is forwarded unchanged")
-            return ""
+            return _UnreadBody()
 
     def _log_unread(self, caller: Caller, size: int, reason: str) -> None:
         """Logs a warning once for each tenant and reason, since a client may send such a body again and again."""

@@ -294,7 +294,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
 def _describe_decision(request: PassthroughRequest | PreparedRequest) -> str:
     if isinstance(request, PreparedRequest):
         return request.decision.reason
-    return f"not read: it holds {request.unread}" if request.unread else "not read"
+    return f"not read: it holds {request.exceeded_limit}" if request.exceeded_limit else "not read"
 
 
 def _count_repeated_calls(request: PreparedRequest, observed_response: ObservedResponse) -> int:

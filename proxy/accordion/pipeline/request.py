@@ -83,8 +83,9 @@ class PassthroughRequest(IncomingRequest, frozen=True):
     """None if the body was not read."""
     is_unreadable: bool = False
     """Whether the body should have been read and could not be."""
-    unread: str = ""
-    """The content that exceeds a limit, such as too many messages, if the body is not read because of its size."""
+    exceeded_limit: str = ""
+    """The content that exceeds a limit, such as `more than the 20,000 messages of …`, if the body is not read because
+    of its size."""
 
 
 class ReceivedRequest(IncomingRequest, frozen=True):

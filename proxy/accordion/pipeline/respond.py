@@ -106,7 +106,11 @@ def _describe_request(request: PassthroughRequest | MeasuredRequest, *, store_av
     visible = request.visible_request
     agent = _delegation_headers(visible) if visible is not None and visible.position.node else ()
     if isinstance(request, PassthroughRequest):
-        return ((b"x-accordion-unread", request.unread.encode()), *agent, *store) if request.unread else agent + store
+        return (
+            ((b"x-accordion-unread", request.exceeded_limit.encode()), *agent, *store)
+            if request.exceeded_limit
+            else agent + store
+        )
     used = request.utilization
     session: Headers = (
         () if request.is_token_count else ((b"x-accordion-session", request.session_match.session.id.encode()),)

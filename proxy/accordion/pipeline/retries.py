@@ -27,6 +27,7 @@ from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_STATUSES, ContextEditReader
 from accordion.pipeline.context_edits import ContextEditStep
+from accordion.pipeline.conversation_objects import NotReconstructed
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse
@@ -161,10 +162,10 @@ class RetryStep(msgspec.Struct, frozen=True):
     ) -> PreparedRequest | None:
         """Compacts a request that the provider found too long; returns None if it cannot become smaller."""
         counted = await self.measurer.decide_again(request)
-        reconstructed: MeasuredRequest | str = counted
+        reconstructed: MeasuredRequest | NotReconstructed = counted
         if request.is_reconstructable and attempts.may_reconstruct:
             reconstructed = await self.history_reconstruction.reconstruct(counted)
-        measured = counted if isinstance(reconstructed, str) else reconstructed
+        measured = counted if isinstance(reconstructed, NotReconstructed) else reconstructed
         self.calibrator.learn_limit(measured, overflow)
         if measured.is_compactable:
             measured = await self.measurer.hide_foreign_results(measured)
@@ -180,7 +181,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         """Puts the whole history into a request that misses an entry of it, or else a placeholder for the entry."""
         if attempts.may_reconstruct and request.rewritten_body is None and request.is_reconstructable:
             reconstructed = await self.history_reconstruction.reconstruct(request)
-            if not isinstance(reconstructed, str):
+            if not isinstance(reconstructed, NotReconstructed):
                 prepared = await self.compaction_step.compact(reconstructed)
                 return replace(prepared, rewritten_body=prepared.forwarded_body)
         return self.history_reconstruction.add_missing_entry(request, missing)
