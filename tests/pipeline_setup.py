@@ -29,7 +29,7 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
-from accordion.pipeline.features import HiddenResultArchiving, NamedItemRecording, TranscriptRecording
+from accordion.pipeline.features import HiddenResultFeature, ReferencedItemFeature, TranscriptFeature
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
@@ -155,7 +155,7 @@ class PipelineSetup:
                 edit_compactor=partial(builder.edit_compactor, settings),
                 renderer=builder.request_renderer,
                 session_overrides=builder.session_overrides,
-                named_items=builder.named_items,
+                referenced_items=builder.referenced_items,
                 summary_callers=sender.build_summary_caller,
                 recall_sources=[] if artifact_recall is None else [artifact_recall],
             ),
@@ -173,9 +173,9 @@ class PipelineSetup:
             "costs": CostCalculator(build_prices(settings), meter),
             "model_sockets": settings.server.model_sockets,
             "features": [
-                HiddenResultArchiving(visibility.shared_artifacts),
-                TranscriptRecording(self.archive.transcripts),
-                NamedItemRecording(builder.named_items),
+                HiddenResultFeature(visibility.shared_artifacts),
+                TranscriptFeature(self.archive.transcripts),
+                ReferencedItemFeature(builder.referenced_items),
             ],
         }
         self.archive.erasures.listen(lambda namespace, _: ledger.savings.forget_agents(namespace))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from accordion.http.metrics import Metrics
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
-from accordion.pipeline.features import RecallIndexing
+from accordion.pipeline.features import RecallIndexFeature
 from accordion.server.event_loop import LoopTasks
 from tests import pipeline_setup
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
@@ -394,7 +394,7 @@ async def test_a_compaction_is_indexed_behind_the_response(path: str):
     [artifact_recall] = made.forward.compaction_step.recall_sources
     assert isinstance(artifact_recall, ArtifactRecall)
     recaller, tasks = artifact_recall.recaller, LoopTasks()
-    made.rebuild(features=[RecallIndexing(recaller, tasks)])
+    made.rebuild(features=[RecallIndexFeature(recaller, tasks)])
     await made.ask(path, request(path))
     await asyncio.gather(*tasks._running_tasks)
     compaction_id = made.recorder.exchanges[-1].compaction

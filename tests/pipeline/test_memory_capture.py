@@ -9,7 +9,7 @@ from msgspec.structs import fields
 from accordion.memory.compact import CompletedRange, ConversationCompactor
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.features import MemoryCapturing
+from accordion.pipeline.features import MemoryCaptureFeature
 from accordion.pipeline.memory_capture import MemoryCapture
 from tests.archive.archive_setup import TENANT
 from tests.compaction.compactor_setup import LoopTasks
@@ -214,7 +214,7 @@ async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
         raise AssertionError("nobody asked")
 
     capture = MemoryCapture(never, made.archive.transcripts, tasks, Waits())
-    made.rebuild(features=[MemoryCapturing(capture)])
+    made.rebuild(features=[MemoryCaptureFeature(capture)])
     await made.ask(CHAT, {"model": "gpt-5", "messages": [user_entry(CHAT, "Hello.")]})
     assert tasks.names == []
     body = long(CHAT)
@@ -231,6 +231,6 @@ async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkey
     monkeypatch.setattr(
         MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)
     )
-    made.rebuild(features=[MemoryCapturing(build_capture(await build_setup()))])
+    made.rebuild(features=[MemoryCaptureFeature(build_capture(await build_setup()))])
     await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
     assert told == ["audits"]

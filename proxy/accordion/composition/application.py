@@ -71,11 +71,11 @@ from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.features import (
     ExchangeFeature,
-    HiddenResultArchiving,
-    MemoryCapturing,
-    NamedItemRecording,
-    RecallIndexing,
-    TranscriptRecording,
+    HiddenResultFeature,
+    MemoryCaptureFeature,
+    RecallIndexFeature,
+    ReferencedItemFeature,
+    TranscriptFeature,
 )
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
@@ -297,7 +297,7 @@ class Application:
                 edit_compactor=partial(self._compaction_builder.edit_compactor, settings),
                 renderer=self._compaction_builder.request_renderer,
                 session_overrides=self._compaction_builder.session_overrides,
-                named_items=self._compaction_builder.named_items,
+                referenced_items=self._compaction_builder.referenced_items,
                 summary_callers=sender.build_summary_caller,
                 recall_sources=self._recall_sources(settings),
             ),
@@ -343,17 +343,17 @@ class Application:
     def _features(self, settings: Settings, visibility: Visibility) -> list[ExchangeFeature]:
         """Builds the features that act on exchanges and are switched on."""
         features: list[ExchangeFeature] = [
-            TranscriptRecording(self._archive.transcripts),
-            NamedItemRecording(self._compaction_builder.named_items),
+            TranscriptFeature(self._archive.transcripts),
+            ReferencedItemFeature(self._compaction_builder.referenced_items),
         ]
         if visibility.shared_artifacts is not None:
-            features.append(HiddenResultArchiving(visibility.shared_artifacts))
+            features.append(HiddenResultFeature(visibility.shared_artifacts))
         memory_capture = self.memory_builder.memory_capture(settings)
         if memory_capture is not None:
-            features.append(MemoryCapturing(memory_capture))
+            features.append(MemoryCaptureFeature(memory_capture))
         artifact_recall = self._compaction_builder.artifact_recall(settings)
         if artifact_recall is not None:
-            features.append(RecallIndexing(artifact_recall.recaller, self.tasks))
+            features.append(RecallIndexFeature(artifact_recall.recaller, self.tasks))
         return features
 
     def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:

@@ -19,8 +19,8 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import artifact_text
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.named_items import NamedItems
 from accordion.archive.recall import ArtifactRecaller, Rule
+from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.response_links import ResponseLinks
 from accordion.archive.retention import Retention, SweepResult
 from accordion.archive.tool_calls import ArtifactTool, define_tool
@@ -179,7 +179,9 @@ class CompactionBuilder:
         )
         # One cache for mentioned items and one for continued responses; each also stores failed look-ups.
         cache_bytes = settings.limits.reply_cache_bytes
-        self.named_items = NamedItems(self._archive, tasks, archive.erasures, self._message_reader, cache_bytes // 8)
+        self.referenced_items = ReferencedItems(
+            self._archive, tasks, archive.erasures, self._message_reader, cache_bytes // 8
+        )
         self.response_links = ResponseLinks(self._archive, tasks, archive.erasures, 3 * cache_bytes // 4)
         self.archive_reader = ArchiveReader(
             self._archive, archive.transcripts, self.export_and_erasure, protocols, tasks, clock

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.overflow import WindowOverflow
-from accordion.archive.named_items import NamedItems
+from accordion.archive.referenced_items import ReferencedItems
 from accordion.compaction.compactor import Compactor, report_compaction
 from accordion.compaction.planner import LAST_RESORT
 from accordion.compaction.policy import certainly_overflows, fits_beside_output, max_sendable_tokens
@@ -52,7 +52,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     """Builds a compactor with the strategies of edits that a client asks for."""
     renderer: RequestRenderer
     session_overrides: SessionOverrideStore
-    named_items: NamedItems
+    referenced_items: ReferencedItems
     summary_callers: SummaryCallers
     recall_sources: Sequence[RecallSource] = ()
     """They insert content in this order."""
@@ -273,7 +273,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             delegations_by_call=await self.visibility.find_delegations_by_call(
                 request.caller, request.visible_request, session
             ),
-            provider_items=await self.named_items.resolve_names(request.conversation, tenant, session),
+            provider_items=await self.referenced_items.resolve_names(request.conversation, tenant, session),
             history_with_insertions=request.history_with_insertions,
             summary_instructions=_summary_instructions(request),
         )

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from accordion.archive.named_items import NamedItems
 from accordion.archive.recall import ArtifactRecaller
+from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.ports import Tasks
 from accordion.model.records import ObservedResponse
@@ -27,7 +27,7 @@ class ExchangeFeature(Protocol):
         """Acts on an exchange of a session that was not erased. Returns at once; slow work runs in the background."""
 
 
-class HiddenResultArchiving(msgspec.Struct, frozen=True):
+class HiddenResultFeature(msgspec.Struct, frozen=True):
     """Archives results that were hidden from an agent, for the agents that may read them."""
 
     shared_artifacts: SharedArtifacts
@@ -46,7 +46,7 @@ class HiddenResultArchiving(msgspec.Struct, frozen=True):
             )
 
 
-class TranscriptRecording(msgspec.Struct, frozen=True):
+class TranscriptFeature(msgspec.Struct, frozen=True):
     """Records the messages of requests in the transcript of their session."""
 
     transcripts: TranscriptStore
@@ -62,7 +62,7 @@ class TranscriptRecording(msgspec.Struct, frozen=True):
         )
 
 
-class MemoryCapturing(msgspec.Struct, frozen=True):
+class MemoryCaptureFeature(msgspec.Struct, frozen=True):
     """Creates memories from the messages that a compaction removed."""
 
     memory_capture: MemoryCapture
@@ -79,7 +79,7 @@ class MemoryCapturing(msgspec.Struct, frozen=True):
             )
 
 
-class RecallIndexing(msgspec.Struct, frozen=True):
+class RecallIndexFeature(msgspec.Struct, frozen=True):
     """Indexes what a compaction removed, for the turns to come."""
 
     recaller: ArtifactRecaller
@@ -97,15 +97,15 @@ class RecallIndexing(msgspec.Struct, frozen=True):
         )
 
 
-class NamedItemRecording(msgspec.Struct, frozen=True):
+class ReferencedItemFeature(msgspec.Struct, frozen=True):
     """Records response items that clients may later reference by the provider's ids only."""
 
-    named_items: NamedItems
+    referenced_items: ReferencedItems
 
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Records the items of a response."""
-        if (observed_response.items or self.named_items.waiting) and request.is_compactable:
-            self.named_items.remember_items(
+        if (observed_response.items or self.referenced_items.waiting) and request.is_compactable:
+            self.referenced_items.remember_items(
                 request.caller.tenant,
                 request.session_match.session.id,
                 request.conversation,

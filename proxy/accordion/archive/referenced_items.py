@@ -32,7 +32,7 @@ MakeParserFunction = Callable[[str, TenantScope], Callable[[bytes], Message]]
 """Returns a parser of one list entry for a protocol's name and a tenant's key. Raises ValueError."""
 
 
-class NamedItems:
+class ReferencedItems:
     """Stores response items that are only referenced.
 
     Up to `capacity` bytes wait in memory; those of the session that was idle longest are removed first. As many bytes

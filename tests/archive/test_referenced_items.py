@@ -118,7 +118,7 @@ async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(
     assert len(told[0] ^ told[1]) <= 2
 
 
-async def test_named_items_are_kept_from_the_first_response_on() -> None:
+async def test_referenced_items_are_kept_from_the_first_response_on() -> None:
     talk = Talk(world())
     await talk.turn(0, answer(0))
     assert await talk.load_archived(0) == {}
