@@ -163,7 +163,7 @@ class PipelineSetup:
             "sender": sender,
             "tool_loop": builder.tool_loop(settings, visibility.shared_artifacts),
             "response_history": builder.response_history(sessions),
-            "response_links": builder.response_links,
+            "stored_responses": builder.stored_responses,
             "insertion_store": builder.insertion_store,
             "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
             "ledger": (ledger := Ledger(self.outbox, [self.recorder], "worker")),

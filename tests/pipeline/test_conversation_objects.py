@@ -285,7 +285,7 @@ async def test_items_are_added_once_if_the_answer_breaks_off_behind_its_status()
 async def test_items_are_added_if_the_store_is_away_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     await client.turn_until_compacted()
-    links = client.world.builder.response_links
+    links = client.world.builder.stored_responses
     find, calls = type(links).unadded_items, 0
 
     async def lose_the_store(*args: Any) -> tuple[bytes, ...]:
@@ -314,7 +314,7 @@ async def test_items_that_were_not_added_are_not_stored_once_the_session_is_eras
     assert erased.verified
     provider.may_answer.set()
     await turn
-    links = client.world.builder.response_links
+    links = client.world.builder.stored_responses
     assert await links.unadded_items(caller.tenant, "conv_1") == ()
 
 
@@ -324,7 +324,7 @@ async def test_erasing_a_session_erases_the_items_that_were_not_added() -> None:
     client.provider.add_status = 500
     await client.turn()
     caller = client.world.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
-    links = client.world.builder.response_links
+    links = client.world.builder.stored_responses
     assert await links.unadded_items(caller.tenant, "conv_1")
     await client.world.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
     assert await links.unadded_items(caller.tenant, "conv_1") == ()

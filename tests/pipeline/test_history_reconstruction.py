@@ -223,7 +223,9 @@ async def test_while_the_store_is_away_what_is_at_hand_is_put_together(caplog: A
     await chain.turns(4)
     store.away = True
     await chain.until_folded()
-    chain.world.builder.response_links._forget(chain.world.forward.tenants.identify({}).tenant.archive_namespace, None)
+    chain.world.builder.stored_responses._forget(
+        chain.world.forward.tenants.identify({}).tenant.archive_namespace, None
+    )
     await chain.turn()
     assert chain.same
     assert chain.decisions[-1].endswith("the store is unavailable, so it passes unchanged")
@@ -239,7 +241,7 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
     store.away = False
     await chain.world.outbox.flush()
     await chain.turn()
-    chain.world.builder.response_links._links.clear()
+    chain.world.builder.stored_responses._links.clear()
     await chain.until_folded()
 
 
@@ -463,7 +465,7 @@ async def test_any_worker_records_an_unchanged_request_of_a_compacted_session() 
     chain = Chain()
     await chain.until_folded()
     session = chain.world.recorder.exchanges[-1].session
-    chain.world.builder.response_links._links.clear()
+    chain.world.builder.stored_responses._links.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("link/")]:
         await chain.world.store.delete([key])
     chain.world.archive.transcripts.begin_anew()
@@ -478,7 +480,7 @@ async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
     await chain.until_folded()
     for _ in range(3):
         await chain.turn()
-        chain.world.builder.response_links._links.clear()
+        chain.world.builder.stored_responses._links.clear()
     assert chain.state in ("folded", "replayed")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from accordion.archive import response_links
+from accordion.archive import stored_responses
 from accordion.archive.archive_entries import Kind
 from accordion.archive.artifacts import unpack
 from accordion.compaction import background
@@ -39,7 +39,7 @@ def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
         wire = unpack(value)
         return _decode_json(wire) if wire is not None else None
     if kind == "link":
-        link = response_links.decode(unpack(value))
+        link = stored_responses.decode(unpack(value))
         return _describe_link(link) if link is not None else None
     if kind == "overlay":
         anchor = key.name.rpartition("/")[2]
@@ -47,7 +47,7 @@ def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
     return None
 
 
-def _describe_link(link: response_links.ResponseLink) -> dict[str, Any]:
+def _describe_link(link: stored_responses.StoredResponse) -> dict[str, Any]:
     return {
         "previous": link.previous_ids[0] if link.previous_ids else None,
         "given": [_decode_json(wire) for wire in link.input_items],

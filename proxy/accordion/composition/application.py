@@ -305,7 +305,7 @@ class Application:
             sender=sender,
             tool_loop=self._compaction_builder.tool_loop(settings, visibility.shared_artifacts),
             response_history=self._compaction_builder.response_history(self._sessions),
-            response_links=self._compaction_builder.response_links,
+            stored_responses=self._compaction_builder.stored_responses,
             insertion_store=self._compaction_builder.insertion_store,
             calibrator=Calibrator(self._sessions, visibility, self._calibrations, windows),
             ledger=self._ledger,

@@ -21,8 +21,8 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.recall import ArtifactRecaller, Rule
 from accordion.archive.referenced_items import ReferencedItems
-from accordion.archive.response_links import ResponseLinks
 from accordion.archive.retention import Retention, SweepResult
+from accordion.archive.stored_responses import StoredResponses
 from accordion.archive.tool_calls import ArtifactTool, define_tool
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.assembly import build_assembler
@@ -182,7 +182,7 @@ class CompactionBuilder:
         self.referenced_items = ReferencedItems(
             self._archive, tasks, archive.erasures, self._message_reader, cache_bytes // 8
         )
-        self.response_links = ResponseLinks(self._archive, tasks, archive.erasures, 3 * cache_bytes // 4)
+        self.stored_responses = StoredResponses(self._archive, tasks, archive.erasures, 3 * cache_bytes // 4)
         self.archive_reader = ArchiveReader(
             self._archive, archive.transcripts, self.export_and_erasure, protocols, tasks, clock
         )
@@ -199,7 +199,7 @@ class CompactionBuilder:
         """Builds the step that stores responses before they end."""
         return ResponseHistory(
             sessions,
-            self.response_links,
+            self.stored_responses,
             self.insertion_store,
             self._archive,
             self.export_and_erasure.erasures,

@@ -24,7 +24,7 @@ MARK = Key("", "mark")
 """The key of the mark."""
 _IDENTITY = 16
 _ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
-"""The prefixes of essential keys (compaction/repository.py, insertions/store.py, archive/response_links.py,
+"""The prefixes of essential keys (compaction/repository.py, insertions/store.py, archive/stored_responses.py,
 sessions/prefix_nodes.py)."""
 
 

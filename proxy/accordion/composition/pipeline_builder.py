@@ -9,7 +9,7 @@ from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.response_links import ResponseLinks
+from accordion.archive.stored_responses import StoredResponses
 from accordion.composition.cache_shares import DEFAULT, CacheShares, divide_cache
 from accordion.config import Settings
 from accordion.config.settings import DelegationConfig
@@ -123,7 +123,7 @@ def build_pipelines(
     sender: Sender,
     tool_loop: ToolLoop,
     response_history: ResponseHistory,
-    response_links: ResponseLinks,
+    stored_responses: StoredResponses,
     insertion_store: InsertionStore,
     calibrator: Calibrator,
     ledger: Ledger,
@@ -137,7 +137,7 @@ def build_pipelines(
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
-    conversation_objects = ConversationObjects(response_links, erasures, tasks, waiter, sender.send)
+    conversation_objects = ConversationObjects(stored_responses, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
         key_usage, measurer.list_meter, sleep, insertion_store,
@@ -148,7 +148,7 @@ def build_pipelines(
 
     responder = Responder(recorder, response_history, clock, is_store_available)
     reader = RequestReader(receiver, identifier, measurer)
-    history_reconstruction = HistoryReconstruction(response_links, conversation_objects, reader, measurer)
+    history_reconstruction = HistoryReconstruction(stored_responses, conversation_objects, reader, measurer)
     context_edit_reader = receiver.context_edit_reader
     context_edit_step = ContextEditStep(
         compaction_step, compaction_step.renderer, context_edit_reader.sealer, count_message, clock, tasks

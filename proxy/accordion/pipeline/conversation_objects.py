@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.response_links import ResponseLinks
+from accordion.archive.stored_responses import StoredResponses
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
 from accordion.model.ports import Signal, Tasks, UpstreamResponse, Waiter
@@ -67,7 +67,7 @@ class NotReconstructed(msgspec.Struct, frozen=True):
 class ConversationObjects(msgspec.Struct, frozen=True):
     """Reads and extends conversation objects, with the credentials of the requests that name them."""
 
-    response_links: ResponseLinks
+    stored_responses: StoredResponses
     erasures: ErasureNotices
     tasks: Tasks
     waiter: Waiter
@@ -96,7 +96,7 @@ class ConversationObjects(msgspec.Struct, frozen=True):
                 )
             items += items_of(page["data"])
             if page.get("has_more") != b"true":
-                return [*items, *await self.response_links.unadded_items(request.caller.tenant, _object_id(request))]
+                return [*items, *await self.stored_responses.unadded_items(request.caller.tenant, _object_id(request))]
             after = "&after=" + quote(text_field(page, "last_id"), safe="")
         return NotReconstructed(f"the conversation object has more than {_PAGE * _MAX_PAGES:,} items")
 
@@ -127,12 +127,12 @@ class ConversationObjects(msgspec.Struct, frozen=True):
         try:
             waiting: Sequence[bytes] | None = None
             with suppress(StoreUnavailable):
-                waiting = await self.response_links.unadded_items(tenant, object_id)
+                waiting = await self.stored_responses.unadded_items(tenant, object_id)
             unadded = await self._add(request, object_id, [*(waiting or ()), *items])
             if unadded and waiting is None:
                 raise StoreUnavailable("it is not known which items wait for the object")
             if (unadded or waiting) and not self.erasures.was_erased_since(tenant, session, request.started_at):
-                await self.response_links.store_unadded_items(tenant, session, object_id, tuple(unadded))
+                await self.stored_responses.store_unadded_items(tenant, session, object_id, tuple(unadded))
         except Exception:
             # The response itself is complete, and must not fail because of this.
             _log.exception(

@@ -2,7 +2,7 @@
 
 The Responses API lets a client send `previous_response_id` or a `conversation`, and only the new messages. Below the
 trigger such a request passes unchanged. If a compaction is due, the whole request is reconstructed, from the recorded
-items of a response (archive/response_links.py) or from those that the provider lists of a conversation object
+items of a response (archive/stored_responses.py) or from those that the provider lists of a conversation object
 (conversation_objects.py). It is then treated like any other: measured, compacted, and given tool rounds and recalled
 excerpts. From then on the provider has another list than the client, so every later request of the conversation is
 reconstructed too. A request passes unchanged if some of its history is not on record, or if the provider refuses the
@@ -16,7 +16,7 @@ import logging
 import msgspec
 from msgspec.structs import replace
 
-from accordion.archive.response_links import ResponseLinks
+from accordion.archive.stored_responses import StoredResponses
 from accordion.model.budget import Decision
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
@@ -36,7 +36,7 @@ _PROVIDER_KEEPS_HISTORY = f"the provider keeps the history, {_PASSES_UNCHANGED}"
 class HistoryReconstruction(msgspec.Struct, frozen=True):
     """Reconstructs requests that continue a response or a conversation object by its id."""
 
-    response_links: ResponseLinks
+    stored_responses: StoredResponses
     conversation_objects: ConversationObjects
     reader: RequestReader
     measurer: Measurer
@@ -74,12 +74,12 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         """Returns the history before a request, or the reason why it is not known. Raises AccordionError."""
         if request.conversation.provider_state == "object":
             return await self.conversation_objects.read_items(request)
-        earlier = await self.response_links.history_up_to(
+        earlier = await self.stored_responses.history_up_to(
             request.caller.tenant, request.client_conversation.continued_id
         )
         if earlier is not None:
             return earlier
-        if not self.response_links.is_available:
+        if not self.stored_responses.is_available:
             return NotReconstructed("the store is unavailable")
         return NotReconstructed("the history that the provider keeps is not completely on record")
 

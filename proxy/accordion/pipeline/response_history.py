@@ -15,7 +15,7 @@ import msgspec
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.response_links import ResponseLink, ResponseLinks
+from accordion.archive.stored_responses import StoredResponse, StoredResponses
 from accordion.archive.transcripts import TranscriptStore
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Conversation
@@ -36,7 +36,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
     """Stores responses. While the store is unavailable they are queued and written later."""
 
     sessions: Sessions
-    response_links: ResponseLinks
+    stored_responses: StoredResponses
     insertion_store: InsertionStore
     archive: Archive
     erasures: ErasureNotices
@@ -119,11 +119,11 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         link = self._build_link(request, observed_response)
         if link is None:
             return []
-        return await self.response_links.build_puts(
+        return await self.stored_responses.build_puts(
             request.caller.tenant, request.session_match.session.id, observed_response.response_id, link
         )
 
-    def _build_link(self, request: PreparedRequest, observed_response: ObservedResponse) -> ResponseLink | None:
+    def _build_link(self, request: PreparedRequest, observed_response: ObservedResponse) -> StoredResponse | None:
         """Returns the items that the provider keeps of the exchange, if they are to be stored.
 
         Whether this request was to be compacted does not matter: a later one may be.
@@ -138,7 +138,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         client_conversation = (request.request_by_id or request).client_conversation
         if request.rules.mode != "auto" or request.route.is_translated or not _is_continuable(client_conversation):
             return None
-        return self.response_links.add(
+        return self.stored_responses.add(
             request.caller.tenant,
             request.session_match.session.id,
             client_conversation,

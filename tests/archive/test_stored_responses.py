@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.response_links import ResponseLinks, link_key
+from accordion.archive.stored_responses import StoredResponses, link_key
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put
@@ -22,19 +22,19 @@ CAPACITY = 1_000_000
 
 
 class Chain:
-    """A client's conversation at one worker's ResponseLinks, and what went by."""
+    """A client's conversation at one worker's StoredResponses, and what went by."""
 
     def __init__(
         self, setup: ArchiveSetup, *, session: str = "s-1", tenant: TenantScope = TENANT, capacity: int = CAPACITY
     ) -> None:
         self.archive, self.session, self.tenant = setup, session, tenant
-        self.links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, capacity)
+        self.links = StoredResponses(setup.archive, setup.tasks, setup.erasures, capacity)
         self.told: list[Any] = []
         self.queue: list[Put] = []
         """What waits for the store."""
 
     async def say(
-        self, number: int, text: str, after: int | None = None, *, links: ResponseLinks | None = None
+        self, number: int, text: str, after: int | None = None, *, links: StoredResponses | None = None
     ) -> None:
         """A request that goes on from the reply `after` (None: which brings the whole list) is answered."""
         given, said = [{"role": "user", "content": text}], {"type": "message", "role": "assistant", "id": f"m{number}"}
@@ -47,7 +47,7 @@ class Chain:
         conversation: Conversation,
         said: Any,
         *,
-        links: ResponseLinks | None = None,
+        links: StoredResponses | None = None,
         known: bool = False,
     ) -> None:
         """A response is taken, and stored as ResponseHistory does it."""
@@ -64,7 +64,7 @@ class Chain:
             self.queue = []
 
     async def before(
-        self, number: int, *, links: ResponseLinks | None = None, tenant: TenantScope = TENANT
+        self, number: int, *, links: StoredResponses | None = None, tenant: TenantScope = TENANT
     ) -> list[Any] | None:
         found = await (links or self.links).history_up_to(tenant, f"r{number}")
         return None if found is None else [json.loads(wire) for wire in found]
@@ -78,10 +78,12 @@ def read_request(given: list[Any], after: int | None) -> Conversation:
     return read({"model": "gpt-5", "input": given, **goes_on}, "responses", TENANT)
 
 
-def links_of_other_worker(setup: ArchiveSetup) -> ResponseLinks:
+def links_of_other_worker(setup: ArchiveSetup) -> StoredResponses:
     """Those of another worker with the same store."""
     there = ArchiveSetup(store=setup.store, clock=setup.clock)
-    return ResponseLinks(there.archive, setup.tasks, ErasureNotices(setup.store, setup.clock, 1.0, _at_once), CAPACITY)
+    return StoredResponses(
+        there.archive, setup.tasks, ErasureNotices(setup.store, setup.clock, 1.0, _at_once), CAPACITY
+    )
 
 
 async def _at_once(_: float) -> None:
@@ -206,7 +208,7 @@ async def test_each_tenant_has_its_own() -> None:
 
 async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None:
     setup = ArchiveSetup()
-    links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, 60_000)
+    links = StoredResponses(setup.archive, setup.tasks, setup.erasures, 60_000)
     for number, size in enumerate((100, 30_000, 15_000, 100)):
         await Chain(setup, session=f"s-{number}").say(number, "x" * size, links=links)
     assert [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(4)] == [
@@ -236,7 +238,7 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
 
 async def test_memory_is_bounded_and_the_oldest_entry_is_evicted() -> None:
     setup = ArchiveSetup(store=(store := FickleStore()))
-    links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, 36_000)
+    links = StoredResponses(setup.archive, setup.tasks, setup.erasures, 36_000)
     store.away = True
     for number in range(10):
         await Chain(setup, session=f"s-{number}").say(number, "x" * 5_000, links=links)
@@ -298,7 +300,7 @@ async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> No
     chain = Chain(setup)
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
-    chain.links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, CAPACITY)
+    chain.links = StoredResponses(setup.archive, setup.tasks, setup.erasures, CAPACITY)
     store.__class__ = Slow
     await chain.before(1)
     store.__class__ = InMemoryStore
@@ -315,7 +317,7 @@ def shared(clock: FakeClock) -> ArchiveSetup:
     return setup
 
 
-async def test_a_response_link_is_shared_with_other_workers_and_outlives_its_continuation() -> None:
+async def test_a_stored_response_is_shared_with_workers_and_outlives_its_continuation() -> None:
     clock = FakeClock()
     chain, alone = Chain(setup := shared(clock)), Chain(setup, session="s-2")
     await chain.say(0, "one")
@@ -333,7 +335,9 @@ async def test_a_response_link_is_shared_with_other_workers_and_outlives_its_con
 async def test_an_unreadable_record_counts_as_missing(value: bytes) -> None:
     setup = ArchiveSetup(sealer=None)
     await setup.store.put(link_key(TENANT, "r0"), value)
-    assert await ResponseLinks(setup.archive, setup.tasks, setup.erasures, CAPACITY).history_up_to(TENANT, "r0") is None
+    assert (
+        await StoredResponses(setup.archive, setup.tasks, setup.erasures, CAPACITY).history_up_to(TENANT, "r0") is None
+    )
 
 
 async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation() -> None:

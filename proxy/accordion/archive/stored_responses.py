@@ -1,8 +1,8 @@
 """Records the responses that the provider stores, so that a response id can be replaced by its history.
 
 A client of the Responses API may send `previous_response_id` and only the new items; OpenAI has the rest. Such a
-request cannot be compacted as it is. So each of these responses is recorded as a link: the items of its request, its
-own items, and the ids of the responses before it.
+request cannot be compacted as it is. So each of these responses is recorded with the items of its request, its own
+items, and the ids of the responses before it: it links to them, and in the store it is called a link.
 
 At a conversation's first response it is unknown whether the client will continue by id. So that link is stored for a
 day only, and permanently once the client has continued from it. Of clients that send their history themselves nothing
@@ -46,7 +46,7 @@ ResponseKey = tuple[TenantScope, str]
 """A tenant and a response's id."""
 
 
-class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
+class StoredResponse(msgspec.Struct, frozen=True, array_like=True):
     """A response and its request.
 
     `input_items` are the entries of the request's own list, `output_items` the response's items that the client
@@ -64,10 +64,10 @@ class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
         return _OVERHEAD + sum(map(len, self.input_items + self.output_items)) + 100 * len(self.previous_ids)
 
 
-_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ResponseLink)
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(StoredResponse)
 
 
-class ResponseLinks:
+class StoredResponses:
     """Records responses and finds them by their ids.
 
     Up to `capacity` bytes of links are held in memory; a single link takes at most a sixth of that.
@@ -77,7 +77,7 @@ class ResponseLinks:
         self._archive = archive
         self._tasks = tasks
         self._max_link_size = capacity // 6
-        self._links = BoundedCache[ResponseKey, tuple[str, ResponseLink]](capacity)
+        self._links = BoundedCache[ResponseKey, tuple[str, StoredResponse]](capacity)
         """Each link with its session, which is empty if the link was read from the store."""
         self._newest: OrderedDict[ResponseKey, str] = OrderedDict()
         """By tenant and session, the newest response to a client that sends its history itself."""
@@ -93,7 +93,7 @@ class ResponseLinks:
         output_items: tuple[bytes, ...],
         *,
         has_last_response: bool,
-    ) -> ResponseLink | None:
+    ) -> StoredResponse | None:
         """Records a response that the provider stores under the id `response_id`.
 
         `conversation` is its request as the client sent it. `has_last_response` says that the request's list has this
@@ -101,7 +101,7 @@ class ResponseLinks:
         stored (see `build_puts`), or None.
         """
         continued_id, entries = conversation.continued_id, (*conversation.lead, *conversation.messages)
-        link = ResponseLink(
+        link = StoredResponse(
             tuple([message.wire for message in entries]), output_items, (continued_id,) if continued_id else ()
         )
         is_resent = not continued_id and has_last_response
@@ -120,7 +120,7 @@ class ResponseLinks:
             self._newest.popitem(last=False)
         return None
 
-    async def build_puts(self, tenant: TenantScope, session: str, response_id: str, link: ResponseLink) -> list[Put]:
+    async def build_puts(self, tenant: TenantScope, session: str, response_id: str, link: StoredResponse) -> list[Put]:
         """Returns the writes that store a response's link, extended by the ids of earlier responses.
 
         A link whose predecessor is not found is stored all the same: another worker may be about to store that one.
@@ -151,7 +151,7 @@ class ResponseLinks:
 
         Returns None if a part was not recorded. Raises StoreUnavailable.
         """
-        links, links_from_store = list[ResponseLink](), dict[str, ResponseLink]()
+        links, links_from_store = list[StoredResponse](), dict[str, StoredResponse]()
         names: Sequence[str] = (response_id,)
         while names and len(links) < _MAX_RESPONSES:
             link = self._from_memory((tenant, names[0])) or links_from_store.get(names[0])
@@ -178,16 +178,16 @@ class ResponseLinks:
         self, tenant: TenantScope, session: str, object_id: str, items: tuple[bytes, ...]
     ) -> None:
         """Stores the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
-        key, [value] = unadded_key(tenant, object_id), _pack_links([ResponseLink(items, ())])
+        key, [value] = unadded_key(tenant, object_id), _pack_links([StoredResponse(items, ())])
         await self._archive.write(self._archive.single_value_puts(tenant, session, "link", key, value))
 
     # -- reading ------------------------------------------------------------------
 
-    def _from_memory(self, name: ResponseKey) -> ResponseLink | None:
+    def _from_memory(self, name: ResponseKey) -> StoredResponse | None:
         entry = self._links.get(name)
         return entry[1] if entry is not None else None
 
-    async def _find(self, tenant: TenantScope, response_id: str) -> ResponseLink | None:
+    async def _find(self, tenant: TenantScope, response_id: str) -> StoredResponse | None:
         """Returns one link; None if it was not recorded, or the store is unavailable."""
         if (link := self._from_memory((tenant, response_id))) is not None:
             return link
@@ -195,10 +195,10 @@ class ResponseLinks:
             return (await self._read_links(tenant, (response_id,))).get(response_id)
         return None
 
-    async def _read_links(self, tenant: TenantScope, names: Sequence[str]) -> dict[str, ResponseLink]:
+    async def _read_links(self, tenant: TenantScope, names: Sequence[str]) -> dict[str, StoredResponse]:
         """Reads links from the store."""
         keys, erasure_count = [link_key(tenant, name) for name in names], self._erasure_count
-        links = dict[str, ResponseLink]()
+        links = dict[str, StoredResponse]()
         for name, key, value in zip(names, keys, await self._archive.store.get_many(keys), strict=True):
             if (link := decode(unpack(self._archive.open_value(tenant, key, value)))) is not None:
                 links[name] = link
@@ -209,7 +209,7 @@ class ResponseLinks:
     # -- writing ------------------------------------------------------------------
 
     async def _write_links(
-        self, tenant: TenantScope, session: str, links: dict[str, ResponseLink], ttl: float | None
+        self, tenant: TenantScope, session: str, links: dict[str, StoredResponse], ttl: float | None
     ) -> list[Put]:
         is_small = sum(link.size for link in links.values()) <= _PACK_AT_ONCE
         packed = _pack_links(links.values()) if is_small else await self._tasks.offload(_pack_links, links.values())
@@ -219,7 +219,7 @@ class ResponseLinks:
             for put in self._archive.single_value_puts(tenant, session, "link", link_key(tenant, name), value, ttl)
         ]
 
-    def _remember(self, name: ResponseKey, session: str, link: ResponseLink) -> None:
+    def _remember(self, name: ResponseKey, session: str, link: StoredResponse) -> None:
         self._links.put(name, (session, link), link.size)
 
     def _forget(self, namespace: ArchiveNamespace, session: str | None) -> None:
@@ -240,13 +240,13 @@ def unadded_key(tenant: TenantScope, object_id: str) -> Key:
     return provider_key("link", tenant, f"unadded {object_id}")
 
 
-def decode(value: bytes | None) -> ResponseLink | None:
+def decode(value: bytes | None) -> StoredResponse | None:
     """Decodes a stored link after decompression; None if there is none, or it cannot be read."""
     with suppress(msgspec.MsgspecError, ValueError):
         return _DECODER.decode(value) if value is not None else None
     return None
 
 
-def _pack_links(links: Iterable[ResponseLink]) -> list[bytes]:
+def _pack_links(links: Iterable[StoredResponse]) -> list[bytes]:
     pack = make_packer()
     return [pack(_ENCODER.encode(link)) for link in links]
