@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
-from accordion.archive.recall import ArtifactRecaller
+from accordion.archive.recall import ArtifactSearch
 from accordion.compaction import assembly, repository
 from accordion.compaction.apply import PlanExecutor
 from accordion.compaction.planner import Planner
@@ -68,7 +68,7 @@ STEPS: Final[Mapping[str, tuple[tuple[Any, str], ...]]] = {
     "archive": ((Archive, "build_puts"),),
     "record": ((repository, "encode"),),
     "store": ((sqlite, "_write_in_steps"),),
-    "recall": ((ArtifactRecaller, "find_excerpt"),),
+    "recall": ((ArtifactSearch, "find_excerpt"),),
     "render": ((RequestRenderer, "render_body"),),
 }
 """The functions of each step. What one of another step calls is that other step's."""

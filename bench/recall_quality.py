@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall import ArtifactSearch, Excerpt
 from accordion.archive.recall_index import readable_text
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.composition.compaction_builder import find_rules
@@ -136,7 +136,7 @@ class Replaying:
         figures = Counter[str]()
         told = _RunScore(self._quality, run, self._far, figures)
         rules = partial(find_rules, ExtractiveWriter())
-        recaller = ArtifactRecaller(WordClassifier().find_all_words, rules=rules)
+        artifact_search = ArtifactSearch(WordClassifier().find_all_words, rules=rules)
         recalls, before = list[RecallInsertion](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:
@@ -149,7 +149,7 @@ class Replaying:
             places = range(max(0, newest - lead), len(client.messages))
             shown = self._dressed(measured, bare, client, recalls)
             began = time.process_time()
-            found = recaller.find_excerpt(
+            found = artifact_search.find_excerpt(
                 measured.caller.tenant, shown, client, places, self._quality.tokens,
                 tokens=self._tokens, sources=self._sources,
             )  # fmt: skip

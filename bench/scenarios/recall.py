@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall import ArtifactSearch, Excerpt
 from accordion.archive.recall_index import build_index
 from accordion.model.compaction import (
     CompactedConversation,
@@ -165,12 +165,14 @@ def _speed() -> Table:
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
-        shown, recaller = _folded(asked), ArtifactRecaller(WordClassifier().find_all_words)
+        shown, artifact_search = _folded(asked), ArtifactSearch(WordClassifier().find_all_words)
 
         def look(
-            recaller: ArtifactRecaller = recaller, shown: CompactedConversation = shown, asked: Conversation = asked
+            artifact_search: ArtifactSearch = artifact_search,
+            shown: CompactedConversation = shown,
+            asked: Conversation = asked,
         ) -> Excerpt | None:
-            return recaller.find_excerpt(
+            return artifact_search.find_excerpt(
                 case.ref.tenant, shown, asked, newest, partial(counter.count, encoding="o200k_base")
             )
 

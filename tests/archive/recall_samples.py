@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall import ArtifactSearch, Excerpt
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
@@ -101,7 +101,7 @@ def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = 
 def find_excerpt(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
     """The excerpt for a turn behind the compaction."""
     client, shown, newest = summarized(turn, artifacts)
-    return ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count, **options)
+    return ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, newest, count, **options)
 
 
 def find_excerpt_of_results(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
@@ -116,6 +116,6 @@ def find_excerpt_of_results(texts: Sequence[str], ask: str, **options: Any) -> E
     shown = compact_by_hand(
         client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
     )
-    return ArtifactRecaller(find_claims).find_excerpt(
+    return ArtifactSearch(find_claims).find_excerpt(
         TENANT, shown, client, range(covered, covered + 1), count, **options
     )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from accordion.archive.recall import ArtifactRecaller
+from accordion.archive.recall import ArtifactSearch
 from accordion.model.compaction import CompactedConversation, CompactionEntry
 from accordion.model.conversation import Conversation
 from accordion.protocols.body_reader import BodyReader
@@ -53,7 +53,7 @@ def test_a_name_has_four_characters_at_least(value: str, comes: bool) -> None:
         [user("Begin."), {"role": "assistant", "content": f"The key is {value}."}, call("use", {"it": value}, "c")]
     )
     shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
-    assert (ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is not None) == comes
+    assert (ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is not None) == comes
 
 
 def test_a_short_source_whose_call_is_named_is_shown_whole() -> None:
@@ -73,7 +73,7 @@ def test_a_quoted_message_has_its_role() -> None:
         [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
     )
     shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count)
     assert found is not None
     assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
 
@@ -90,7 +90,7 @@ def test_text_in_a_calls_arguments_is_quoted_from_there() -> None:
     shown = compact_by_hand(
         client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Written.")).encode())], 3
     )
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(3, 4), count)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(3, 4), count)
     assert found is not None
     assert "Arguments of write_file(" in found.text
     assert "> value_321 = 321" in found.text.split("\n")
@@ -113,14 +113,14 @@ def test_arguments_are_found_however_their_json_is_written(arguments: str, named
     shown = compact_by_hand(
         client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Noted.")).encode())], 3
     )
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(3, 4), count) is not None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(3, 4), count) is not None
 
 
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     reference = CompactionEntry(2, 2, json.dumps(result("call_1", "[Result moved]")).encode(), is_edited=True)
     shown = compact_by_hand(client, [CompactionEntry(0, 1), reference, CompactionEntry(3, 5)], 6)
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -131,7 +131,7 @@ def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     client = read([*OPENING_TURNS, *turn])
     block = CompactionEntry(1, 5, json.dumps(user("Orders were read.")).encode())
     shown = compact_by_hand(client, [CompactionEntry(0, 0), block, CompactionEntry(6, 7)], 8)
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 8), count)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(6, 8), count)
     assert found is not None
     assert "7706410293" in found.text
 
@@ -146,7 +146,7 @@ def test_it_works_in_every_protocol(protocol_name: str) -> None:
     block = CompactionEntry(1, len(client.messages) - 2, b'{"role":"user","content":"Orders were read."}')
     shown = compact_by_hand(client, [CompactionEntry(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, newest, count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -158,7 +158,7 @@ def test_it_works_in_every_protocol(protocol_name: str) -> None:
 def test_nothing_is_recalled_where_no_fold_is_in_force() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     bare = CompactedConversation(client, tuple(range(len(client.messages))))
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, bare, client, range(6, 7), count) is None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, bare, client, range(6, 7), count) is None
 
 
 def test_nothing_is_recalled_for_what_nobody_ever_said() -> None:
@@ -171,7 +171,7 @@ def test_plain_words_recall_nothing() -> None:
 
 def test_content_still_in_view_is_not_recalled() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count) is None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, newest, count) is None
 
 
 def test_a_name_within_another_word_is_not_in_view() -> None:
@@ -185,16 +185,16 @@ def test_a_name_within_another_word_is_not_in_view() -> None:
     [("W5918442 again.", False), ("W59184420 and _W5918442.", True), ("src/billing/rules.py", True)],
 )
 def test_content_that_came_into_view_later_is_in_view(told: str, comes: bool) -> None:
-    recaller, told_so_far = (
-        ArtifactRecaller(find_claims),
+    artifact_search, told_so_far = (
+        ArtifactSearch(find_claims),
         [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}],
     )
     client, shown, newest = summarized(told_so_far[:1])
-    assert recaller.find_excerpt(TENANT, shown, client, newest, count) is not None
+    assert artifact_search.find_excerpt(TENANT, shown, client, newest, count) is not None
     turn = [user("Go on."), {"role": "assistant", "content": told}, user("And W5918442?")]
     client, shown, _ = summarized([user("Hello."), told_so_far[1], *turn])
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = recaller.find_excerpt(TENANT, shown, client, newest, count)
+    found = artifact_search.find_excerpt(TENANT, shown, client, newest, count)
     assert (found is not None) == comes
 
 
@@ -209,7 +209,7 @@ def test_the_system_prompt_is_in_view() -> None:
     client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
     block = CompactionEntry(1, 5, json.dumps(user("Read.")).encode())
     shown = compact_by_hand(client, [CompactionEntry(0, 0), block], 6)
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
 
 
 def test_the_newest_results_are_in_view() -> None:
@@ -237,7 +237,7 @@ def test_an_excerpt_is_not_recalled_twice() -> None:
         spans=(*shown.spans[:at], (7, 6, False), *shown.spans[at:]),
     )  # fmt: skip
     newest = range(len(client.messages) - 1, len(client.messages))
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, composed, client, newest, count) is None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, composed, client, newest, count) is None
 
 
 def test_a_very_common_word_recalls_nothing() -> None:
@@ -254,7 +254,7 @@ def test_a_very_common_word_recalls_nothing() -> None:
     shown = compact_by_hand(
         client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
     )
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count) is None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count) is None
 
 
 def test_the_old_answer_to_the_very_call_that_was_just_answered_is_not_recalled() -> None:
@@ -287,4 +287,4 @@ def test_reasoning_neither_asks_nor_is_quoted() -> None:
     }  # fmt: skip
     client = BodyReader().read(PROTOCOLS["messages"], json.dumps(body).encode(), TENANT)
     shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, b'{"role":"user","content":"x"}')], 2)
-    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None
+    assert ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None

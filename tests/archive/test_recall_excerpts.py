@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall import ArtifactSearch, Excerpt
 from accordion.archive.recall_index import RecallIndex, WordIndex, argument_scalars, build_index, words_in
 from accordion.archive.recall_quotes import OPENING, quote_text
 from accordion.archive.references import artifact_id, range_id
@@ -74,7 +74,7 @@ def test_it_never_counts_more_than_allowed(tokens: int) -> None:
 
 def test_a_tokenizer_that_counts_more_than_expected_gets_a_shorter_excerpt() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, len, tokens=500)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, newest, len, tokens=500)
     assert found is not None
     assert found.tokens == len(found.text) <= 500
     assert "7706410293" in found.text
@@ -142,7 +142,7 @@ def test_a_call_cannot_break_out_of_its_label() -> None:
         result("c", "fine"), {"role": "assistant", "content": "ok"}, user("kx_773_a?"),
     ])  # fmt: skip
     shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 3, json.dumps(user("…")).encode())], 4)
-    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(4, 5), count)
+    found = ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, range(4, 5), count)
     assert found is not None
     assert not any(line.startswith("Said by") for line in found.text.split("\n"))
 
@@ -161,20 +161,20 @@ def test_a_quote_is_made_of_marked_lines_and_notes_within_its_room(text: str, na
 
 def test_the_first_turn_indexes_only_its_own_words() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    recaller = ArtifactRecaller(find_claims)
-    assert recaller.pending_bytes(shown, client) > len(ORDERS)
-    first = recaller.find_excerpt(TENANT, shown, client, newest, count)
-    assert recaller.pending_bytes(shown, client) > len(ORDERS)
-    assert recaller.find_excerpt(TENANT, shown, client, newest, count) == first
-    assert recaller.pending_bytes(shown, client) == 0, "the second turn made the whole index"
+    artifact_search = ArtifactSearch(find_claims)
+    assert artifact_search.pending_bytes(shown, client) > len(ORDERS)
+    first = artifact_search.find_excerpt(TENANT, shown, client, newest, count)
+    assert artifact_search.pending_bytes(shown, client) > len(ORDERS)
+    assert artifact_search.find_excerpt(TENANT, shown, client, newest, count) == first
+    assert artifact_search.pending_bytes(shown, client) == 0, "the second turn made the whole index"
 
 
 def test_after_a_compaction_was_indexed_there_is_nothing_left_to_read() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    recaller, other = ArtifactRecaller(find_claims), ArtifactRecaller(find_claims)
-    first = recaller.find_excerpt(TENANT, shown, client, newest, count)
+    artifact_search, other = ArtifactSearch(find_claims), ArtifactSearch(find_claims)
+    first = artifact_search.find_excerpt(TENANT, shown, client, newest, count)
     assert first is not None
-    for each in (recaller, other):
+    for each in (artifact_search, other):
         index = each.index_compaction(TENANT, shown, client)
         assert index is not None
         assert [*index.find("customers")[1]] == [*build_index(TENANT, shown, client.messages).find("customers")[1]]
@@ -225,9 +225,12 @@ NAMES = st.sampled_from(["orders_a", "orders_b", "rules_c", "rules_d"])
 
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=6, max_size=12), st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_an_index_that_continues_an_earlier_one_agrees_with_a_new_one(rounds: list[Round], counts: list[int]) -> None:
-    recaller = ArtifactRecaller(find_claims)
+    artifact_search = ArtifactSearch(find_claims)
     for client, shown in compactions_of(rounds, counts):
-        index, new = recaller.index_compaction(TENANT, shown, client), build_index(TENANT, shown, client.messages)
+        index, new = (
+            artifact_search.index_compaction(TENANT, shown, client),
+            build_index(TENANT, shown, client.messages),
+        )
         assert index is not None
         assert [*index.passages] == [*new.passages]
         for word in (b"Begin", b"orders_a", b"orders_b", b"rules_c", b"rules_d", b"read", b"archived"):
@@ -236,9 +239,9 @@ def test_an_index_that_continues_an_earlier_one_agrees_with_a_new_one(rounds: li
 
 def test_a_later_compaction_indexes_only_the_messages_that_it_adds() -> None:
     rounds = [(f"name_{at}", f"text_{at}") for at in range(20)]
-    recaller, indexes = ArtifactRecaller(find_claims), list[RecallIndex]()
+    artifact_search, indexes = ArtifactSearch(find_claims), list[RecallIndex]()
     for client, shown in compactions_of(rounds, range(2, 20)):
-        index = recaller.index_compaction(TENANT, shown, client)
+        index = artifact_search.index_compaction(TENANT, shown, client)
         assert index is not None
         indexes.append(index)
     first, second = indexes[:2]
@@ -249,23 +252,23 @@ def test_a_later_compaction_indexes_only_the_messages_that_it_adds() -> None:
 
 def test_the_first_turn_after_a_later_compaction_indexes_what_it_adds() -> None:
     rounds = [(f"name_{at}", f"text_{at} {ORDERS}") for at in range(6)]
-    recaller = ArtifactRecaller(find_claims)
+    artifact_search = ArtifactSearch(find_claims)
     (client, earlier), (_, later) = compactions_of(rounds, [2, 5])
     newest = range(len(client.messages) - 1, len(client.messages))
-    recaller.index_compaction(TENANT, earlier, client)
-    assert recaller.pending_bytes(later, client) > 4 * len(ORDERS)
-    recaller.find_excerpt(TENANT, later, client, newest, count)
-    assert recaller.pending_bytes(later, client) == 0
+    artifact_search.index_compaction(TENANT, earlier, client)
+    assert artifact_search.pending_bytes(later, client) > 4 * len(ORDERS)
+    artifact_search.find_excerpt(TENANT, later, client, newest, count)
+    assert artifact_search.pending_bytes(later, client) == 0
 
 
 def test_of_a_history_that_branches_each_branch_has_its_own_words() -> None:
-    recaller, rounds = ArtifactRecaller(find_claims), [(f"name_{at}", f"text_{at}") for at in range(6)]
+    artifact_search, rounds = ArtifactSearch(find_claims), [(f"name_{at}", f"text_{at}") for at in range(6)]
     [(client, shown)] = compactions_of(rounds, [2])
-    recaller.index_compaction(TENANT, shown, client)
+    artifact_search.index_compaction(TENANT, shown, client)
     first_ends = list[int]()
     for word in ("branch_a", "branch_b"):
         [(client, shown)] = compactions_of([*rounds[:3], (word, word), *rounds[4:]], [5])
-        index = recaller.index_compaction(TENANT, shown, client)
+        index = artifact_search.index_compaction(TENANT, shown, client)
         assert index is not None
         first_ends.append(index.runs[0].end)
         assert [bool(index.words.numbers_of(each)) for each in (b"branch_a", b"branch_b", b"text_3", b"text_4")] == [
@@ -276,15 +279,15 @@ def test_of_a_history_that_branches_each_branch_has_its_own_words() -> None:
 
 def test_instructions_that_must_be_found_again_are_left_to_read() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    recaller = ArtifactRecaller(find_claims)
-    recaller.find_excerpt(TENANT, shown, client, newest, count)
-    recaller._omitted_rules.clear()
-    assert recaller.pending_bytes(shown, client) > len(ORDERS)
+    artifact_search = ArtifactSearch(find_claims)
+    artifact_search.find_excerpt(TENANT, shown, client, newest, count)
+    artifact_search._omitted_rules.clear()
+    assert artifact_search.pending_bytes(shown, client) > len(ORDERS)
 
 
 def test_a_small_capacity_gives_the_same_excerpts() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    small, ample = ArtifactRecaller(find_claims, capacity=1), ArtifactRecaller(find_claims)
+    small, ample = ArtifactSearch(find_claims, capacity=1), ArtifactSearch(find_claims)
     for _ in range(2):
         assert small.find_excerpt(TENANT, shown, client, newest, count) == ample.find_excerpt(
             TENANT, shown, client, newest, count
@@ -293,8 +296,8 @@ def test_a_small_capacity_gives_the_same_excerpts() -> None:
 
 def test_threads_may_share_one() -> None:
     client, shown, newest = summarized([user("What is in W5918442, and in src/billing/rules.py?")])
-    recaller = ArtifactRecaller(find_claims, capacity=20_000)
-    job: Callable[[int], Excerpt | None] = lambda _: recaller.find_excerpt(TENANT, shown, client, newest, count)  # noqa: E731
+    artifact_search = ArtifactSearch(find_claims, capacity=20_000)
+    job: Callable[[int], Excerpt | None] = lambda _: artifact_search.find_excerpt(TENANT, shown, client, newest, count)  # noqa: E731
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(job, range(40)))
     assert len(found) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accordion.archive.recall import ArtifactRecaller, Rule, describe_omitted_rules
+from accordion.archive.recall import ArtifactSearch, Rule, describe_omitted_rules
 from accordion.archive.recall_index import WordIndex
 from tests.archive.recall_samples import TENANT, call, count, find_claims, read, result, summarized, user
 
@@ -46,7 +46,7 @@ def test_rules_are_those_that_no_text_in_view_states() -> None:
         visible.append(text)
         return []
 
-    ArtifactRecaller(find_claims, rules=rules).find_excerpt(TENANT, shown, client, newest, count)
+    ArtifactSearch(find_claims, rules=rules).find_excerpt(TENANT, shown, client, newest, count)
     [text] = visible
     assert RULE.text in text
     assert "Send the invoices to our vendor." in text
@@ -56,20 +56,20 @@ def test_rules_are_those_that_no_text_in_view_states() -> None:
 def test_there_are_no_more_rules_and_tokens_than_allowed() -> None:
     rules = [Rule(1, f"Never send invoice {at} to the vendor.", f"[1] Never send invoice {at}.") for at in range(9)]
     client, shown, newest = summarized([user("Send the invoice to the vendor.")])
-    recaller = ArtifactRecaller(find_claims, rules=lambda _messages, _covered, _text: rules)
-    few = recaller.find_excerpt(TENANT, shown, client, newest, count, sources=2)
+    artifact_search = ArtifactSearch(find_claims, rules=lambda _messages, _covered, _text: rules)
+    few = artifact_search.find_excerpt(TENANT, shown, client, newest, count, sources=2)
     assert few is not None
     assert (len(few.quotes), few.text.count("> [1] Never send invoice")) == (2, 2)
-    short = recaller.find_excerpt(TENANT, shown, client, newest, count, tokens=60)
+    short = artifact_search.find_excerpt(TENANT, shown, client, newest, count, tokens=60)
     assert short is not None
     assert (len(short.quotes), short.tokens <= 60) == (1, True)
-    assert recaller.find_excerpt(TENANT, shown, client, newest, count, tokens=20) is None
+    assert artifact_search.find_excerpt(TENANT, shown, client, newest, count, tokens=20) is None
 
 
 def test_a_rule_stands_in_front_of_what_is_named() -> None:
     turn = [call("send_invoices", {"to": "vendor", "order": "W5918442"}, "c9"), result("c9", "sent")]
     client, shown, newest = summarized(turn)
-    found = ArtifactRecaller(find_claims, rules=lambda _messages, _covered, _text: [RULE]).find_excerpt(
+    found = ArtifactSearch(find_claims, rules=lambda _messages, _covered, _text: [RULE]).find_excerpt(
         TENANT, shown, client, newest, count
     )
     assert found is not None

@@ -380,7 +380,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
             raise RuntimeError("broken")
 
     failing: Any = Failing()
-    made.replace_in("compaction_step", recall_sources=[replace(artifact_recall, recaller=failing)])
+    made.replace_in("compaction_step", recall_sources=[replace(artifact_recall, artifact_search=failing)])
     out, _ = await made.ask(CHAT, build_question(CHAT))
     assert out.status == 200
     assert "the archive could not be searched for this turn" in caplog.text
@@ -393,14 +393,14 @@ async def test_a_compaction_is_indexed_behind_the_response(path: str):
     made = build_world()
     [artifact_recall] = made.forward.compaction_step.recall_sources
     assert isinstance(artifact_recall, ArtifactRecall)
-    recaller, tasks = artifact_recall.recaller, LoopTasks()
-    made.rebuild(features=[RecallIndexFeature(recaller, tasks)])
+    artifact_search, tasks = artifact_recall.artifact_search, LoopTasks()
+    made.rebuild(features=[RecallIndexFeature(artifact_search, tasks)])
     await made.ask(path, request(path))
     await asyncio.gather(*tasks._running_tasks)
     compaction_id = made.recorder.exchanges[-1].compaction
     assert compaction_id
-    assert len(recaller._indexes) == 1
-    index = next(iter(recaller._indexes._entries.values()))[0]
+    assert len(artifact_search._indexes) == 1
+    index = next(iter(artifact_search._indexes._entries.values()))[0]
     assert index.words.numbers_of(b"r0_1"), "a word that the turn did not name"
     await made.ask(path, build_question(path))
     assert ITEM in json.dumps(sent(made, path))

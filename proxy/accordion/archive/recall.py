@@ -4,7 +4,7 @@ Theory of operation. A client sends its whole history with every request, so all
 nothing is read from a store here. `recall_index` lists the passages that left the window and the words of each, once
 for each compaction: behind the response, and for the first turn only the words of that turn. Words that an earlier
 compaction's index has are not read again. For each request,
-`ArtifactRecaller.find_excerpt` takes the names in the newest turn (`_find_names`), keeps those that passages hold and
+`ArtifactSearch.find_excerpt` takes the names in the newest turn (`_find_names`), keeps those that passages hold and
 that are not in view (`NameLookup`, `VisibleTexts`), chooses the passages to quote (`QuoteChoice`), and quotes the lines
 around the names (`recall_quotes`). A standing instruction of the user that no message in view states any more (`Rule`)
 is quoted too, when the turn is about its subject.
@@ -77,7 +77,7 @@ class Excerpt(msgspec.Struct, frozen=True):
     quotes: tuple[Quote, ...] = ()
 
 
-class ArtifactRecaller:
+class ArtifactSearch:
     """Finds and writes excerpts. Safe to use from threads.
 
     Caches, within `capacity` bytes, the index of each compaction, the instructions that it left out, and the words in

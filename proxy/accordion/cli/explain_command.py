@@ -328,7 +328,7 @@ async def _explain_last_request(store: TenantStore, session: str, *, full: bool,
     if view is None:
         return report_missing(store, session)
     try:
-        sent = await store.sent.reconstruct(store.caller, view.session, view.exchanges)
+        sent = await store.sent.rebuild(store.caller, view.session, view.exchanges)
     except NotFound as error:
         print_error(f"{session}: {error.message}")
         return 1

@@ -19,7 +19,7 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import artifact_text
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.recall import ArtifactRecaller, Rule
+from accordion.archive.recall import ArtifactSearch, Rule
 from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.retention import Retention, SweepResult
 from accordion.archive.stored_responses import StoredResponses
@@ -167,7 +167,7 @@ class CompactionBuilder:
         )
         self._insertion_cache = InsertionCache(shares.lists_with_insertions)
         self._prepared_summaries = create_summary_cache(shares.prepared_summaries)
-        self._recaller = ArtifactRecaller(
+        self._artifact_search = ArtifactSearch(
             WordClassifier(small.words).find_all_words, shares.recall, partial(find_rules, self._extractor)
         )
         self._artifact_tool_protocols = ARTIFACT_TOOLS
@@ -270,7 +270,7 @@ class CompactionBuilder:
         """Builds the recall of artifacts that a turn names; None if it is disabled."""
         counter, config = self._counter, settings.unfold.recall
         recall = ArtifactRecall(
-            self._recaller,
+            self._artifact_search,
             self.insertion_store,
             self._artifact_tool_protocols,
             self._reader,

@@ -162,7 +162,7 @@ class ArchiveApi:
         view = await self._queries().find_session(caller.tenant, request.path_params["id"])
         if view is None:
             raise unknown_session()
-        return caller, await self._sent.reconstruct(caller, view.session, view.exchanges)
+        return caller, await self._sent.rebuild(caller, view.session, view.exchanges)
 
     # -- export -----------------------------------------------------------------
 

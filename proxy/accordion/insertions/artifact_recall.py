@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from accordion.archive.recall import ArtifactRecaller, Excerpt
+from accordion.archive.recall import ArtifactSearch, Excerpt
 from accordion.insertions.composer import InsertionCache
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
@@ -39,7 +39,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     `count_tokens` counts a text for a model. An excerpt has at most `max_tokens`.
     """
 
-    recaller: ArtifactRecaller
+    artifact_search: ArtifactSearch
     insertion_store: InsertionStore
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     message_reader: WrittenMessageReader
@@ -83,10 +83,10 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     async def _find_excerpt(self, request: RecallRequest, max_tokens: int) -> Excerpt | None:
         newest = range(request.last_sent_index + 1, len(request.uncompacted.messages))
         search = partial(
-            self.recaller.find_excerpt, request.ref.tenant, request.history_with_insertions, request.uncompacted,
+            self.artifact_search.find_excerpt, request.ref.tenant, request.history_with_insertions, request.uncompacted,
             newest, lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=_MAX_SOURCES,
         )  # fmt: skip
-        if self.recaller.pending_bytes(request.history_with_insertions, request.uncompacted) > _MAX_INLINE_BYTES:
+        if self.artifact_search.pending_bytes(request.history_with_insertions, request.uncompacted) > _MAX_INLINE_BYTES:
             return await self.tasks.offload(search)
         return search()
 

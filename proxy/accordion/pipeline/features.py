@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from accordion.archive.recall import ArtifactRecaller
+from accordion.archive.recall import ArtifactSearch
 from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.ports import Tasks
@@ -82,7 +82,7 @@ class MemoryCaptureFeature(msgspec.Struct, frozen=True):
 class RecallIndexFeature(msgspec.Struct, frozen=True):
     """Indexes what a compaction removed, for the turns to come."""
 
-    recaller: ArtifactRecaller
+    artifact_search: ArtifactSearch
     tasks: Tasks
 
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
@@ -93,7 +93,10 @@ class RecallIndexFeature(msgspec.Struct, frozen=True):
 
     async def _index(self, request: PreparedRequest) -> None:
         await self.tasks.offload(
-            self.recaller.index_compaction, request.caller.tenant, request.forwarded_history, request.conversation
+            self.artifact_search.index_compaction,
+            request.caller.tenant,
+            request.forwarded_history,
+            request.conversation,
         )
 
 

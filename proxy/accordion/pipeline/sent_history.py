@@ -86,7 +86,7 @@ class SentRequest(msgspec.Struct, frozen=True):
 
 
 class SentHistory:
-    """Reads compactions by their id, and reconstructs forwarded requests.
+    """Reads compactions by their id, and rebuilds forwarded requests.
 
     `composer` returns the composer of insertions for the current settings. Every method may raise StoreUnavailable.
     """
@@ -160,7 +160,7 @@ class SentHistory:
         except ValueError:
             return None
 
-    async def reconstruct(self, caller: Caller, session: Session, exchanges: Sequence[Exchange]) -> SentRequest:
+    async def rebuild(self, caller: Caller, session: Session, exchanges: Sequence[Exchange]) -> SentRequest:
         """Returns the last forwarded request of a session.
 
         Raises NotFound if it cannot be reconstructed; the message says why.

@@ -266,7 +266,7 @@ class Pages:
 
     async def _last_sent(self, request: Request, caller: Caller) -> Response:
         view, _ = await self._find_session(request, caller)
-        sent = await self._services.sent.reconstruct(caller, view.session, view.exchanges)
+        sent = await self._services.sent.rebuild(caller, view.session, view.exchanges)
         ids = sent.compaction.artifacts if sent.compaction is not None else ()
         artifacts = await self._services.archive.load_records(caller.tenant, ids)
         blocks = await self._services.tasks.offload(_compare, sent.original.conversation, sent.history, artifacts)
