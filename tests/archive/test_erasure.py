@@ -56,7 +56,7 @@ async def test_an_export_of_a_session_holds_all_that_is_kept_of_it(store):
     [fold] = [line["fold"] for line in by_kind["fold"]]
     assert (fold["id"], fold["covered"], fold["removed"]) == (
         compaction.id,
-        compaction.message_count,
+        compaction.covered_count,
         compaction.tokens_saved,
     )
     assert (fold["narrated"], fold["narrated_from"]) == (compaction.narrative_end, compaction.narrative_start)

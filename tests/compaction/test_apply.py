@@ -76,7 +76,7 @@ def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(
     assert block.last == work.last_summarized
     assert wires(folded)[0] == client.messages[0].wire
     assert wires(folded)[-1] == client.messages[-1].wire
-    assert compaction.message_count == block.last + 1
+    assert compaction.covered_count == block.last + 1
     assert compaction.anchor == client.chain[block.last]
     assert compaction.after < compaction.before
     assert compaction.tokens_saved == compaction.before - compaction.after
@@ -91,7 +91,7 @@ def test_results_are_replaced_in_place_and_the_unchanged_tail_is_not_in_the_reco
     assert len(folded.conversation.messages) == len(client.messages)
     changed = [at for at, (a, b) in enumerate(zip(wires(folded), client.messages, strict=True)) if a != b.wire]
     assert changed
-    assert made.compaction.message_count == changed[-1] + 1
+    assert made.compaction.covered_count == changed[-1] + 1
     assert all(e.wire is None or (e.is_edited and e.first == e.last) for e in made.compaction.entries)
     assert PROTOCOLS[protocol_name].find_problems(folded.conversation.messages) == []
     assert folded.origins == tuple(range(len(client.messages)))
@@ -109,7 +109,7 @@ def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(prot
     over = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
     _, second = make(setup, later, over)
     assert second.compaction.generation == 2
-    assert second.compaction.message_count > first.compaction.message_count
+    assert second.compaction.covered_count > first.compaction.covered_count
     ahead = wires(second.history)[: len(first.compaction.entries)]
     assert ahead == wires(over)[: len(ahead)]
     assert set(first.compaction.artifacts) < set(second.compaction.artifacts)

@@ -85,7 +85,7 @@ async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_
     assert compaction is not None
     assert (compaction.writer, compaction.input, compaction.output) == ("model-x", 100, 20)
     assert compaction.narrative == TOLD
-    assert 0 < compaction.narrative_end <= compaction.message_count
+    assert 0 < compaction.narrative_end <= compaction.covered_count
     # What came after the model wrote is extracted from the messages.
     assert "Turn 5" in summary_text(made) or "file_5" in summary_text(made)
     assert len(teller(setup).asked) == 1
@@ -353,7 +353,7 @@ async def test_the_finished_pieces_of_a_summary_are_used_if_the_rest_fails(ends:
     assert TOLD in summary_text(made)
     compaction = made.history.compaction
     assert compaction is not None
-    assert compaction.narrative_end == setup.author.asked[0].sources[0].index + 3 < compaction.message_count
+    assert compaction.narrative_end == setup.author.asked[0].sources[0].index + 3 < compaction.covered_count
     assert made.outcome is not None
     assert (compaction.input, compaction.output) == (100, 20)
     # What came of nothing is told too.

@@ -81,7 +81,7 @@ async def folded(worker: Worker) -> Compaction:
         Compaction(
             id="",
             anchor=CLIENT.chain[4],
-            message_count=5,
+            covered_count=5,
             entries=(CompactionEntry(0, 0), CompactionEntry(1, 4, CHAT.text_message("what was"))),
             kind="conversation",
             cause="automatic",

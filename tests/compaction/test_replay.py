@@ -29,7 +29,7 @@ def fold(
     """A record that puts a text in place of all but the first of the covered messages."""
     return with_content_id(
         Compaction(
-            id="", anchor=client.chain[covered - 1], message_count=covered,
+            id="", anchor=client.chain[covered - 1], covered_count=covered,
             entries=(CompactionEntry(0, 0), CompactionEntry(1, covered - 1, CHAT.text_message(text))),
             kind="conversation", cause=cause, utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
             before=100, after=10, generation=generation, at=12.5, writer="extractive", artifacts=("art_1",),

@@ -20,7 +20,7 @@ from tests.pipeline_setup import CHAT, PipelineSetup
 COMPACTION = Compaction(
     id="f-1",
     anchor=b"a",
-    message_count=1,
+    covered_count=1,
     entries=(CompactionEntry(0, 0),),
     kind="generation",
     cause="automatic",

@@ -69,7 +69,7 @@ def block(client: Conversation, covered: int, *entries: Any, protocol_name: Prot
     end = entries[0].first if entries else covered
     text = CompactionEntry(1, end - 1, PROTOCOLS[protocol_name].text_message("what was"))
     made = Compaction(
-        id="", anchor=client.chain[covered - 1], message_count=covered, entries=(CompactionEntry(0, 0), text, *entries),
+        id="", anchor=client.chain[covered - 1], covered_count=covered, entries=(CompactionEntry(0, 0), text, *entries),
         kind="conversation", cause="automatic", utilization=0.5, steps=(StepRecord("summarize", 100, 10),),
         before=100, after=10, generation=1, at=12.5, narrative_end=end, narrative_start=1,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_block_stands_for_the_same_messages_where_reasoning_items_are_gone() -
     made = block(client, 8, CompactionEntry(7, 7), protocol_name="responses")
     adapted = adapt_compaction(bare, made)
     assert adapted is not None
-    assert (adapted.message_count, adapted.anchor) == (6, bare.chain[5])
+    assert (adapted.covered_count, adapted.anchor) == (6, bare.chain[5])
     assert adapted.entries == (CompactionEntry(0, 0), replace(made.entries[1], first=1, last=4), CompactionEntry(5, 5))
     assert (adapted.narrative_end, adapted.narrative_start) == (5, 1)
     assert adapted.reasoning == ()
@@ -163,7 +163,7 @@ async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_other
         found = await find(each, protocol_name, bare, has_same_form=False)
         assert found.compaction.anchor in bare.chain
         assert [m.wire for m in found.conversation.messages[2:]] == [
-            m.wire for m in bare.messages[found.compaction.message_count :]
+            m.wire for m in bare.messages[found.compaction.covered_count :]
         ]
         # From then on it is found as any other, and again where it has left memory.
         assert (await find(each, protocol_name, bare, had_other_form=True)).compaction == found.compaction
@@ -202,7 +202,7 @@ async def test_a_compaction_from_before_names_were_added_is_found() -> None:
     folds, made = CompactionRepository(store), block(client, 4)
     assert made.identity_key == b""
     await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, "chat", named, has_same_form=False)).compaction.message_count == 4
+    assert (await find(folds, "chat", named, has_same_form=False)).compaction.covered_count == 4
 
 
 async def test_a_compaction_that_would_make_the_list_illegal_is_not_used() -> None:

@@ -107,7 +107,7 @@ class ArtifactSearch:
             compaction.id in self._omitted_rules and self._get_index(compaction, client) is not None
         ):
             return 0
-        return sum(len(message.wire) for message in client.messages[: compaction.message_count])
+        return sum(len(message.wire) for message in client.messages[: compaction.covered_count])
 
     def find_excerpt(
         self,
@@ -180,17 +180,17 @@ class ArtifactSearch:
         earlier = self._indexes.pop(key) if key is not None else None
         runs = earlier.runs if earlier is not None and len(earlier.runs) < _MAX_RUNS else ()
         index = build_index(tenant, history, client.messages, runs=runs)
-        self._indexes.put(client.chain[compaction.message_count - 1], index, index.size)
+        self._indexes.put(client.chain[compaction.covered_count - 1], index, index.size)
         self._partial_indexes.pop(compaction.id)
         return index
 
     def _get_index(self, compaction: Compaction, client: Conversation) -> RecallIndex | None:
-        index = self._indexes.get(client.chain[compaction.message_count - 1])
+        index = self._indexes.get(client.chain[compaction.covered_count - 1])
         return index if index is not None and index.compaction_id == compaction.id else None
 
     def _find_earlier(self, compaction: Compaction, client: Conversation) -> bytes | None:
         """Returns the key of the index that covers the most of the messages that a compaction covers."""
-        keys = reversed(client.chain[: compaction.message_count])
+        keys = reversed(client.chain[: compaction.covered_count])
         return next((key for key in keys if key in self._indexes), None)
 
     def _find_index(
@@ -211,7 +211,7 @@ class ArtifactSearch:
         if omitted_rules is None:
             visible = (part for message in history.conversation.messages for part in message.parts)
             visible_text = "\n".join(map(readable_text, visible))
-            rules = list(self._find_rules(client.messages, compaction.message_count, visible_text))
+            rules = list(self._find_rules(client.messages, compaction.covered_count, visible_text))
         index = self._get_index(compaction, client)
         if index is None and (
             compaction.id in self._partial_indexes or self._find_earlier(compaction, client) is not None

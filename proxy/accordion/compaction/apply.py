@@ -131,7 +131,7 @@ def build_layout(
     if not affected:
         raise PlanNotApplicable("nothing_to_fold", "no message may be compacted")
     covered = max(
-        earlier_compaction.message_count if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
+        earlier_compaction.covered_count if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
     )
     for index, successor in getattr(view, "orphan_reasoning", ()):
         # It led only to calls of our tool. These are insertions, which are dropped in the covered part of the list.
@@ -206,7 +206,7 @@ class PlanExecutor:
         bare = Compaction(
             id="",
             anchor=layout.uncompacted.chain[layout.covered_count - 1],
-            message_count=layout.covered_count,
+            covered_count=layout.covered_count,
             entries=entries,
             kind=plan.view.kind,
             cause=terms.cause,

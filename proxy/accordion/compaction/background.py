@@ -181,7 +181,7 @@ class WastedTokens(NamedTuple):
 
 
 class PreparedSummary(msgspec.Struct, frozen=True):
-    """A model's summary of the client's messages from index `since` up to, not including, `narrative_end`.
+    """A model's summary of the client's messages from index `first_index` up to, not including, `narrative_end`.
 
     `anchor` is the chain key of the last one.
     """
@@ -193,13 +193,13 @@ class PreparedSummary(msgspec.Struct, frozen=True):
     input: int
     output: int
     findings: tuple[tuple[int, str], ...] = ()
-    since: int = 0
+    first_index: int = msgspec.field(default=0, name="since")
 
-    def is_valid_for(self, conversation: Conversation, summarized_count: int, since: int | None = None) -> bool:
-        """Whether it summarizes this conversation, more than its first `summarized_count` messages, and from `since` on
-        if that is given."""
+    def is_valid_for(self, conversation: Conversation, summarized_count: int, first_index: int | None = None) -> bool:
+        """Whether it summarizes this conversation, more than its first `summarized_count` messages, and from
+        `first_index` on if that is given."""
         chain = conversation.chain
-        if since is not None and since != self.since:
+        if first_index is not None and first_index != self.first_index:
             return False
         return summarized_count < self.narrative_end <= len(chain) and chain[self.narrative_end - 1] == self.anchor
 
@@ -295,7 +295,7 @@ class BackgroundSummaries:
         tokens: int,
         summarized_count: int,
         build_task: Callable[[], Awaitable[SummaryTask | None]],
-        since: int | None,
+        first_index: int | None,
         started_at: float,
         summary_caller: SummaryCaller | None = None,
     ) -> bool:
@@ -305,14 +305,14 @@ class BackgroundSummaries:
         and the history (of `tokens`) has hardly grown.
 
         `summarized_count`: the number of the client's messages that an earlier compaction's summary covers.
-        `build_task` returns the task, None if there is nothing to summarize. `since`: the first message to summarize,
-        if known. `summary_caller`: on whose behalf the model is asked, None if none is. If the session was erased after
-        `started_at` (monotonic clock), the summary is neither stored nor used.
+        `build_task` returns the task, None if there is nothing to summarize. `first_index`: the first message to
+        summarize, if known. `summary_caller`: on whose behalf the model is asked, None if none is. If the session was
+        erased after `started_at` (monotonic clock), the summary is neither stored nor used.
         """
         if conversation_ref in self._running:
             return True
         prepared = self._find_in_memory(conversation_ref)
-        if prepared is not None and prepared.is_valid_for(conversation, summarized_count, since):
+        if prepared is not None and prepared.is_valid_for(conversation, summarized_count, first_index):
             return False
         if self.is_retry_too_early(conversation_ref, tokens):
             return False
@@ -323,7 +323,14 @@ class BackgroundSummaries:
             return False
         self._running[conversation_ref] = self._waiter.create_signal()
         work = self._run(
-            conversation_ref, conversation, tokens, summarized_count, build_task, since, started_at, summary_caller
+            conversation_ref,
+            conversation,
+            tokens,
+            summarized_count,
+            build_task,
+            first_index,
+            started_at,
+            summary_caller,
         )
         self._tasks.spawn(work, "prepare a summary")
         return True
@@ -362,14 +369,14 @@ class BackgroundSummaries:
         conversation_ref: ConversationRef,
         conversation: Conversation,
         summarized_count: int,
-        since: int | None = None,
+        first_index: int | None = None,
     ) -> PreparedSummary | None:
         """Returns a valid prepared summary of this conversation, by this worker or another, or None.
 
-        It covers more than `summarized_count` messages, and starts at `since` if that is given.
+        It covers more than `summarized_count` messages, and starts at `first_index` if that is given.
         """
         prepared = self._find_in_memory(conversation_ref)
-        if prepared is None or not prepared.is_valid_for(conversation, summarized_count, since):
+        if prepared is None or not prepared.is_valid_for(conversation, summarized_count, first_index):
             with suppress(StoreUnavailable):
                 prepared = decode(
                     self._archive.open_value(
@@ -378,7 +385,7 @@ class BackgroundSummaries:
                         await self._store.get(summary_key(conversation_ref)),
                     )
                 )
-        if prepared is None or not prepared.is_valid_for(conversation, summarized_count, since):
+        if prepared is None or not prepared.is_valid_for(conversation, summarized_count, first_index):
             return None
         return prepared
 
@@ -395,14 +402,14 @@ class BackgroundSummaries:
         tokens: int,
         summarized_count: int,
         build_task: Callable[[], Awaitable[SummaryTask | None]],
-        since: int | None,
+        first_index: int | None,
         started_at: float,
         summary_caller: SummaryCaller | None,
     ) -> None:
         signal, prepared, failed = self._running[conversation_ref], None, False
         try:
             # Another worker may have prepared one.
-            prepared = await self.find(conversation_ref, conversation, summarized_count, since)
+            prepared = await self.find(conversation_ref, conversation, summarized_count, first_index)
             if prepared is None:
                 summary = await self._write_with_timeout(conversation_ref, build_task, summary_caller)
                 if summary is not None:

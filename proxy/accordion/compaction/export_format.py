@@ -18,7 +18,7 @@ from accordion.model.insertions import Insertion, RecallInsertion
 from accordion.model.ports import Key
 
 _EXPORT_NAMES = {
-    "message_count": "covered",
+    "covered_count": "covered",
     "tokens_saved": "removed",
     "narrative_end": "narrated",
     "narrative_start": "narrated_from",

@@ -44,7 +44,7 @@ class RetentionRenewal:
         if now < (self._due.get(name) or compaction.at + self._every):
             return
         self._schedule_next(name, now)
-        rows = tuple(message.key for message in conversation.messages[: compaction.message_count])
+        rows = tuple(message.key for message in conversation.messages[: compaction.covered_count])
         self._tasks.spawn(self._renew_compaction(ref, compaction, rows), "renew a compaction")
 
     def renew_artifact(self, tenant: TenantScope, artifact: Artifact) -> None:

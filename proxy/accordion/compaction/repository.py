@@ -586,7 +586,7 @@ class CompactionRepository:
                     is_local_only=is_adapted or self._is_waiting_for_store(tenant, prefix),
                     source=source if is_adapted else None,
                 )
-                return compaction.message_count - 1, self._cached[prefix + compaction.anchor]
+                return compaction.covered_count - 1, self._cached[prefix + compaction.anchor]
         return index, cached
 
     async def _load_by_identity(

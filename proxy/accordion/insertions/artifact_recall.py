@@ -93,8 +93,10 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     async def _can_insert(self, request: RecallRequest, insertion: RecallInsertion) -> bool:
         """Whether the recall can be inserted without changing any message of the request before."""
         protocol, history = request.protocol, request.history
-        since = history.covered_count
-        insertions = await self.insertion_store.find(request.ref, request.uncompacted.chain, since, check_store=False)
+        covered_count = history.covered_count
+        insertions = await self.insertion_store.find(
+            request.ref, request.uncompacted.chain, covered_count, check_store=False
+        )
         tool_protocol = self.tool_protocols[protocol.name]
         read_message = self.message_reader.reader_for(protocol, request.ref.tenant)
         # The second composition stays in the cache for the request itself.

@@ -562,13 +562,13 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         if tool_protocol is None or uncompacted.is_kept_by_provider:
             return history, ""
         try:
-            since = history.covered_count
+            covered_count = history.covered_count
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
-            if check_store and previous_insertions is not None and previous_insertions.covered_count == since:
+            if check_store and previous_insertions is not None and previous_insertions.covered_count == covered_count:
                 chain = uncompacted.chain[: previous_insertions.message_count]
-                check_store = self.insertion_store.digest(ref, chain, since) != previous_insertions.digest
+                check_store = self.insertion_store.digest(ref, chain, covered_count) != previous_insertions.digest
             insertions: Sequence[Insertion] = await self.insertion_store.find(
-                ref, uncompacted.chain, since, check_store=check_store
+                ref, uncompacted.chain, covered_count, check_store=check_store
             )
             if not with_insertions:
                 insertions = _without_read_backs(tool_protocol, insertions)

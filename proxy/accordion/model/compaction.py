@@ -52,7 +52,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Compaction(msgspec.Struct, frozen=True, array_like=True):
-    """One compaction. `anchor` is the chain key of the last message that it covers, `message_count` their number.
+    """One compaction. `anchor` is the chain key of the last message that it covers, `covered_count` their number.
 
     `utilization` is the occupied share of the window before it (None if the trigger was 0.0), `at` seconds since
     the epoch. `generation` counts the compactions of this history. `before` and `after` are the tokens of the request.
@@ -61,7 +61,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     anchor: bytes
-    message_count: int
+    covered_count: int
     entries: tuple[CompactionEntry, ...]
     kind: CompactionKind
     cause: Cause
@@ -127,7 +127,7 @@ class CompactedConversation(msgspec.Struct, frozen=True):
     @property
     def covered_count(self) -> int:
         """The number of the client's messages that the compaction covers; 0 without one."""
-        return self.compaction.message_count if self.compaction is not None else 0
+        return self.compaction.covered_count if self.compaction is not None else 0
 
     def slots(self, count: Callable[[Message], int]) -> tuple[Slot, ...]:
         """Returns the messages as slots, the form that strategies read; `count` counts a message's tokens."""
@@ -195,7 +195,7 @@ def build_prefix(
 
     Raises ValueError if the anchor is not the chain key of the last covered message.
     """
-    covered, key_prefix = compaction.message_count, compaction.id.encode()
+    covered, key_prefix = compaction.covered_count, compaction.id.encode()
     if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
         raise ValueError("the compaction is of another history")
     messages: list[Message] = []
@@ -244,7 +244,7 @@ def apply_prefix(
     `known_list` is an earlier request's compacted list; it is used if this conversation begins with it. Raises
     ValueError if a later message answers a call that the compaction removed.
     """
-    covered, key_prefix = compaction.message_count, compaction.id.encode()
+    covered, key_prefix = compaction.covered_count, compaction.id.encode()
     if head.removed_open_calls and _has_orphan_result(conversation.messages[covered:], head.removed_open_calls):
         raise ValueError("a call that was taken out has been answered since")
     beginning: CompactedPrefix | CompactedList = head
@@ -274,7 +274,7 @@ def append_entry(entries: list[CompactionEntry], entry: CompactionEntry) -> None
 
 def with_forms(compaction: Compaction, conversation: Conversation) -> Compaction:
     """Returns the compaction with the forms of the messages of `conversation` that it covers."""
-    identity, covered = conversation.identity_chain, compaction.message_count
+    identity, covered = conversation.identity_chain, compaction.covered_count
     edits = [entry.first for entry in compaction.entries if entry.is_edited]
     return replace(
         compaction,
@@ -297,7 +297,7 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
     covered = identity.index(last_key) + 1
     reasoning = frozenset(compaction.reasoning)
     spoken = [at for at in range(covered) if not _has_no_content(identity, at)]
-    former = [at for at in range(compaction.message_count) if at not in reasoning]
+    former = [at for at in range(compaction.covered_count) if at not in reasoning]
     if len(spoken) != len(former):
         return None
     unchanged = [entry for entry in compaction.entries if entry.wire is None]
@@ -313,7 +313,7 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
         compaction,
         id="",
         anchor=conversation.chain[covered - 1],
-        message_count=covered,
+        covered_count=covered,
         entries=tuple(entries),
         narrative_end=ends[sum(at < compaction.narrative_end for at in former)],
         narrative_start=ends[sum(at < compaction.narrative_start for at in former)],

@@ -74,7 +74,7 @@ class MemoryCaptureFeature(msgspec.Struct, frozen=True):
             self.memory_capture.enqueue(
                 request.caller.tenant,
                 request.session_match.session.id,
-                compaction.message_count,
+                compaction.covered_count,
                 request.controls.project,
             )
 

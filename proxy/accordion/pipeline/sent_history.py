@@ -150,9 +150,9 @@ class SentHistory:
         conversation = original.conversation
         covered = replace(
             conversation,
-            messages=conversation.messages[: compaction.message_count],
-            chain=conversation.chain[: compaction.message_count],
-            identity=conversation.identity[: compaction.message_count],
+            messages=conversation.messages[: compaction.covered_count],
+            chain=conversation.chain[: compaction.covered_count],
+            identity=conversation.identity[: compaction.covered_count],
         )
         read_message = self._message_reader.reader_for(original.protocol, caller.tenant)
         try:

@@ -286,7 +286,7 @@ class Pages:
         if original is not None and history is not None:
             artifacts = await services.archive.load_records(caller.tenant, compaction.artifacts)
             covered = msgspec.structs.replace(
-                original.conversation, messages=original.conversation.messages[: compaction.message_count]
+                original.conversation, messages=original.conversation.messages[: compaction.covered_count]
             )
             blocks = await services.tasks.offload(_compare, covered, history, artifacts)
         made = next((each for each in view.exchanges if each.compaction and each.compaction.id == name), None)
