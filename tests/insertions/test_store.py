@@ -785,19 +785,21 @@ async def test_a_list_that_goes_on_is_asked_for_what_is_new():
 async def test_a_digest_is_unknown_while_insertions_are_not_in_memory():
     store = Fickle()
     one, other = Worker(store), Worker(store)
-    none = one.insertions.digest(CONVERSATION, CHAIN[:50], 0)
+    none = one.insertions.hash_insertions(CONVERSATION, CHAIN[:50], 0)
     await one.add(build_tool_rounds(4), build_tool_rounds(20))
-    both = one.insertions.digest(CONVERSATION, CHAIN[:50], 0)
-    assert len({none, both, one.insertions.digest(CONVERSATION, CHAIN[:50], 9)}) == 3
+    both = one.insertions.hash_insertions(CONVERSATION, CHAIN[:50], 0)
+    assert len({none, both, one.insertions.hash_insertions(CONVERSATION, CHAIN[:50], 9)}) == 3
     assert (
-        one.insertions.digest(CONVERSATION, CHAIN[:50], 30) == none == other.insertions.digest(CONVERSATION, CHAIN, 0)
+        one.insertions.hash_insertions(CONVERSATION, CHAIN[:50], 30)
+        == none
+        == other.insertions.hash_insertions(CONVERSATION, CHAIN, 0)
     )
     store.away = True
     await other.find(fresh=True)
-    assert other.insertions.digest(CONVERSATION, CHAIN[:50], 0) == b""
+    assert other.insertions.hash_insertions(CONVERSATION, CHAIN[:50], 0) == b""
     store.away = False
     await other.find(fresh=True)
-    assert other.insertions.digest(CONVERSATION, CHAIN[:50], 0) == both
+    assert other.insertions.hash_insertions(CONVERSATION, CHAIN[:50], 0) == both
 
 
 async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what_is_new():
@@ -1000,7 +1002,7 @@ async def test_insertions_are_found_though_the_names_of_evicted_ones_have_no_spa
     chains = [[b"%032d" % (1_000 * number)] for number in range(200)]
     for [key] in chains:
         await worker.add(ToolRoundInsertion(key, (ToolRound((b"{}",)),), ("call_1",), "said", 1.0))
-    assert worker.insertions.digest(CONVERSATION, chains[0], 0) == b""
+    assert worker.insertions.hash_insertions(CONVERSATION, chains[0], 0) == b""
     for chain in chains[:5]:
         assert len(await worker.insertions.find(CONVERSATION, chain, 0, check_store=False)) == 1
     store.asked.clear()

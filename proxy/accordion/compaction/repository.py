@@ -15,7 +15,7 @@ If a client sends earlier messages in another form, the chain has no anchor any 
 identity key of its message, and the compaction is adapted to the client's new form (`adapt_compaction`).
 
 The stored format is a version byte, then MessagePack, compressed. The id is a hash of the content, so that a damaged
-record is detected; the forms of the messages have a digest of their own (`with_content_id`).
+record is detected; the forms of the messages have a hash of their own (`with_content_id`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def decode(value: bytes | None) -> Compaction | None:
     except (ZstdError, msgspec.MsgspecError, ValueError):
         return None
     checked = with_content_id(compaction)
-    return compaction if (checked.id, checked.digest) == (compaction.id, compaction.digest) else None
+    return compaction if (checked.id, checked.forms_hash) == (compaction.id, compaction.forms_hash) else None
 
 
 def memory_size(compaction: Compaction) -> int:

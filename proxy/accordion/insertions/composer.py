@@ -493,10 +493,11 @@ def _scalar_fields(envelope: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 class PreviousInsertions(msgspec.Struct, frozen=True):
-    """The insertions that the request before had, and those that its response brought: their digest (see
-    InsertionStore.digest), the number of the client's messages of that request, and of those that were covered."""
+    """The insertions that the request before had, and those that its response brought: their hash (see
+    InsertionStore.hash_insertions), the number of the client's messages of that request, and of those that were
+    covered."""
 
-    digest: bytes
+    insertions_hash: bytes
     message_count: int
     covered_count: int
 
@@ -566,7 +567,10 @@ class InsertionComposer(msgspec.Struct, frozen=True):
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
             if check_store and previous_insertions is not None and previous_insertions.covered_count == covered_count:
                 chain = uncompacted.chain[: previous_insertions.message_count]
-                check_store = self.insertion_store.digest(ref, chain, covered_count) != previous_insertions.digest
+                check_store = (
+                    self.insertion_store.hash_insertions(ref, chain, covered_count)
+                    != previous_insertions.insertions_hash
+                )
             insertions: Sequence[Insertion] = await self.insertion_store.find(
                 ref, uncompacted.chain, covered_count, check_store=check_store
             )

@@ -195,8 +195,8 @@ class InsertionStore:
                 self.write_later(ref.tenant, writes)
         return tuple(insertions)
 
-    def digest(self, ref: ConversationRef, chain: Sequence[bytes], covered_count: int) -> bytes:
-        """Returns a digest of the insertions that this worker's memory has where `find` looks.
+    def hash_insertions(self, ref: ConversationRef, chain: Sequence[bytes], covered_count: int) -> bytes:
+        """Returns a hash of the insertions that this worker's memory has where `find` looks.
 
         It is empty if the store may have more of them, since this worker evicted some or could not read them.
         """

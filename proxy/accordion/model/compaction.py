@@ -90,7 +90,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """The indexes of the covered messages that say nothing, such as reasoning alone."""
     edited_keys: tuple[bytes, ...] = ()
     """The keys of the messages that its edits were made from, in their order."""
-    digest: bytes = b""
+    forms_hash: bytes = b""
     """A hash of these three fields (`with_content_id`)."""
 
 
@@ -100,15 +100,15 @@ _CONTENT = attrgetter(*Compaction.__struct_fields__[1 : Compaction.__struct_fiel
 
 
 def with_content_id(compaction: Compaction) -> Compaction:
-    """Returns the compaction with its id, a hash of its content, and the digest of its forms.
+    """Returns the compaction with its id, a hash of its content, and the hash of its forms.
 
     The id does not cover the forms of the messages, which earlier versions do not know.
     """
     bare = _ENCODER.encode(("", *_CONTENT(compaction)))
-    compaction_id, digest = "f-" + hashlib.sha256(bare).hexdigest()[:24], b""
+    compaction_id, forms_hash = "f-" + hashlib.sha256(bare).hexdigest()[:24], b""
     if any(forms := [getattr(compaction, name) for name in _FORMS]):
-        digest = hashlib.sha256(_ENCODER.encode((compaction_id, *forms))).digest()[:8]
-    return replace(compaction, id=compaction_id, digest=digest)
+        forms_hash = hashlib.sha256(_ENCODER.encode((compaction_id, *forms))).digest()[:8]
+    return replace(compaction, id=compaction_id, forms_hash=forms_hash)
 
 
 class CompactedConversation(msgspec.Struct, frozen=True):

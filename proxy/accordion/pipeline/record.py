@@ -188,7 +188,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             cached,
             covered_count=request.history.covered_count,
             sums=self._find_sums(request),
-            insertions=self.insertion_store.digest(
+            insertions=self.insertion_store.hash_insertions(
                 request.ref, match.conversation.chain, request.history.covered_count
             ),
         )
