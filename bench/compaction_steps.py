@@ -18,7 +18,7 @@ from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.planner import Planner
 from accordion.compaction.repository import encode
-from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.request import CompactionJob, CompactionResult
 from accordion.config import Settings
 from accordion.model import conversation as core
 from accordion.model.conversation import Message
@@ -79,10 +79,10 @@ class Steps:
 class Capture:
     """Stands where the compactor does, and keeps what that would have been given."""
 
-    case: CompactionRequest | None = None
+    case: CompactionJob | None = None
     client: core.Conversation | None = None
 
-    async def compact(self, case: CompactionRequest, client: core.Conversation) -> CompactionResult:
+    async def compact(self, case: CompactionJob, client: core.Conversation) -> CompactionResult:
         self.case, self.client = case, client
         return CompactionResult(case.history)
 
@@ -95,7 +95,7 @@ def conversation(seed: int, size: int, model: str = MODEL) -> Conversation:
     return talk
 
 
-async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Conversation]:
+async def captured(body: bytes, window: int) -> tuple[CompactionJob, core.Conversation]:
     """A request as the compactor gets it, all of it counted."""
     pipeline, capture = OfflinePipeline(Settings(), window), Capture()
     try:
@@ -122,7 +122,7 @@ class _Craft(CompactionAssembler):
 
     def plan(
         self,
-        request: CompactionRequest,
+        request: CompactionJob,
         without_summary: bool = False,
         count_message: Callable[[Message], int] | None = None,
     ) -> tuple[Plan, int]:
@@ -136,7 +136,7 @@ class Maker:
         self.counter = TiktokenCounter()
         self.counter.load()
 
-    def make(self, case: CompactionRequest, client: core.Conversation) -> Steps:
+    def make(self, case: CompactionJob, client: core.Conversation) -> Steps:
         steps, weights = Steps(before=case.utilization.tokens), MessageTokenCache(TokenMeter(self.counter))
         archive, extractor = Archive(InMemoryStore(), sealer=AesSealer([bytes(32)])), ExtractiveWriter()
         author = SummaryAuthor(None, extractor, LoopTasks(), load_prompts())

@@ -20,7 +20,7 @@ from accordion.compaction.apply import PlanNotApplicable
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, build_assembler
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.rendering import RequestRenderer
-from accordion.compaction.request import CompactionRequest
+from accordion.compaction.request import CompactionJob
 from accordion.compaction.request_controls import thinking_mode
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, Strategy, build_strategy
 from accordion.model.budget import Thresholds, Window
@@ -160,7 +160,7 @@ class _Services:
         thresholds: Thresholds,
         pinned_call_ids: frozenset[str],
         is_forced: bool,
-    ) -> CompactionRequest:
+    ) -> CompactionJob:
         """Measures a history and decides about it."""
         window, limits = Window(size, size, "config"), thresholds.limits(size)
         utilization = self._meter.measure(history.conversation, window, model)
@@ -169,7 +169,7 @@ class _Services:
             request_mode="now" if is_forced else "auto",
             last_compaction=PreviousCompaction(earlier.before, earlier.after) if earlier is not None else None,
         )
-        return CompactionRequest(
+        return CompactionJob(
             ref=ConversationRef(_TENANT, b"", ""),
             protocol=protocol,
             history=history,
@@ -184,7 +184,7 @@ class _Services:
         )
 
     def compact(
-        self, request: CompactionRequest, conversation: Conversation, pipeline: Sequence[Strategy]
+        self, request: CompactionJob, conversation: Conversation, pipeline: Sequence[Strategy]
     ) -> tuple[FinishedCompaction, dict[str, str]]:
         """Carries out the decision. Returns the compaction and the texts of its artifacts. Raises PlanNotApplicable."""
         assembler = build_assembler(pipeline, self._archive, self._message_tokens, self._reader, self._extractor)
@@ -198,7 +198,7 @@ class _Services:
     def _attempt(
         self,
         assembler: CompactionAssembler,
-        request: CompactionRequest,
+        request: CompactionJob,
         conversation: Conversation,
         *,
         without_summary: bool,

@@ -22,7 +22,7 @@ from accordion.compaction.compactor import Compactor, CompactorServices
 from accordion.compaction.planner import Planner
 from accordion.compaction.policy import PolicyOptions, decide
 from accordion.compaction.repository import CompactionRepository, is_compaction_key
-from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.request import CompactionJob, CompactionResult
 from accordion.compaction.strategies import build_strategy
 from accordion.model.budget import CompactionKind, Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
@@ -265,9 +265,7 @@ class CompactorSetup:
         if is_compaction_key(claim.key):
             self.folds.adopt(claim.key, winner)
 
-    def case(
-        self, client: Conversation, folded: CompactedConversation | None = None, **changes: Any
-    ) -> CompactionRequest:
+    def case(self, client: Conversation, folded: CompactedConversation | None = None, **changes: Any) -> CompactionJob:
         """A request over its trigger."""
         folded = folded or without_compaction(client)
         tokens = self.meter.measure(folded.conversation, WINDOW).tokens - REPLY
@@ -282,7 +280,7 @@ class CompactorSetup:
         if "session" in changes:
             ref = replace(ref, session=changes.pop("session"))
         return replace(
-            CompactionRequest(
+            CompactionJob(
                 ref=ref,
                 protocol=PROTOCOLS[client.protocol_name],
                 history=folded,

@@ -51,16 +51,16 @@ async def test_a_mode_is_known_to_every_worker_after_its_next_poll_until_it_is_t
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
     await one.set_mode(TENANT, "s", "off")
-    await one.request_compaction(TENANT, "s")
+    await one.demand_compaction(TENANT, "s")
     assert (one.find_mode(TENANT, "s"), other.find_mode(TENANT, "s")) == ("off", "auto")
     await other.poll()
-    assert (other.find_mode(TENANT, "s"), other.has_compaction_request(TENANT, "s")) == ("off", True)
+    assert (other.find_mode(TENANT, "s"), other.is_compaction_demanded(TENANT, "s")) == ("off", True)
     assert other.find_mode(TENANT, "s2") == other.find_mode(OTHER, "s") == "auto"
     assert await other.load(TENANT, ["s"]) == [SessionOverrides(wants_compaction=True, mode="off")]
     await other.set_mode(TENANT, "s", "auto")
     await one.poll()
     assert one.find_mode(TENANT, "s") == "auto"
-    assert not one.has_compaction_request(TENANT, "s|mode")
+    assert not one.is_compaction_demanded(TENANT, "s|mode")
 
 
 async def test_pins_that_a_request_brings_are_added_once_and_last():
@@ -119,58 +119,58 @@ async def test_a_value_that_cannot_be_read_is_no_pin(value: bytes):
 async def test_a_wanted_fold_is_known_at_once_here_and_elsewhere_after_a_look():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
-    await one.request_compaction(TENANT, "s")
-    assert one.has_compaction_request(TENANT, "s")
-    assert not other.has_compaction_request(TENANT, "s")
+    await one.demand_compaction(TENANT, "s")
+    assert one.is_compaction_demanded(TENANT, "s")
+    assert not other.is_compaction_demanded(TENANT, "s")
     await other.poll()
-    assert other.has_compaction_request(TENANT, "s")
-    assert not other.has_compaction_request(TENANT, "s2")
-    assert not other.has_compaction_request(OTHER, "s")
-    await other.clear_compaction_request(TENANT, "s")
+    assert other.is_compaction_demanded(TENANT, "s")
+    assert not other.is_compaction_demanded(TENANT, "s2")
+    assert not other.is_compaction_demanded(OTHER, "s")
+    await other.clear_demand(TENANT, "s")
     await one.poll()
-    assert not one.has_compaction_request(TENANT, "s")
+    assert not one.is_compaction_demanded(TENANT, "s")
 
 
 async def test_more_overrides_than_one_page_are_all_found():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
     for number in range(1_005):
-        await one.request_compaction(TENANT, f"s-{number}")
+        await one.demand_compaction(TENANT, f"s-{number}")
     await other.poll()
-    assert all(other.has_compaction_request(TENANT, f"s-{number}") for number in range(1_005))
+    assert all(other.is_compaction_demanded(TENANT, f"s-{number}") for number in range(1_005))
 
 
 async def test_a_slow_read_does_not_restore_an_override_that_was_done():
     store = Fickle()
     overrides = SessionOverrideStore(store)
-    await overrides.request_compaction(TENANT, "s")
+    await overrides.demand_compaction(TENANT, "s")
     store.gate = asyncio.Event()
     looking = asyncio.ensure_future(overrides.poll())
     await asyncio.sleep(0)
-    await overrides.clear_compaction_request(TENANT, "s")
+    await overrides.clear_demand(TENANT, "s")
     store.gate.set()
     await looking
-    assert not overrides.has_compaction_request(TENANT, "s")
+    assert not overrides.is_compaction_demanded(TENANT, "s")
 
 
 async def test_a_store_that_is_away_leaves_what_is_wanted_as_it_was():
     store = Fickle()
     overrides = SessionOverrideStore(store)
-    await overrides.request_compaction(TENANT, "s")
+    await overrides.demand_compaction(TENANT, "s")
     store.away = True
     await overrides.poll()
-    assert overrides.has_compaction_request(TENANT, "s")
+    assert overrides.is_compaction_demanded(TENANT, "s")
     with pytest.raises(StoreUnavailable):
-        await overrides.request_compaction(TENANT, "s2")
-    assert not overrides.has_compaction_request(TENANT, "s2")
-    await overrides.clear_compaction_request(TENANT, "s")
-    assert not overrides.has_compaction_request(TENANT, "s")
+        await overrides.demand_compaction(TENANT, "s2")
+    assert not overrides.is_compaction_demanded(TENANT, "s2")
+    await overrides.clear_demand(TENANT, "s")
+    assert not overrides.is_compaction_demanded(TENANT, "s")
 
 
 async def test_what_is_asked_of_many_sessions_is_told_in_their_order():
     overrides = SessionOverrideStore(InMemoryStore())
     await overrides.set_pins(TENANT, "b", IDS)
-    await overrides.request_compaction(TENANT, "c")
+    await overrides.demand_compaction(TENANT, "c")
     assert await overrides.load(TENANT, ["a", "b", "c"]) == [
         SessionOverrides(),
         SessionOverrides(IDS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accordion.memory.compact import CompactionCaller, CompactionResponse, ConversationCompactor
+from accordion.memory.compact import CompactionCaller, CompactionResponse, MemoryExtractor
 from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.model.conversation import Conversation
@@ -73,7 +73,7 @@ class CompactionSetup:
         self.archive, self.memories = ArchiveSetup(), FakeMemories()
         self.clock = self.archive.clock
         conversations = RecordedConversations(self.archive.transcripts, PROTOCOLS, FakeTasks())
-        self.compactions = ConversationCompactor(
+        self.compactions = MemoryExtractor(
             self.memories, conversations, FakeTasks(), self.clock, self.archive.erasures, narrator
         )
 

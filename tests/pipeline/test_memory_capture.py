@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import fields
 
-from accordion.memory.compact import CompletedRange, ConversationCompactor
+from accordion.memory.compact import CompletedRange, MemoryExtractor
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.features import MemoryCaptureFeature
@@ -146,7 +146,7 @@ async def test_an_unexpected_error_in_one_capture_delays_no_other(
     setup, tasks = await build_setup(), LoopTasks()
     broken = [True]
 
-    def compactions() -> ConversationCompactor:
+    def compactions() -> MemoryExtractor:
         if broken and broken.pop():
             raise RuntimeError("odd")
         return setup.compactions
@@ -159,7 +159,7 @@ async def test_an_unexpected_error_in_one_capture_delays_no_other(
     assert await done(setup) == [(0, 10)]
 
 
-class Crowded(ConversationCompactor):
+class Crowded(MemoryExtractor):
     """Others compact a range behind each of the first searches."""
 
     ranges: ClassVar[list[tuple[int, int]]] = []
@@ -210,7 +210,7 @@ class Spawned(FakeTasks):
 async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
     made, tasks = PipelineSetup(windows=FakeWindows(3_000)), Spawned()
 
-    def never() -> ConversationCompactor:
+    def never() -> MemoryExtractor:
         raise AssertionError("nobody asked")
 
     capture = MemoryCapture(never, made.archive.transcripts, tasks, Waits())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.request import CompactionJob, CompactionResult
 from accordion.model.conversation import Conversation
 from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.protocols.tool_loop import ArtifactToolResult
@@ -117,7 +117,7 @@ def used(name: str, call_id: str) -> Json:
 class Idle:
     """A compactor that finds nothing to fold."""
 
-    async def compact(self, case: CompactionRequest, client: Conversation) -> CompactionResult:
+    async def compact(self, case: CompactionJob, client: Conversation) -> CompactionResult:
         return CompactionResult(case.history)
 
 

@@ -29,7 +29,7 @@ from accordion.compaction.planner import Planner
 from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent
 from accordion.compaction.reporting import utilization_for_report
 from accordion.compaction.repository import compaction_keys, form_key, memory_size, race_key
-from accordion.compaction.request import CompactionRequest
+from accordion.compaction.request import CompactionJob
 from accordion.compaction.strategies import Strategy, select_without_summary
 from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, StrategyView, no_digest
 from accordion.compaction.view import build_view_for_request
@@ -96,7 +96,7 @@ class CompactionAssembler:
 
     def plan(
         self,
-        request: CompactionRequest,
+        request: CompactionJob,
         without_summary: bool = False,
         count_message: Callable[[Message], int] | None = None,
     ) -> tuple[Plan, int]:
@@ -116,7 +116,7 @@ class CompactionAssembler:
         return planner.plan_first_fitting(build_view, kinds, must_succeed=decision.must_succeed)
 
     def plan_compaction(
-        self, request: CompactionRequest, uncompacted: Conversation, *, at: float, without_summary: bool
+        self, request: CompactionJob, uncompacted: Conversation, *, at: float, without_summary: bool
     ) -> PlannedCompaction:
         """Plans a compaction of `uncompacted`. Raises PlanNotApplicable if there is nothing to do."""
         count_message = self._message_counter(request)
@@ -137,9 +137,7 @@ class CompactionAssembler:
         task = self._build_summary_task(request, plan.view, layout, removal, block) if block is not None else None
         return PlannedCompaction(plan, layout, removal, task, block.last if block is not None else -1, at, passes)
 
-    def finish(
-        self, request: CompactionRequest, planned: PlannedCompaction, summary: Summary | None
-    ) -> FinishedCompaction:
+    def finish(self, request: CompactionJob, planned: PlannedCompaction, summary: Summary | None) -> FinishedCompaction:
         """Makes the compaction. Raises PlanNotApplicable if it would not be legal, or not shorter."""
         decision, view = request.decision, planned.plan.view
         count_message, scale = self._message_counter(request), _count_scale(view)
@@ -168,7 +166,7 @@ class CompactionAssembler:
         )
         return FinishedCompaction(history, history.compaction, tuple(writes), planned.passes)
 
-    def count_with(self, request: CompactionRequest, history: CompactedConversation) -> int:
+    def count_with(self, request: CompactionJob, history: CompactedConversation) -> int:
         """Counts the request with another history, that is, with another compaction applied."""
         before, after = (
             self._count_messages(request, each.conversation.messages) for each in (request.history, history)
@@ -179,7 +177,7 @@ class CompactionAssembler:
 
     def _build_summary_task(
         self,
-        request: CompactionRequest,
+        request: CompactionJob,
         view: View,
         layout: PlanLayout,
         removed_content: RemovedContent,
@@ -213,11 +211,11 @@ class CompactionAssembler:
             instructions=request.summary_instructions,
         )
 
-    def _count_messages(self, request: CompactionRequest, messages: Sequence[Message]) -> int:
+    def _count_messages(self, request: CompactionJob, messages: Sequence[Message]) -> int:
         count_message, skipped = self._message_counter(request), find_skipped_messages(messages)
         return sum(count_message(message) for at, message in enumerate(messages) if at not in skipped)
 
-    def _message_counter(self, request: CompactionRequest) -> Callable[[Message], int]:
+    def _message_counter(self, request: CompactionJob) -> Callable[[Message], int]:
         """Returns a function that counts messages, each once: a conversation may have more than the cache holds."""
         conversation, model, counts = request.history.conversation, request.actual_model, dict[bytes, int]()
 
@@ -229,7 +227,7 @@ class CompactionAssembler:
 
         return count_message
 
-    def _text_counter(self, request: CompactionRequest, view: View) -> Callable[[str], int]:
+    def _text_counter(self, request: CompactionJob, view: View) -> Callable[[str], int]:
         """Returns a function that counts texts on the scale of the view's budgets."""
         scale, model = _count_scale(view), request.actual_model
         return lambda text: ceil(self._message_tokens.count_text(text, model) * scale)
@@ -260,7 +258,7 @@ def build_assembler(
     )
 
 
-def _with_provider_items(request: CompactionRequest, messages: Sequence[Message]) -> Sequence[Message]:
+def _with_provider_items(request: CompactionJob, messages: Sequence[Message]) -> Sequence[Message]:
     """Returns the messages with items that the client only references replaced by their full content."""
     return (
         [request.provider_items.get(message.key, message) for message in messages]
@@ -269,7 +267,7 @@ def _with_provider_items(request: CompactionRequest, messages: Sequence[Message]
     )
 
 
-def _build_compaction_write(request: CompactionRequest, compaction: Compaction) -> CompactionWrite:
+def _build_compaction_write(request: CompactionJob, compaction: Compaction) -> CompactionWrite:
     """Describes the compaction's own record for the archive: id, size, and every key that it may be stored under."""
     earlier = request.history.compaction
     prefix = scope_prefix(request.ref)

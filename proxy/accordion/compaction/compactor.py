@@ -1,6 +1,6 @@
 """Carries out a compaction decision: plans, obtains a summary, archives what is removed, publishes the record.
 
-`pipeline/compact.py` calls `Compactor.compact` with a `CompactionRequest` whose decision `policy.py` made. One attempt
+`pipeline/compact.py` calls `Compactor.compact` with a `CompactionJob` whose decision `policy.py` made. One attempt
 goes through these steps:
 
 1. plan: `CompactionAssembler` (assembly.py) runs the planner over a view of the history; in a thread.
@@ -30,7 +30,7 @@ from accordion.compaction.background import BackgroundSummaries
 from accordion.compaction.policy import MIN_GAIN
 from accordion.compaction.reporting import report_compaction, report_failure, report_plan, utilization_for_report
 from accordion.compaction.repository import CompactionRepository
-from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.request import CompactionJob, CompactionResult
 from accordion.model.budget import SUMMARIZE_AHEAD
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
@@ -132,7 +132,7 @@ class Compactor:
         self._services = services
         self._wait = wait_seconds
 
-    async def compact(self, request: CompactionRequest, uncompacted: Conversation) -> CompactionResult:
+    async def compact(self, request: CompactionJob, uncompacted: Conversation) -> CompactionResult:
         """Carries out `request.decision`. `uncompacted` is the visible conversation without any compaction.
 
         Never raises: after a failure the history is unchanged, and the outcome gives the reason.
@@ -155,7 +155,7 @@ class Compactor:
 
     # -- one at a time ------------------------------------------------------------
 
-    async def _compact_exclusively(self, request: CompactionRequest, uncompacted: Conversation) -> CompactionResult:
+    async def _compact_exclusively(self, request: CompactionJob, uncompacted: Conversation) -> CompactionResult:
         """Compacts a conversation once at a time. A concurrent request waits, and uses the new compaction if that is
         enough for it."""
         conversation_ref, has_waited = _conversation_ref(request, uncompacted), False
@@ -174,9 +174,7 @@ class Compactor:
             del running[conversation_ref]
             signal.set()
 
-    def _with_newest_compaction(
-        self, request: CompactionRequest, uncompacted: Conversation
-    ) -> tuple[CompactionRequest, bool]:
+    def _with_newest_compaction(self, request: CompactionJob, uncompacted: Conversation) -> tuple[CompactionJob, bool]:
         """Returns the request with the compaction made since it came, and whether that is enough."""
         history = self._services.compactions.find_local(request.protocol, request.ref, uncompacted)
         before, now = request.history.compaction, history.compaction
@@ -188,7 +186,7 @@ class Compactor:
         return replace(request, history=history, utilization=utilization), is_enough
 
     async def _compact(
-        self, request: CompactionRequest, uncompacted: Conversation, conversation_ref: ConversationRef
+        self, request: CompactionJob, uncompacted: Conversation, conversation_ref: ConversationRef
     ) -> CompactionResult:
         """Tries the forms of summary, the best first. Raises the error of the last one."""
         must_succeed, can_use_model = request.decision.must_succeed, self._can_use_model(request)
@@ -236,7 +234,7 @@ class Compactor:
 
     async def _attempt(
         self,
-        request: CompactionRequest,
+        request: CompactionJob,
         uncompacted: Conversation,
         conversation_ref: ConversationRef,
         form: SummaryForm,
@@ -267,10 +265,10 @@ class Compactor:
 
     # -- summaries ----------------------------------------------------------------
 
-    def _can_use_model(self, request: CompactionRequest) -> bool:
+    def _can_use_model(self, request: CompactionJob) -> bool:
         return request.summary_caller is not None and self._services.author.has_model
 
-    def _is_model_available(self, request: CompactionRequest, conversation_ref: ConversationRef) -> bool:
+    def _is_model_available(self, request: CompactionJob, conversation_ref: ConversationRef) -> bool:
         """Whether the model is not paused after failures."""
         return request.summary_caller is not None and self._services.background_summaries.may_try(
             request.summary_caller, conversation_ref
@@ -278,7 +276,7 @@ class Compactor:
 
     async def _write_summary(
         self,
-        request: CompactionRequest,
+        request: CompactionJob,
         uncompacted: Conversation,
         conversation_ref: ConversationRef,
         planned: PlannedCompaction,
@@ -299,7 +297,7 @@ class Compactor:
         return await self._services.tasks.offload(self._services.author.write_extractive, task)
 
     async def _write_instructed_summary(
-        self, request: CompactionRequest, conversation_ref: ConversationRef, task: SummaryTask
+        self, request: CompactionJob, conversation_ref: ConversationRef, task: SummaryTask
     ) -> Summary | None:
         """Returns a model's summary by the client's own instructions, which no prepared summary followed.
 
@@ -315,7 +313,7 @@ class Compactor:
 
     async def _find_model_summary(
         self,
-        request: CompactionRequest,
+        request: CompactionJob,
         uncompacted: Conversation,
         conversation_ref: ConversationRef,
         planned: PlannedCompaction,
@@ -362,7 +360,7 @@ class Compactor:
             summary, writer=prepared.writer, input=prepared.input, output=prepared.output, findings=prepared.findings
         )
 
-    def _summarize_ahead(self, request: CompactionRequest, uncompacted: Conversation) -> None:
+    def _summarize_ahead(self, request: CompactionJob, uncompacted: Conversation) -> None:
         """Starts a summary in the background; without a model, caches the facts that an extract will need."""
         conversation_ref, tokens = _conversation_ref(request, uncompacted), request.utilization.tokens
         summary_caller = (
@@ -384,7 +382,7 @@ class Compactor:
             summary_caller,
         )
 
-    async def _build_summary_task(self, request: CompactionRequest, uncompacted: Conversation) -> SummaryTask | None:
+    async def _build_summary_task(self, request: CompactionJob, uncompacted: Conversation) -> SummaryTask | None:
         work = partial(
             self._assembler.plan_compaction, request, uncompacted, at=self._services.clock.now(), without_summary=False
         )
@@ -393,14 +391,14 @@ class Compactor:
         except PlanNotApplicable:
             return None
 
-    async def _extract_facts(self, request: CompactionRequest, uncompacted: Conversation) -> SummaryTask | None:
+    async def _extract_facts(self, request: CompactionJob, uncompacted: Conversation) -> SummaryTask | None:
         await self._services.tasks.offload(self._services.extractor.prepare_facts, uncompacted.messages)
         return None
 
     # -- publishing ---------------------------------------------------------------
 
     async def _publish(
-        self, request: CompactionRequest, uncompacted: Conversation, finished: FinishedCompaction, passes: int
+        self, request: CompactionJob, uncompacted: Conversation, finished: FinishedCompaction, passes: int
     ) -> CompactionResult:
         """Archives the removed content, then publishes the compaction.
 
@@ -435,7 +433,7 @@ class Compactor:
         outcome = report_compaction(finished.compaction, "folded", request.decision, passes)
         return CompactionResult(finished.history, outcome, is_spooled)
 
-    async def _has_lost_base(self, request: CompactionRequest) -> bool:
+    async def _has_lost_base(self, request: CompactionJob) -> bool:
         base = request.history.compaction
         with suppress(StoreUnavailable):
             return base is not None and await self._services.compactions.is_gone(request.ref, base)
@@ -443,7 +441,7 @@ class Compactor:
 
     # -- reporting ----------------------------------------------------------------
 
-    async def _report_plan(self, request: CompactionRequest) -> CompactionResult:
+    async def _report_plan(self, request: CompactionJob) -> CompactionResult:
         plan, passes = await self._services.tasks.offload(self._assembler.plan, request)
         utilization = utilization_for_report(request.decision, request.utilization.ratio)
         return CompactionResult(
@@ -451,7 +449,7 @@ class Compactor:
             report_plan(plan, request.decision, request.cause, utilization, passes, request.tool_tokens),
         )
 
-    def _report_failure(self, request: CompactionRequest, error: Exception) -> CompactionOutcome:
+    def _report_failure(self, request: CompactionJob, error: Exception) -> CompactionOutcome:
         reason = _failure_reason(error)
         _log.warning(
             "session %s (%s): a request was not compacted: %s",
@@ -472,17 +470,17 @@ class Compactor:
         )
 
 
-def _must_have_summary(request: CompactionRequest) -> bool:
+def _must_have_summary(request: CompactionJob) -> bool:
     """Whether the request waits for a model's summary instead of being forwarded unchanged."""
     return request.decision.must_succeed or request.decision.is_requested
 
 
-def _can_pass_meanwhile(request: CompactionRequest) -> bool:
+def _can_pass_meanwhile(request: CompactionJob) -> bool:
     """Whether the request is forwarded unchanged while a model writes. At a trigger of 0 an extract is used instead."""
     return not _must_have_summary(request) and request.decision.trigger > 0
 
 
-def _conversation_ref(request: CompactionRequest, uncompacted: Conversation) -> ConversationRef:
+def _conversation_ref(request: CompactionJob, uncompacted: Conversation) -> ConversationRef:
     ref = request.ref
     return ref if ref.session else ConversationRef(ref.tenant, ref.scope, uncompacted.chain[0].hex())
 

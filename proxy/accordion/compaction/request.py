@@ -29,8 +29,8 @@ class RequestBudgets(msgspec.Struct, frozen=True):
     max_images: int = 0
 
 
-class CompactionRequest(StructWithHiddenFields, frozen=True):
-    """One request with everything that a compaction needs.
+class CompactionJob(StructWithHiddenFields, frozen=True):
+    """A request with everything that its compaction needs.
 
     `history` is the conversation with earlier compactions applied. `actual_model` is the model that receives the
     request; tokens are counted for it. `started_at` is when the request came, in seconds by the monotonic clock: if the

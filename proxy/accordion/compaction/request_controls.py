@@ -58,7 +58,7 @@ def read_controls(
 ) -> RequestControls:
     """Reads `x-accordion-compact`, `x-accordion-pin` (call ids separated by commas) and `x-accordion-project`. Raises
     BadRequest."""
-    is_client_compaction = is_client_compaction or is_compaction_request(conversation)
+    is_client_compaction = is_client_compaction or asks_for_client_compaction(conversation)
     if _CONTROL_HEADERS.isdisjoint(headers):
         return RequestControls(is_client_compaction=True) if is_client_compaction else _NO_CONTROLS
     mode_header, pins, project = headers.get(CONTROL_HEADER), headers.get(_PINS), headers.get(_PROJECT)
@@ -88,7 +88,7 @@ def _read_project(value: bytes) -> str:
     return name
 
 
-def is_compaction_request(conversation: Conversation) -> bool:
+def asks_for_client_compaction(conversation: Conversation) -> bool:
     """Whether the request asks for a compaction by the provider or for the client.
 
     By the provider: a trigger as the last item of Responses, or a top-level `compaction` of Messages. For the client:

@@ -99,20 +99,20 @@ class SessionOverrideStore:
         unwritten = self._unwritten_pins.get((tenant, session), frozenset())
         return self._pins_in_memory(tenant, session) | unwritten
 
-    # -- compaction requests --------------------------------------------------------
+    # -- demanded compactions -------------------------------------------------------
 
-    async def request_compaction(self, tenant: TenantScope, session: str) -> None:
-        """Requests a compaction at the session's next request. Raises StoreUnavailable."""
+    async def demand_compaction(self, tenant: TenantScope, session: str) -> None:
+        """Demands a compaction at the session's next request. Raises StoreUnavailable."""
         await self.store.put(_request_key(tenant, session), b"1", ttl=REQUEST_SECONDS)
         self._changes += 1
         self._requests.add(f"{tenant.name}|{session}")
 
-    def has_compaction_request(self, tenant: TenantScope, session: str) -> bool:
-        """Whether a compaction is requested, as far as this worker knows."""
+    def is_compaction_demanded(self, tenant: TenantScope, session: str) -> bool:
+        """Whether a person demands a compaction, as far as this worker knows."""
         return bool(self._requests) and f"{tenant.name}|{session}" in self._requests
 
-    async def clear_compaction_request(self, tenant: TenantScope, session: str) -> None:
-        """Removes a fulfilled request."""
+    async def clear_demand(self, tenant: TenantScope, session: str) -> None:
+        """Removes a demand that was fulfilled."""
         self._changes += 1
         self._requests.discard(f"{tenant.name}|{session}")
         try:

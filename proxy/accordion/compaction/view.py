@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from accordion.accounting.token_meter import REPLY
 from accordion.compaction.policy import max_sendable_tokens
-from accordion.compaction.request import CompactionRequest, RequestBudgets, ThinkingMode
+from accordion.compaction.request import CompactionJob, RequestBudgets, ThinkingMode
 from accordion.compaction.strategies.base import (
     DigestFunction,
     StrategyView,
@@ -155,7 +155,7 @@ def build_view(
 
 
 def build_view_for_request(
-    request: CompactionRequest,
+    request: CompactionJob,
     kind: CompactionKind,
     *,
     count_message: Callable[[Message], int],

@@ -30,7 +30,7 @@ from accordion.http.memory_api import MemoryApi
 from accordion.http.memory_operations import MemoryServices
 from accordion.insertions.store import InsertionStore
 from accordion.memory.add import MemoryWriter
-from accordion.memory.compact import ConversationCompactor
+from accordion.memory.compact import MemoryExtractor
 from accordion.memory.consolidation import Consolidator, DraftWriter
 from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
@@ -201,9 +201,7 @@ class MemoryBuilder:
             MemoryWriter(memories, clock),
             search,
             MemoryReader(memories, clock),
-            ConversationCompactor(
-                memories, conversations, tasks, clock, self._archive_reader.export_and_erasure.erasures
-            ),
+            MemoryExtractor(memories, conversations, tasks, clock, self._archive_reader.export_and_erasure.erasures),
             Consolidator(memories, clock, count),
             DraftWriter(memories, count, tasks),
             SessionMemories(memories, conversations, search, tasks, clock),

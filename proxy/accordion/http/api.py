@@ -249,7 +249,7 @@ class RestApi:
         """Compacts the session at its next request, whatever its size: only that has the history."""
         tenant, view = await self._find_session(request)
         session = view.session
-        await self._overrides.request_compaction(tenant, session.id)
+        await self._overrides.demand_compaction(tenant, session.id)
         mode = self._queries().mode(session.model)
         response = {
             "session": session.id,

@@ -20,7 +20,7 @@ from accordion.http import memory_requests as requests
 from accordion.http import memory_responses as responses
 from accordion.memory import compact
 from accordion.memory.add import MemoryWriter
-from accordion.memory.compact import CompactionResponse, CompletedRange, ConversationCompactor
+from accordion.memory.compact import CompactionResponse, CompletedRange, MemoryExtractor
 from accordion.memory.consolidation import Consolidator, DraftWriter
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.memory.reader import MemoryReader
@@ -54,7 +54,7 @@ class MemoryServices(msgspec.Struct, frozen=True):
     writer: MemoryWriter
     search: MemorySearch
     reader: MemoryReader
-    compactions: ConversationCompactor
+    compactions: MemoryExtractor
     consolidation: Consolidator
     drafts: DraftWriter
     core: SessionMemories

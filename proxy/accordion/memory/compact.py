@@ -207,7 +207,7 @@ class _RangeCandidates(msgspec.Struct, frozen=True):
     sentences: list[Sentence]
 
 
-class ConversationCompactor(msgspec.Struct, frozen=True):
+class MemoryExtractor(msgspec.Struct, frozen=True):
     """Compacts ranges of recorded conversations into memories.
 
     Without a narrator, or if its model fails, rules find the candidates.

@@ -20,7 +20,7 @@ from accordion.compaction.planner import LAST_RESORT
 from accordion.compaction.policy import certainly_overflows, fits_beside_output, max_sendable_tokens
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.reporting import report_holdout
-from accordion.compaction.request import CompactionRequest
+from accordion.compaction.request import CompactionJob
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies.base import Strategy
 from accordion.insertions.recall_source import RecallRequest, RecallSource
@@ -193,13 +193,13 @@ class CompactionStep(msgspec.Struct, frozen=True):
         if decision.action not in ("compact", SUMMARIZE_AHEAD) and not decision.is_observed:
             replay = _describe_replay(request)
             return replace(request, compaction_outcome=replay) if replay is not None else request
-        compaction_request = await self._build_compaction_request(request, cause)
+        job = await self._build_job(request, cause)
         if strategies:
             compactor = self.edit_compactor(strategies)
-            compaction_request = replace(compaction_request, summary_caller=None)
+            job = replace(job, summary_caller=None)
         else:
             compactor = self.compactors(request.conversation.model, request.is_subagent)
-        result = await compactor.compact(compaction_request, request.conversation)
+        result = await compactor.compact(job, request.conversation)
         if decision.action == "compact" and not (decision.is_observed or request.is_token_count):
             self.session_overrides.set_waiting_for_summary(
                 tenant, session, result.outcome is None and decision.kind == "conversation"
@@ -207,9 +207,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
         if (
             decision.is_requested
             and not decision.is_observed
-            and self.session_overrides.has_compaction_request(tenant, session)
+            and self.session_overrides.is_compaction_demanded(tenant, session)
         ):
-            await self.session_overrides.clear_compaction_request(tenant, session)
+            await self.session_overrides.clear_demand(tenant, session)
         if result.history is not request.history:
             request = await self.list_meter.with_history(request, result.history)
         return replace(
@@ -242,7 +242,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         body = self.renderer.render_body(request.protocol, request.forwarded_history)
         return replace(request, rewritten_body=body, compaction_outcome=outcome)
 
-    async def _build_compaction_request(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
+    async def _build_job(self, request: PreparedRequest, cause: Cause) -> CompactionJob:
         tenant = request.caller.tenant
         session, position = request.session_match.session.id, request.visible_request.position
         if request.decision.is_requested and cause == "automatic":
@@ -250,7 +250,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         # The message that handed over the conversation is the task.
         task_ids = frozenset({position.call_id} if position.evidence == "handoff" else ())
         pins = request.controls.pinned_call_ids | task_ids | await self.session_overrides.find_pins(tenant, session)
-        return CompactionRequest(
+        return CompactionJob(
             ref=request.ref,
             protocol=request.protocol,
             history=request.history,

@@ -26,7 +26,7 @@ from accordion.protocols.json_spans import fields_of, is_list, items_of, list_of
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
 COMPACT_PATH = OpenAIResponses.compaction_paths[0]
-_COMPACT_REQUEST = ContextEdits("responses/compact", summary=RequestedSummary(0, is_alone=True))
+_COMPACT_REQUEST = ContextEdits("responses/compact", summary=RequestedSummary(0, is_block_only=True))
 
 _CLAUDE_CLOUDS = frozenset({"bedrock", "bedrock_mantle", "vertex_ai", "vertex_ai_beta", "azure_ai"})
 _FEATURES = ("context_management", "compaction", "compaction_trigger", _COMPACT_REQUEST.feature)
@@ -102,10 +102,10 @@ class EditedBody(msgspec.Struct, frozen=True):
     """The entries of a list to compact by its path, as the client sent them; empty for any other request."""
 
     @property
-    def is_compaction_only(self) -> bool:
+    def asks_only_for_block(self) -> bool:
         """Whether the request asks for nothing but a compaction, whatever its size."""
         summary = self.edits.summary if self.edits is not None else None
-        return summary is not None and summary.is_alone and not summary.threshold
+        return summary is not None and summary.is_block_only and not summary.threshold
 
 
 class ContextEditReader(msgspec.Struct, frozen=True):

@@ -77,12 +77,12 @@ class ContextEditStep(msgspec.Struct, frozen=True):
             return await self.compaction_step.compact(request)
         summary, is_kept_by_provider = edits.summary, request.conversation.is_kept_by_provider
         if summary is not None and _is_due(request, summary):
-            if is_kept_by_provider and summary.is_alone:
+            if is_kept_by_provider and summary.is_block_only:
                 raise BadRequest(
                     "The proxy cannot compact a history that the provider keeps. Leave out `previous_response_id` and "
                     "`conversation`, and send all items in `input`."
                 )
-            if not is_kept_by_provider and (request.allows_compaction or summary.is_alone):
+            if not is_kept_by_provider and (request.allows_compaction or summary.is_block_only):
                 return await self._summarize(request, edits, summary)
         if request.is_compactable and _can_clear(request, edits):
             request = replace(request, decision=_decide_clearing(request, edits))
@@ -94,7 +94,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
     def answer(self, request: PreparedRequest) -> UpstreamResponse | None:
         """Returns the response to a request for nothing but a block; None for any other request."""
         editing, report = request.protocol.context_edits, request.context_report
-        if not request.is_answered_here or editing is None or report is None:
+        if not request.needs_no_model or editing is None or report is None:
             return None
         conversation, at = request.client_conversation, int(self.clock.now())
         if request.inbound.path == COMPACT_PATH and isinstance(editing, ListCompactionProtocol):
@@ -106,7 +106,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
     async def report(self, response: UpstreamResponse, request: PreparedRequest) -> UpstreamResponse:
         """Returns the response with the report of the edits; the same response if there is nothing to report."""
         editing, report = request.protocol.context_edits, request.context_report
-        if report is None or editing is None or response.status != 200 or request.is_answered_here:
+        if report is None or editing is None or response.status != 200 or request.needs_no_model:
             return response
         kind, encoding = content_type_and_encoding(response.headers)
         is_stream = kind == "text/event-stream"
@@ -143,9 +143,9 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         outcome = prepared.compaction_outcome
         is_made = outcome is not None and outcome.state in ("folded", "replayed") and outcome.id
         block = None
-        if is_made or summary.is_alone:
+        if is_made or summary.is_block_only:
             block = await self.tasks.offload(self._build_block, prepared)
-        if summary.is_alone:
+        if summary.is_block_only:
             # No model answers, so none calls our tool.
             prepared = replace(prepared, tool_name="")
         return replace(prepared, context_report=ContextReport(edits, self._find_cleared(prepared), block))

@@ -46,7 +46,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
             return None
         model = request.conversation.model
         price = self.prices.price(model)
-        if request.is_answered_here:
+        if request.needs_no_model:
             return self._compute_block_cost(request, at, price)
         node = request.session_match.base_node
         # The prompt cache of one model has nothing of another's.

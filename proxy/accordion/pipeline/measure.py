@@ -200,7 +200,7 @@ class Measurer(msgspec.Struct, frozen=True):
         if (
             mode == "auto"
             and not request.is_token_count
-            and self.session_overrides.has_compaction_request(tenant, session)
+            and self.session_overrides.is_compaction_demanded(tenant, session)
         ):
             mode = "now"
         is_thread = request.conversation.is_threaded and not request.is_token_count

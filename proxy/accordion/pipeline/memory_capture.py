@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from accordion.memory.compact import SEARCH_REQUIRED, CompactionCaller, CompletedRange, ConversationCompactor
+from accordion.memory.compact import SEARCH_REQUIRED, CompactionCaller, CompletedRange, MemoryExtractor
 from accordion.memory.entries import ConcurrentWrite
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.model.errors import AccordionError, BadRequest, StoreUnavailable
@@ -36,7 +36,7 @@ class MemoryCapture(msgspec.Struct, frozen=True):
     if a request names none. `sleep` waits for a number of seconds.
     """
 
-    open_memory_compactions: Callable[[], ConversationCompactor]
+    open_memory_compactions: Callable[[], MemoryExtractor]
     recordings: RecordedTranscripts
     tasks: Tasks
     sleep: Callable[[float], Awaitable[object]]
@@ -80,13 +80,13 @@ class MemoryCapture(msgspec.Struct, frozen=True):
             if end == 0:
                 _log.info("no memories were made of a compaction: its messages are not in the transcript")
                 return
-            await self._compact_memories(tenant, session, end, self.project if project is None else project)
+            await self._extract_memories(tenant, session, end, self.project if project is None else project)
         except AccordionError as error:
             _log.warning("no memories could be made of a compaction: %s", error.message)
         except Exception:
             _log.exception("no memories could be made of a compaction")
 
-    async def _compact_memories(self, tenant: TenantScope, session: str, end: int, project: str) -> None:
+    async def _extract_memories(self, tenant: TenantScope, session: str, end: int, project: str) -> None:
         """Creates memories of the messages before `end`. Raises AccordionError if that fails."""
         compactions = self.open_memory_compactions()
         for _ in range(_MAX_ATTEMPTS):

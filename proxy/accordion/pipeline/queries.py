@@ -388,7 +388,7 @@ async def _erase_session_rows(
     sessions = set(await queries.forget_sessions(caller.tenant, session_id))
     for each in sorted(sessions | known_sessions):
         await session_overrides.set_pins(caller.tenant, each, frozenset())
-        await session_overrides.clear_compaction_request(caller.tenant, each)
+        await session_overrides.clear_demand(caller.tenant, each)
         await session_overrides.set_mode(caller.tenant, each, "auto")
         await queries.forget_nodes(each, with_index=with_index)
     await forget_delegations(queries.erasable_store, caller.tenant, session_id)

@@ -115,7 +115,7 @@ class Receiver(msgspec.Struct, frozen=True):
                 exceeded_limit=conversation.exceeded_limit,
             )
         metadata = read_client_metadata(fields, conversation.envelope)
-        is_client_compaction = metadata.is_client_compaction or edited.is_compaction_only
+        is_client_compaction = metadata.is_client_compaction or edited.asks_only_for_block
         return ReceivedRequest(
             inbound=inbound,
             caller=caller,

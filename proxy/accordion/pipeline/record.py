@@ -215,7 +215,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
 
         Uses our own count if the provider reported nothing, as when the client disconnected during the response.
         """
-        is_sent = not (request.is_token_count or request.is_answered_here)
+        is_sent = not (request.is_token_count or request.needs_no_model)
         has_begun = progress.first_byte_at and progress.status < 400 and is_sent
         if observed_response.usage is None and has_begun:
             cost = self.costs.estimate(request, self.clock.now(), observed_response.characters)

@@ -307,11 +307,11 @@ class PreparedRequest(MeasuredRequest, frozen=True):
     """The report on the client's edits that the response contains; None if the client asked for none."""
 
     @property
-    def is_answered_here(self) -> bool:
+    def needs_no_model(self) -> bool:
         """Whether the response is a compaction block alone, so that nothing is sent."""
         report = self.context_report
         summary = report.edits.summary if report is not None and report.block is not None else None
-        return summary is not None and summary.is_alone
+        return summary is not None and summary.is_block_only
 
     @property
     def forwarded_body(self) -> bytes:

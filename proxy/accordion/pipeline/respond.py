@@ -54,7 +54,7 @@ class Responder(msgspec.Struct, frozen=True):
         protocol = store = None
         # If the provider reports no usage, a limit of the day counts the text of the response.
         counts_text = request is not None and request.caller.has_day_limit
-        if isinstance(request, PreparedRequest) and not (request.is_token_count or request.is_answered_here):
+        if isinstance(request, PreparedRequest) and not (request.is_token_count or request.needs_no_model):
             protocol = request.protocol
             if response.status < 400 and self.response_history.must_store_before_end(request):
                 store = partial(self.recorder.store_response, progress)

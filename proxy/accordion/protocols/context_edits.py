@@ -44,12 +44,12 @@ class ThinkingClearing(msgspec.Struct, frozen=True):
 class RequestedSummary(msgspec.Struct, frozen=True):
     """Replaces the conversation by a compaction block.
 
-    It is due from `threshold` tokens of input on; None: from the trigger of our own compaction on. `is_alone`: the
+    It is due from `threshold` tokens of input on; None: from the trigger of our own compaction on. `is_block_only`: the
     response has nothing but the block, so that no model answers. `instructions` are the client's own for the summary.
     """
 
     threshold: int | None = 150_000
-    is_alone: bool = False
+    is_block_only: bool = False
     instructions: str = ""
 
 

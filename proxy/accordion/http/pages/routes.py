@@ -410,7 +410,7 @@ class Pages:
 
     async def _compact(self, request: Request, caller: Caller, form: Form) -> Response:
         view, _ = await self._find_session(request, caller)
-        await self._services.overrides.request_compaction(caller.tenant, view.session.id)
+        await self._services.overrides.demand_compaction(caller.tenant, view.session.id)
         return _back_to(view.session.id, "compact")
 
     async def _set_mode(self, request: Request, caller: Caller, form: Form) -> Response:

@@ -55,7 +55,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         """Reads a trigger at the end of the list, or `context_management`."""
         items = list_field(fields, "input")
         if items and b'"compaction_trigger"' in items[-1] and as_mapping(from_json(items[-1])).get("type") == _TRIGGER:
-            return ContextEdits(_TRIGGER, summary=RequestedSummary(0, is_alone=True))
+            return ContextEdits(_TRIGGER, summary=RequestedSummary(0, is_block_only=True))
         for entry in map(as_mapping, as_list(decode_field(fields, "context_management"))):
             if entry.get("type") == "compaction":
                 threshold = entry.get("compact_threshold")
