@@ -37,7 +37,7 @@ TOOLS = [
         folder="A folder",
     ),
     _tool("run_tests", "Run the tests of one file and show how each went.", path="A file below tests/"),
-    _tool("check_imports", "Check that every module imports only from floors below its own."),
+    _tool("check_imports", "Check that every module imports only from packages below its own."),
 ]
 
 _MEASURE = "proxy/accordion/pipeline/measure.py"
@@ -92,7 +92,10 @@ TURNS: list[tuple[str, list[Step], str]] = [
                 "Then what corrects it.",
                 [
                     ("read_file", {"path": "proxy/accordion/accounting/calibration.py"}),
-                    ("read_definition", {"path": _MEASURE, "name": "RequestComposer._correct_count"}),
+                    (
+                        "read_definition",
+                        {"path": "proxy/accordion/pipeline/count.py", "name": "ForwardedListMeter._correct_count"},
+                    ),
                     (
                         "read_definition",
                         {"path": "proxy/accordion/pipeline/calibration.py", "name": "Calibrator.learn"},

@@ -65,7 +65,7 @@ class Tools:
         return _run("-m", "pytest", path, "-v", "-p", "no:cacheprovider", "--color=no", "--no-header", "-o", "addopts=")
 
     def check_imports(self) -> str:
-        """Checks that every module imports only from floors below its own."""
+        """Checks that every module imports only from packages below its own."""
         said = _run("-c", "import sys; from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
         return said[said.index("Contracts\n") :]
 
