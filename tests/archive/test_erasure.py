@@ -60,7 +60,7 @@ async def test_an_export_of_a_session_holds_all_that_is_kept_of_it(store):
         compaction.tokens_saved,
     )
     assert (fold["narrated"], fold["narrated_from"]) == (compaction.narrative_end, compaction.narrative_start)
-    assert fold["steps"][0]["compactor"] == compaction.steps[0].compactor
+    assert fold["steps"][0]["compactor"] == compaction.steps[0].strategy
     assert "secret answer" in json.dumps(by_kind["overlay"])
     assert "recalled" in json.dumps(by_kind["overlay"])
     assert found[-1]["counts"] == {kind: len(each) for kind, each in sorted(by_kind.items()) if kind != "end"}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from accordion.compaction.repository import CompactedPrefixCache, CompactionRepository, decode, encode
-from accordion.model.compaction import Cause, Compaction, CompactionEntry, StepRecord, with_content_id
+from accordion.model.compaction import Cause, Compaction, CompactionEntry, StrategyRecord, with_content_id
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
@@ -31,7 +31,7 @@ def fold(
         Compaction(
             id="", anchor=client.chain[covered - 1], covered_count=covered,
             entries=(CompactionEntry(0, 0), CompactionEntry(1, covered - 1, CHAT.text_message(text))),
-            kind="conversation", cause=cause, utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
+            kind="conversation", cause=cause, utilization=0.5123, steps=(StrategyRecord("summarize", 100, 10),),
             before=100, after=10, generation=generation, at=12.5, writer="extractive", artifacts=("art_1",),
             narrative="told", narrative_end=3,
         )

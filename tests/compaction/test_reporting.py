@@ -11,7 +11,7 @@ from accordion.compaction.reporting import (
     report_failure,
 )
 from accordion.model.budget import Decision
-from accordion.model.compaction import Compaction, CompactionEntry, StepRecord
+from accordion.model.compaction import Compaction, CompactionEntry, StrategyRecord
 from accordion.model.errors import StoreUnavailable, Unreadable
 from accordion.model.records import CompactionOutcome
 from tests.fakes import FakeWindows
@@ -25,7 +25,7 @@ COMPACTION = Compaction(
     kind="generation",
     cause="automatic",
     utilization=0.8,
-    steps=(StepRecord("summarize", 900, 300),),
+    steps=(StrategyRecord("summarize", 900, 300),),
     before=900,
     after=300,
     generation=2,

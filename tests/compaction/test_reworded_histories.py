@@ -18,7 +18,7 @@ from accordion.compaction.repository import CompactionRepository, decode, encode
 from accordion.model.compaction import (
     Compaction,
     CompactionEntry,
-    StepRecord,
+    StrategyRecord,
     adapt_compaction,
     with_content_id,
     with_forms,
@@ -70,7 +70,7 @@ def block(client: Conversation, covered: int, *entries: Any, protocol_name: Prot
     text = CompactionEntry(1, end - 1, PROTOCOLS[protocol_name].text_message("what was"))
     made = Compaction(
         id="", anchor=client.chain[covered - 1], covered_count=covered, entries=(CompactionEntry(0, 0), text, *entries),
-        kind="conversation", cause="automatic", utilization=0.5, steps=(StepRecord("summarize", 100, 10),),
+        kind="conversation", cause="automatic", utilization=0.5, steps=(StrategyRecord("summarize", 100, 10),),
         before=100, after=10, generation=1, at=12.5, narrative_end=end, narrative_start=1,
     )  # fmt: skip
     return with_content_id(with_forms(made, client))

@@ -115,7 +115,7 @@ def _check_protected(sent: dict[str, Any], system: str, listed: list[Any], name:
 def _sliced(measured: PreparedRequest) -> bool:
     """Whether the fold in force had to slice what is protected."""
     made = measured.history.compaction
-    return made is not None and any(step.compactor == "last_resort" for step in made.steps)
+    return made is not None and any(step.strategy == "last_resort" for step in made.steps)
 
 
 def _text(entry: dict[str, Any]) -> str:

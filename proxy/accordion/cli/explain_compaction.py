@@ -185,7 +185,7 @@ def report_sent(
         bytes=(len(sent.original.body), len(sent.body)),
         generation=compaction.generation,
         id=compaction.id,
-        steps=tuple(StrategyReport(step.compactor, step.before, step.after) for step in compaction.steps),
+        steps=tuple(StrategyReport(step.strategy, step.before, step.after) for step in compaction.steps),
         writer=compaction.writer,
         listed=tuple(_describe_messages(client, sent.history, blocks, len(client.lead), count)),
         blocks=tuple(blocks),

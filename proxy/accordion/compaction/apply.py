@@ -30,7 +30,7 @@ from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
     CompactionEntry,
-    StepRecord,
+    StrategyRecord,
     append_entry,
     apply_compaction,
     with_content_id,
@@ -233,7 +233,7 @@ class PlanExecutor:
         # Read-backs are removed too, but the client never sent them.
         saved = bare.before - after - sum(_insertion_tokens(plan, layout).values())
         tokens_saved = max(0, (earlier.tokens_saved if earlier is not None else 0) + saved)
-        steps = _build_step_records(plan, after, terms.tool_tokens)
+        steps = _build_strategy_records(plan, after, terms.tool_tokens)
         compaction = replace(bare, after=after, tokens_saved=tokens_saved, steps=steps)
         compaction = with_content_id(with_forms(compaction, layout.uncompacted))
         try:
@@ -324,13 +324,13 @@ def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:
     }
 
 
-def _build_step_records(plan: Plan, after: int, tool_tokens: int) -> tuple[StepRecord, ...]:
+def _build_strategy_records(plan: Plan, after: int, tool_tokens: int) -> tuple[StrategyRecord, ...]:
     """Returns the record of each strategy. A plan counts a summary by its budget; the last step ends with the real
     count."""
-    steps = [StepRecord(proposal.strategy, proposal.before, proposal.after) for proposal in plan.proposals]
+    steps = [StrategyRecord(proposal.strategy, proposal.before, proposal.after) for proposal in plan.proposals]
     if steps:
-        steps[0] = StepRecord(steps[0].compactor, steps[0].before - tool_tokens, steps[0].after)
-        steps[-1] = StepRecord(steps[-1].compactor, steps[-1].before, after)
+        steps[0] = StrategyRecord(steps[0].strategy, steps[0].before - tool_tokens, steps[0].after)
+        steps[-1] = StrategyRecord(steps[-1].strategy, steps[-1].before, after)
     return tuple(steps)
 
 

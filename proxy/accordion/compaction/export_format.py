@@ -13,7 +13,7 @@ from accordion.archive.artifacts import unpack
 from accordion.compaction import background
 from accordion.compaction.repository import decode as decode_record
 from accordion.insertions.store import decode as decode_insertions
-from accordion.model.compaction import Compaction, CompactionEntry
+from accordion.model.compaction import Compaction, CompactionEntry, StrategyRecord
 from accordion.model.insertions import Insertion, RecallInsertion
 from accordion.model.ports import Key
 
@@ -61,13 +61,17 @@ def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
     return fields | {
         "anchor": compaction.anchor.hex(),
         "entries": [_describe_entry(entry) for entry in compaction.entries],
-        "steps": [structs.asdict(step) for step in compaction.steps],
+        "steps": [_describe_strategy(record) for record in compaction.steps],
         "artifacts": list(compaction.artifacts),
         "meaning": compaction.identity_key.hex(),
         "reasoning": list(compaction.reasoning),
         "edited_keys": [key.hex() for key in compaction.edited_keys],
         "digest": compaction.forms_hash.hex(),
     }
+
+
+def _describe_strategy(record: StrategyRecord) -> dict[str, Any]:
+    return {"compactor": record.strategy, "before": record.before, "after": record.after}
 
 
 def _describe_entry(entry: CompactionEntry) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def report_compaction(
         trigger=decision.trigger if decision is not None else 0,
         cause=compaction.cause,
         utilization=compaction.utilization,
-        steps=tuple((step.compactor, step.before, step.after) for step in compaction.steps),
+        steps=tuple((step.strategy, step.before, step.after) for step in compaction.steps),
         passes=passes if decision is not None else 0,
         before=compaction.before,
         after=compaction.after,

@@ -43,10 +43,10 @@ class CompactionEntry(msgspec.Struct, frozen=True, array_like=True):
     is_edited: bool = False
 
 
-class StepRecord(msgspec.Struct, frozen=True, array_like=True):
+class StrategyRecord(msgspec.Struct, frozen=True, array_like=True):
     """One strategy's part in a compaction: its name, and the tokens of the whole request before and after."""
 
-    compactor: str
+    strategy: str
     before: int
     after: int
 
@@ -66,7 +66,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     kind: CompactionKind
     cause: Cause
     utilization: float | None
-    steps: tuple[StepRecord, ...]
+    steps: tuple[StrategyRecord, ...]
     before: int
     after: int
     generation: int
