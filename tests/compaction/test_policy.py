@@ -289,7 +289,7 @@ def test_a_large_output_reserve_raises_the_limit_to_nearly_the_whole_window() ->
 
 def test_a_fold_that_waits_for_its_summary_is_due_in_the_middle_of_the_turn_too() -> None:
     assert decided(120_000, MID_TURN).action == "pass"
-    due = decided(120_000, MID_TURN, options=PolicyOptions(is_deferred=True))
+    due = decided(120_000, MID_TURN, options=PolicyOptions(is_waiting_for_summary=True))
     assert (due.action, due.kind, due.must_succeed) == ("compact", "conversation", False)
 
 

@@ -149,7 +149,7 @@ class Compactor:
                 return CompactionResult(request.history)
             return await self._compact_exclusively(request, uncompacted)
         except SummaryPending:
-            return CompactionResult(request.history)
+            return CompactionResult(request.history, is_waiting_for_summary=True)
         except Exception as error:
             return CompactionResult(request.history, self._report_failure(request, error))
 

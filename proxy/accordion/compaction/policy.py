@@ -71,8 +71,8 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     `is_thread`: the state is a thread, which the proxy can end. `is_reconstructable`: the state is a response, and the
     messages that led to it can be sent in its place. `provider_list_differs`: the provider's messages differ from the
     client's, so that a thread cannot be continued, and the history of a response is reconstructed. `last_compaction`:
-    the last compaction of this history. `is_deferred`: a compaction due at the start of the turn still waits for its
-    summary. `group`: the session's group of the hold-out; empty if there is no hold-out.
+    the last compaction of this history. `is_waiting_for_summary`: a compaction due at the start of the turn still waits
+    for its summary. `group`: the session's group of the hold-out; empty if there is no hold-out.
     """
 
     mode: Mode = "auto"
@@ -84,7 +84,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     is_reconstructable: bool = False
     provider_list_differs: bool = False
     last_compaction: PreviousCompaction | None = None
-    is_deferred: bool = False
+    is_waiting_for_summary: bool = False
     group: HoldoutGroup = ""
 
 
@@ -104,7 +104,7 @@ def decide(
     over one of the two other limits.
     """
     tokens, fixed_tokens = utilization.tokens, utilization.preamble + utilization.tools
-    kind: CompactionKind = "conversation" if options.is_deferred else _kind_for(history)
+    kind: CompactionKind = "conversation" if options.is_waiting_for_summary else _kind_for(history)
     inputs = _DecisionInput(
         history, utilization, limits, window, options, exceeds_bytes, exceeds_images, tokens, fixed_tokens, kind
     )

@@ -77,8 +77,10 @@ class CompactionResult(msgspec.Struct, frozen=True):
     """The history to forward, and the outcome to report.
 
     `is_stored_locally_only`: the removed content is only in the local spool so far, because the store is unavailable.
+    `is_waiting_for_summary`: a model still writes the summary of the compaction, and the request passes meanwhile.
     """
 
     history: CompactedConversation
     outcome: CompactionOutcome | None = None
     is_stored_locally_only: bool = False
+    is_waiting_for_summary: bool = False

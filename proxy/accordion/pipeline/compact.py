@@ -202,7 +202,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         result = await compactor.compact(job, request.conversation)
         if decision.action == "compact" and not (decision.is_observed or request.is_token_count):
             self.session_overrides.set_waiting_for_summary(
-                tenant, session, result.outcome is None and decision.kind == "conversation"
+                tenant, session, result.is_waiting_for_summary and decision.kind == "conversation"
             )
         if (
             decision.is_requested

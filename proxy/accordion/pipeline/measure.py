@@ -216,7 +216,7 @@ class Measurer(msgspec.Struct, frozen=True):
             provider_list_differs=(is_thread or is_reconstructable)
             and _provider_list_may_differ(request, self.sessions.store.is_available),
             last_compaction=_last_attempt(history, request.session_match.base_node if is_thread else None),
-            is_deferred=self.session_overrides.is_waiting_for_summary(tenant, session),
+            is_waiting_for_summary=self.session_overrides.is_waiting_for_summary(tenant, session),
             group=assignment.group if assignment is not None else "",
         )
         return decide(
