@@ -104,10 +104,10 @@ def test_state_kept_by_the_provider_is_named(fields: dict[str, bytes], expected:
     [
         ({"conversation": b'{"id": "conv_1"}'}, "object"),
         ({"previous_response_id": b"null", "conversation": b'"conv_1"'}, "object"),
-        ({"previous_response_id": b'"resp_1"', "conversation": b"null"}, "reply"),
-        ({"previous_response_id": b'"resp_1"'}, "reply"),
-        ({"conversation": b"null"}, "reply"),
-        ({}, "reply"),
+        ({"previous_response_id": b'"resp_1"', "conversation": b"null"}, "response"),
+        ({"previous_response_id": b'"resp_1"'}, "response"),
+        ({"conversation": b"null"}, "response"),
+        ({}, "response"),
     ],
 )
 def test_a_conversation_stands_for_more_with_each_reply_and_a_reply_does_not(

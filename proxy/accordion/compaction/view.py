@@ -106,7 +106,7 @@ def build_view(
     analysis = _HistoryAnalysis(slots, pinned_call_ids, pinned_tools, frozenset() if exceeds_other_budgets else skipped)
     free = analysis.free_slots(kind, thinking, must_succeed)
     if is_subagent:
-        free[: analysis.first_reply] = [False] * analysis.first_reply
+        free[: analysis.first_response] = [False] * analysis.first_response
     groups = find_indivisible_groups(analysis.messages)
     whole = [False] * len(slots)
     for first, last in groups:
@@ -270,7 +270,7 @@ class _HistoryAnalysis:
         self.opening_request = user_slots[0] if user_slots else -1
         self._actual_request = self._find_actual_request(user_slots)
         replies = (at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant")
-        self.first_reply = next(replies, len(slots))
+        self.first_response = next(replies, len(slots))
         """The first slot of a reply. The messages before it are the task and its material."""
         self.newest_batch = self._find_newest_batch()
         last = next((slot for slot in reversed(slots) if slot.message.role not in INSTRUCTION_ROLES), None)

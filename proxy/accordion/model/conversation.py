@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
-ProviderState = Literal["", "reply", "object", "thread"]
+ProviderState = Literal["", "response", "object", "thread"]
 """The kind of state that a provider keeps, so that a later request need not send the whole conversation.
 
-`reply`: the conversation up to one response, under that response's id. `object`: a conversation under a lasting id,
-which grows with each response. `thread`: like `reply`, but for some minutes only; the client has the conversation too,
-omits system prompt and tools from requests that continue the thread, and sends all of it when the thread has ended.
+`response`: the conversation up to one response, under that response's id. `object`: a conversation under a lasting id,
+which grows with each response. `thread`: like `response`, but for some minutes only; the client has the conversation
+too, omits system prompt and tools from requests that continue the thread, and sends all of it when the thread has
+ended.
 """
 
 

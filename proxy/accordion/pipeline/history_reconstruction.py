@@ -129,7 +129,7 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
     True if the request continues a response by its id, and that response has tool rounds or is not on record. If the
     request may not be changed there are no tool rounds, and the fault is the client's own.
     """
-    if request.request_by_id is not None or request.conversation.provider_state != "reply":
+    if request.request_by_id is not None or request.conversation.provider_state != "response":
         return False
     if (base_node := request.session_match.base_node) is None:
         return request.is_reconstructable

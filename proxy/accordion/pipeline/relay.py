@@ -274,7 +274,7 @@ class RewrittenResponse:
         self.status = response.status
         self.headers = strip_body_headers(response.headers)
         self.is_delimited = response.is_delimited
-        self._reply = response
+        self._response = response
         self._stream = stream
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -284,4 +284,4 @@ class RewrittenResponse:
     async def close(self) -> None:
         """Closes the stream and the provider's response."""
         await self._stream.aclose()
-        await self._reply.close()
+        await self._response.close()

@@ -249,7 +249,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         """Whether the request continues a response or a conversation object by its id, and its history may replace the
         id to be compacted."""
         is_continued = self.conversation.is_kept_by_provider and self.conversation.provider_state in (
-            "reply",
+            "response",
             "object",
         )
         return is_continued and self.allows_compaction and not self.is_token_count and not self.route.is_translated
@@ -276,7 +276,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         A request that continues a response by its id may belong to a session that was compacted, or to one that is not
         on record.
         """
-        if self.compaction_id or self.conversation.provider_state != "reply":
+        if self.compaction_id or self.conversation.provider_state != "response":
             return bool(self.compaction_id)
         base_node = self.session_match.base_node
         return base_node.was_compacted if base_node is not None else self.conversation.is_kept_by_provider

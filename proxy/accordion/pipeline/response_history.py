@@ -52,7 +52,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             return True
         if request.is_token_count or not _is_sent_once(request):
             return False
-        return request.client_provider_state != "reply" or _is_continuable(request.client_conversation)
+        return request.client_provider_state != "response" or _is_continuable(request.client_conversation)
 
     async def store(
         self,
@@ -129,7 +129,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         Whether this request was to be compacted does not matter: a later one may be.
         """
         if (
-            request.client_provider_state != "reply"
+            request.client_provider_state != "response"
             or request.is_token_count
             or observed_response.output is None
             or not observed_response.response_id

@@ -125,12 +125,12 @@ class OpenAIResponses(WireProtocol):
         return as_string(previous) or as_string(as_mapping(previous).get("id")) or ""
 
     def provider_state(self, fields: Mapping[str, bytes]) -> ProviderState:
-        """Returns `object` for a `conversation`, else `reply`: each response is stored under its id. `store` is
+        """Returns `object` for a `conversation`, else `response`: each response is stored under its id. `store` is
         ignored, since a client that sets it to false does not continue from the response."""
         is_conversation = (
             decode_field(fields, "previous_response_id") is None and decode_field(fields, "conversation") is not None
         )
-        return "object" if is_conversation else "reply"
+        return "object" if is_conversation else "response"
 
     def is_background(self, fields: Mapping[str, bytes]) -> bool:
         """Reads `background`. Some servers also take a number or a text for true."""
