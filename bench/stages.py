@@ -99,7 +99,7 @@ class Rounds:
         forward, inbounds = self._house.forward, self._inbounds(count)
         receiver, measurer, reply = forward.reader.receiver, forward.reader.measurer, Ready(280)
         visibility, sessions = forward.reader.identifier.visibility, forward.reader.identifier.sessions
-        protocol, caller = protocol_for(PATH, {}), forward.tenants.identify(inbounds[0].fields)
+        protocol, caller = protocol_for(PATH, {}), forward.tenants.identify(inbounds[0].headers_by_name)
         bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
         took: dict[str, float] = {}
 
@@ -112,12 +112,12 @@ class Rounds:
             return done
 
         talks = await each("read the body", lambda at: receiver.body_reader.read(protocol, bodies[at], caller.tenant))
-        marks = read_client_metadata(inbounds[0].fields, talks[0].envelope)
+        marks = read_client_metadata(inbounds[0].headers_by_name, talks[0].envelope)
         await each(
             "client metadata and controls",
             lambda at: (
-                read_client_metadata(inbounds[at].fields, talks[at].envelope),
-                read_controls(inbounds[at].fields, talks[at], is_client_compaction=False),
+                read_client_metadata(inbounds[at].headers_by_name, talks[at].envelope),
+                read_controls(inbounds[at].headers_by_name, talks[at], is_client_compaction=False),
             ),
         )
         seated = await each(

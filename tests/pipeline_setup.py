@@ -219,7 +219,7 @@ class PipelineSetup:
     async def measure(self, path: str, body: Any, headers: dict[str, str] | None = None) -> MeasuredRequest:
         """Reads, identifies and measures a request."""
         inbound = self.inbound(path, body, headers)
-        caller = self.forward.tenants.identify(inbound.fields)
+        caller = self.forward.tenants.identify(inbound.headers_by_name)
         request = await self.forward.reader.read(inbound, caller, self.clock.monotonic())
         assert isinstance(request, MeasuredRequest)
         return request

@@ -93,7 +93,9 @@ async def _passed(
 async def _prepare(application: Application, protocol_name: str) -> PreparedRequest:
     """A short request to which our tool was offered."""
     inbound = Inbound("POST", PATHS[protocol_name], "", stages.HEADERS, small_body(Texts(1), protocol_name), "r")
-    request = await application.forward.reader.read(inbound, application.forward.tenants.identify(inbound.fields))
+    request = await application.forward.reader.read(
+        inbound, application.forward.tenants.identify(inbound.headers_by_name)
+    )
     assert isinstance(request, MeasuredRequest)
     return structs.replace(await application.forward.prepare(request), tool_name="read_artifact")
 

@@ -43,13 +43,13 @@ async def send(world: PipelineSetup, inbound: Inbound) -> tuple[int, bytes]:
 def test_a_key_in_the_query_is_the_same_caller_as_one_in_the_header() -> None:
     tenants = PipelineSetup(loopback=False).forward.tenants
     callers = [
-        tenants.identify(each.fields)
+        tenants.identify(each.headers_by_name)
         for each in (request(x_goog_api_key="AIza one"), request("alt=sse&key=AIza%20one"), request("key=AIza+one&x"))
     ]
     assert {caller.tenant.name for caller in callers} == {callers[0].tenant.name}
     assert {caller.credential for caller in callers} == {"AIza one"}
-    assert tenants.identify(request("mykey=AIza").fields).credential == ""
-    assert tenants.identify(request("key=query", x_goog_api_key="header").fields).credential == "header"
+    assert tenants.identify(request("mykey=AIza").headers_by_name).credential == ""
+    assert tenants.identify(request("key=query", x_goog_api_key="header").headers_by_name).credential == "header"
 
 
 def test_a_key_in_the_query_is_in_no_repr() -> None:
@@ -91,7 +91,7 @@ async def test_a_proxy_key_is_never_sent_on_wherever_it_stands() -> None:
 
 
 async def summary_caller(world: PipelineSetup, inbound: Inbound) -> SummaryCaller:
-    read = await world.forward.reader.read(inbound, world.forward.tenants.identify(inbound.fields))
+    read = await world.forward.reader.read(inbound, world.forward.tenants.identify(inbound.headers_by_name))
     assert isinstance(read, MeasuredRequest)
     found = world.forward.sender.build_summary_caller(read)
     assert found is not None

@@ -155,7 +155,7 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
         else _describe_changes(inbound, result, pipeline),
         content=_describe_content(request),
         size=_describe_size(request, pipeline),
-        agent=await _describe_agent(request, dict(inbound.fields), pipeline),
+        agent=await _describe_agent(request, dict(inbound.headers_by_name), pipeline),
         compaction=await report_compaction(request, result, pipeline, caller, full),
     )
 
@@ -186,7 +186,7 @@ def _describe_unread(
 
 def _identify(inbound: Inbound, pipeline: OfflinePipeline) -> tuple[Caller, CallerReport]:
     try:
-        caller = pipeline.tenants.identify(inbound.fields)
+        caller = pipeline.tenants.identify(inbound.headers_by_name)
     except AccordionError as error:
         return pipeline.caller, CallerReport("", False, False, f"{error.status}: {error.message}")
     return caller, CallerReport(caller.tenant.name, caller.has_proxy_key, bool(caller.credential))
@@ -211,7 +211,7 @@ def _describe_content(request: MeasuredRequest) -> ContentReport:
         max_output=conversation.max_output,
         previous=conversation.continued_id or None,
         fields=tuple(conversation.envelope),
-        client_metadata=read_client_metadata(request.inbound.fields, conversation.envelope),
+        client_metadata=read_client_metadata(request.inbound.headers_by_name, conversation.envelope),
         session=request.session_match.session.id,
     )
 
@@ -293,7 +293,7 @@ def _body_change(inbound: Inbound, request: SendableRequest, upstream_request: U
         before, after = (each.envelope.get("metadata") for each in (visible.client_conversation, visible.conversation))
         if before != after:
             changes.append("Accordion's own fields are removed from its metadata")
-    if b"content-encoding" in inbound.fields:
+    if b"content-encoding" in inbound.headers_by_name:
         changes.append("its content-encoding is removed")
     return "; ".join([*changes, "everything else is unchanged"])
 
@@ -302,7 +302,7 @@ def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipe
     receiver = pipeline.forward.reader.receiver
     if find_protocol(inbound.path) is None:
         return f"Accordion forwards {inbound.path} without parsing it"
-    if b"content-encoding" in inbound.fields:
+    if b"content-encoding" in inbound.headers_by_name:
         return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"
     try:
         receiver.body_reader.read(request.protocol, body, request.caller.tenant)

@@ -35,7 +35,7 @@ def is_model_request(inbound: Inbound) -> bool:
 
 async def answer_with_configured(outbound: Outbound, inbound: Inbound, models: Collection[str]) -> Outbound:
     """Returns the provider's answer to a model request with the configured models."""
-    anthropic = family_for(inbound.path, inbound.fields) == "anthropic"
+    anthropic = family_for(inbound.path, inbound.headers_by_name) == "anthropic"
     name = model_in_target(inbound)
     if name is None:
         names = tuple(name for name in models if "*" not in name)

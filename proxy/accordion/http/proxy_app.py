@@ -133,7 +133,7 @@ class ProxyApp:
         try:
             outbound = await pipeline(inbound)
             models = pipeline.reader.receiver.router.models
-            if models and is_model_request(inbound) and pipeline.tenants.authorizes(inbound.fields):
+            if models and is_model_request(inbound) and pipeline.tenants.authorizes(inbound.headers_by_name):
                 outbound = await answer_with_configured(outbound, inbound, models)
         except asyncio.CancelledError:
             if watch.is_disconnected:

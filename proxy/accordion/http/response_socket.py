@@ -397,7 +397,7 @@ class ResponseSocket:
         requests itself."""
         pipeline = self._pipeline()
         try:
-            pipeline.tenants.identify(self._inbound.fields)
+            pipeline.tenants.identify(self._inbound.headers_by_name)
         except AccordionError as error:
             return pipeline.refuse(self._inbound, error)
         return None

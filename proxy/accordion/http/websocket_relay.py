@@ -74,7 +74,11 @@ class WebSocketRelay:
                     await reader.run(first_message, receive, socket, self._closed, self._silence())
                 elif socket is not None:
                     await self._relay(
-                        socket, first_message, receive, send, lambda: upgrade().tenants.authorizes(inbound.fields)
+                        socket,
+                        first_message,
+                        receive,
+                        send,
+                        lambda: upgrade().tenants.authorizes(inbound.headers_by_name),
                     )
         finally:
             first_message.cancel()

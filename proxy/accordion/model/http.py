@@ -71,7 +71,7 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
         return self.body if isinstance(self.body, bytes) else self.start
 
     @cached_property
-    def fields(self) -> dict[bytes, bytes]:
+    def headers_by_name(self) -> dict[bytes, bytes]:
         """The headers by name; the first one if a name occurs more than once.
 
         Google's clients may send their key in the query. It is the same credential as in the header, so it is here as

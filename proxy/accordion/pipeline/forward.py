@@ -62,7 +62,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         """Forwards a request; returns the provider's response, or an error in the client's own format."""
         progress = RequestProgress(self.clock.monotonic(), inbound=inbound)
         try:
-            caller = self.tenants.identify(inbound.fields)
+            caller = self.tenants.identify(inbound.headers_by_name)
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)

@@ -69,7 +69,7 @@ class Receiver(msgspec.Struct, frozen=True):
         Raises BadRequest if one of our headers is malformed or the model cannot be reached in this protocol, and the
         router's error if there is no route.
         """
-        if reason := unread_reason(inbound.path, inbound.fields):
+        if reason := unread_reason(inbound.path, inbound.headers_by_name):
             self._log_unread(caller, len(inbound.beginning), reason)
             return replace(await self.pass_through(inbound, caller, started_at), is_unreadable=True)
         found = find_protocol(inbound.path)
@@ -77,7 +77,7 @@ class Receiver(msgspec.Struct, frozen=True):
             self._log_unread(caller, len(inbound.beginning), reason)
         if found is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             return await self.pass_through(inbound, caller, started_at)
-        (protocol, endpoint), fields = found, inbound.fields
+        (protocol, endpoint), fields = found, inbound.headers_by_name
         body = inbound.body if b"content-encoding" not in fields else await self._decode_body(inbound.body, fields)
         edited = await self._read_context_edits(protocol, inbound, body, caller)
         if edited.body is not body:
@@ -142,7 +142,7 @@ class Receiver(msgspec.Struct, frozen=True):
         return find_protocol(path) is not None or (bool(self.router.models) and b"json" in content_type)
 
     def _find_route(self, inbound: Inbound, protocol: WireProtocol, model: str | None) -> Route:
-        route = self.router.route(family_for(inbound.path, inbound.fields), model)
+        route = self.router.route(family_for(inbound.path, inbound.headers_by_name), model)
         return self.router.for_protocol(route, protocol.name)
 
     async def _read_context_edits(
@@ -161,7 +161,7 @@ class Receiver(msgspec.Struct, frozen=True):
 
     async def pass_through(self, inbound: Inbound, caller: Caller, started_at: float) -> PassthroughRequest:
         """Finds the route of a request that no protocol reads."""
-        fields = inbound.fields
+        fields = inbound.headers_by_name
         body = await self._decode_body(inbound.beginning, fields) if self.router.models else b""
         model = model_in_target(inbound) or await self._find_model_name(body, fields.get(b"content-type", b""))
         route = self.router.route(family_for(inbound.path, fields), model)

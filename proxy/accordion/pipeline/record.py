@@ -318,7 +318,7 @@ def _count_repeated_calls(request: PreparedRequest, observed_response: ObservedR
 
 
 def _traceparent(progress: RequestProgress) -> str:
-    return progress.inbound.fields.get(b"traceparent", b"").decode("latin-1")
+    return progress.inbound.headers_by_name.get(b"traceparent", b"").decode("latin-1")
 
 
 def _with_first_usage(progress: ExchangeProgress, observed_response: ObservedResponse) -> ObservedResponse:

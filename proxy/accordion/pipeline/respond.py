@@ -80,7 +80,7 @@ class Responder(msgspec.Struct, frozen=True):
         """Returns one of our errors in the client's own format, with a request id, and records it."""
         progress.status, progress.error = error.status, error.code or error.type
         inbound = progress.inbound
-        outbound = error_response(inbound.path, inbound.fields, error, inbound.request_id)
+        outbound = error_response(inbound.path, inbound.headers_by_name, error, inbound.request_id)
         self.recorder.record(progress, ObservedResponse())
         return replace(outbound, headers=outbound.headers + self._build_headers(progress))
 

@@ -311,7 +311,7 @@ def _rename_model_in_pieces(
 
 
 def _content_type(request: IncomingRequest) -> bytes:
-    return request.inbound.fields.get(b"content-type", b"")
+    return request.inbound.headers_by_name.get(b"content-type", b"")
 
 
 def raise_if_refused(request: MeasuredRequest) -> None:

@@ -67,7 +67,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
         """
         progress = RequestProgress(self.clock.monotonic(), inbound=inbound)
         try:
-            caller = self.tenants.identify(inbound.fields)
+            caller = self.tenants.identify(inbound.headers_by_name)
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.receiver.pass_through(inbound, caller, progress.started_at)
@@ -98,10 +98,10 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
 
     def _warn_unread(self, inbound: Inbound, tenant: str) -> None:
         """Warns once for each tenant and client that what it sends is not read."""
-        client, session = read_client_name(inbound.fields.get(b"user-agent", b"")), ""
+        client, session = read_client_name(inbound.headers_by_name.get(b"user-agent", b"")), ""
         # A malformed header is no reason to close a WebSocket.
         with suppress(BadRequest):
-            session = read_client_metadata(inbound.fields, {}).session
+            session = read_client_metadata(inbound.headers_by_name, {}).session
         key = (tenant, client)
         if key in self.unread_clients or len(self.unread_clients) >= MAX_UNREAD_CLIENTS:
             return
