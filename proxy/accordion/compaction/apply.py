@@ -170,7 +170,7 @@ def _build_blocks(
 class CompactionTerms(msgspec.Struct, frozen=True):
     """Metadata of a compaction record, and the gain that it must reach.
 
-    `accepts_small_gain`: it may gain less than a tenth. `is_for_other_budgets`: it is made for the byte or image limit,
+    `accepts_small_gain`: it may gain less than a tenth. `is_for_other_limits`: it is made for the byte or image limit,
     and may gain no tokens at all. `at` is in seconds since the epoch.
     """
 
@@ -178,7 +178,7 @@ class CompactionTerms(msgspec.Struct, frozen=True):
     utilization: float | None
     at: float
     accepts_small_gain: bool = False
-    is_for_other_budgets: bool = False
+    is_for_other_limits: bool = False
     tool_tokens: int = 0
 
 
@@ -228,7 +228,7 @@ class PlanExecutor:
         after = self._count_after(plan, layout, bare) - (0 if bare.artifacts else terms.tool_tokens)
         if not terms.accepts_small_gain and bare.before - after < MIN_GAIN * bare.before:
             raise PlanNotApplicable("too_little", f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
-        if after >= bare.before and not terms.is_for_other_budgets:
+        if after >= bare.before and not terms.is_for_other_limits:
             raise PlanNotApplicable("too_little", "it would not be shorter")
         # Read-backs are removed too, but the client never sent them.
         saved = bare.before - after - sum(_insertion_tokens(plan, layout).values())

@@ -151,7 +151,7 @@ class CompactionAssembler:
             utilization_for_report(decision, request.utilization.ratio),
             planned.at,
             accepts_small_gain=decision.must_succeed or decision.is_requested or decision.trigger == 0,
-            is_for_other_budgets=_exceeds_other_budgets(view),
+            is_for_other_limits=_exceeds_other_limits(view),
             tool_tokens=request.tool_tokens,
         )
         history = executor.execute(planned.plan, planned.layout, summary, planned.removed_content.artifact_ids, terms)
@@ -283,7 +283,7 @@ def _build_compaction_write(request: CompactionJob, compaction: Compaction) -> C
     )
 
 
-def _exceeds_other_budgets(view: View) -> bool:
+def _exceeds_other_limits(view: View) -> bool:
     """Whether a history has more bytes or images than the provider takes."""
     return isinstance(view, StrategyView) and (view.is_exceeded("images") or view.is_exceeded("bytes"))
 

@@ -294,7 +294,7 @@ class Planner:
 
     def __init__(self, pipeline: Sequence[Strategy]) -> None:
         self._token_strategies = select_for_tokens(pipeline)
-        self._other_budget_strategies = select_for_other_limits(pipeline)
+        self._other_limit_strategies = select_for_other_limits(pipeline)
         self._logged_failures: set[tuple[str, str]] = set()
 
     def plan(self, view: StrategyView, *, must_succeed: bool) -> Plan:
@@ -305,7 +305,7 @@ class Planner:
         if view.delegations_by_call and not any(each.handles_delegations for each in self._token_strategies):
             # Without such a strategy, results of sub-agents are results like any other.
             view = replace(view, delegations_by_call={})
-        pipeline, other_limits = self._token_strategies, self._other_budget_strategies
+        pipeline, other_limits = self._token_strategies, self._other_limit_strategies
         while True:
             try:
                 return _plan(view, pipeline, other_limits, must_succeed=must_succeed)
@@ -359,7 +359,7 @@ def _plan(
         run_with_results = _run_pipeline(_PlanRun(view), [each for each in pipeline if not each.is_restorable])
         if run_with_results.state.tokens <= max(view.target, run.state.tokens):
             run = run_with_results
-    _apply_other_budgets(run, other_limits)
+    _apply_other_limits(run, other_limits)
     if must_succeed and run.state.tokens > view.limit:
         run = _apply_last_resort(run, pipeline, other_limits)
     return Plan(view, run.build_proposals())
@@ -374,7 +374,7 @@ def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
     return run
 
 
-def _apply_other_budgets(run: _PlanRun, strategies: Iterable[Strategy]) -> None:
+def _apply_other_limits(run: _PlanRun, strategies: Iterable[Strategy]) -> None:
     for strategy in strategies:
         if (view := run.current_view()).is_exceeded(strategy.budget):
             run.apply_steps(strategy.name, _propose_steps(strategy, view), last_resort=True)
@@ -389,7 +389,7 @@ def _apply_last_resort(run: _PlanRun, pipeline: Sequence[Strategy], other_limits
         return run
     run_with_note = _PlanRun(run.state.initial_view)
     run_with_note.apply_steps(LAST_RESORT, tuple(_replace_with_note(run_with_note.current_view())))
-    _apply_other_budgets(_run_pipeline(run_with_note, pipeline), other_limits)
+    _apply_other_limits(_run_pipeline(run_with_note, pipeline), other_limits)
     if run_with_note.state.tokens <= limit:
         return run_with_note
     # The newest batch is sliced in both cases, and a summary is worth its few tokens.

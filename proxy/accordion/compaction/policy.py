@@ -223,7 +223,7 @@ def _decide(inputs: _DecisionInput) -> Decision:
             ),
             is_requested=True,
         )
-    decision = _decide_over_hard_limit(inputs) or _decide_other_budgets(inputs) or _decide_by_trigger(inputs)
+    decision = _decide_over_hard_limit(inputs) or _decide_other_limits(inputs) or _decide_by_trigger(inputs)
     return _apply_holdout(inputs, decision)
 
 
@@ -304,7 +304,7 @@ def _decide_over_hard_limit(inputs: _DecisionInput) -> Decision | None:
     )
 
 
-def _decide_other_budgets(inputs: _DecisionInput) -> Decision | None:
+def _decide_other_limits(inputs: _DecisionInput) -> Decision | None:
     """Compacts a request over the byte or the image limit, by no more than needed."""
     if not (inputs.exceeds_bytes or inputs.exceeds_images):
         return None

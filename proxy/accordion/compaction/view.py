@@ -1,9 +1,9 @@
 """Builds the view that strategies plan on: the history, and which parts of it a compaction may change.
 
-Protected: system and developer messages; unknown content (a provider's compaction item, for example); the opening
-request; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
+Protected: system and developer messages; unknown content (a provider's compaction item, for example); the user's
+first message; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
 results with their calls; and all messages of a sub-agent's history before its first reply. Only the last resort
-(planner.py) cuts the newest batch, the opening request and the task, if a request would exceed the hard limit. A
+(planner.py) cuts the newest batch, the user's first message and the task, if a request would exceed the hard limit. A
 mid-generation compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and
 are free only if the request has too many bytes or images.
 """
@@ -102,8 +102,8 @@ def build_view(
         insertions = {index: count for index, count in insertions.items() if index not in skipped}
     slots, scale = _scale_slots(slots, insertions, tokens - overhead)
     images = sum(count_images(part) for slot in slots for part in slot.message.parts)
-    exceeds_other_budgets = 0 < budgets.max_images < images or 0 < budgets.max_body_bytes < size
-    analysis = _HistoryAnalysis(slots, pinned_call_ids, pinned_tools, frozenset() if exceeds_other_budgets else skipped)
+    exceeds_other_limits = 0 < budgets.max_images < images or 0 < budgets.max_body_bytes < size
+    analysis = _HistoryAnalysis(slots, pinned_call_ids, pinned_tools, frozenset() if exceeds_other_limits else skipped)
     free = analysis.free_slots(kind, thinking, must_succeed)
     if is_subagent:
         free[: analysis.first_response] = [False] * analysis.first_response
@@ -268,7 +268,7 @@ class _HistoryAnalysis:
         user_slots = [index for index, slot in enumerate(slots) if slot.has_user_text]
         self.task = user_slots[-1] if user_slots else -1
         self.opening_request = user_slots[0] if user_slots else -1
-        self._actual_request = self._find_actual_request(user_slots)
+        self._first_task = self._find_first_task(user_slots)
         replies = (at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant")
         self.first_response = next(replies, len(slots))
         """The first slot of a reply. The messages before it are the task and its material."""
@@ -286,18 +286,18 @@ class _HistoryAnalysis:
             return [False] * count
         start = self.task + 1 if kind == "generation" else 0
         free = [start <= index < self.newest_batch and self._is_editable(index) for index in range(count)]
-        for index in (self.opening_request, self._actual_request, self.task, count - 1):
+        for index in (self.opening_request, self._first_task, self.task, count - 1):
             if index >= 0:
                 free[index] = False
         for index in {index for index, _ in self.open_calls}:
             free[index] = False
         return free
 
-    def _find_actual_request(self, user_slots: Sequence[int]) -> int:
-        """Returns the slot of the user's actual request, by default the opening one.
+    def _find_first_task(self, user_slots: Sequence[int]) -> int:
+        """Returns the slot of the user's first task, by default the first message.
 
-        Some agents open with a text of their own. Then the request is the second user message, if it is short and
-        follows the first answer.
+        Some agents open with a text of their own. Then the task is the second user message, if it is short and
+        follows the first response.
         """
         if len(user_slots) < 2:
             return self.opening_request

@@ -76,6 +76,7 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
     newest_batch: int = 0
     open_turn: int = 0
     opening_request: int = -1
+    """The slot of the user's first message."""
     thinking: ThinkingMode = "none"
     calls: Mapping[PartPosition, PartPosition] = msgspec.field(default_factory=dict)
     open_calls: frozenset[PartPosition] = frozenset()
