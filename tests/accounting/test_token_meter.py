@@ -84,7 +84,7 @@ def test_each_kind_is_counted_where_it_belongs() -> None:
     assert measured.messages == (3 + 5 + 2) + 3 * rules.MESSAGE + rules.CALL + rules.RESULT + rules.REPLY
     assert measured.media == 2 * (85 + 170)
     assert (measured.window, measured.reserved_output, measured.is_window_known) == (1_000, 100, True)
-    assert not measured.is_carried
+    assert not measured.includes_report
 
 
 def test_an_empty_conversation_is_nearly_nothing() -> None:

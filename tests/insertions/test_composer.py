@@ -276,11 +276,11 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     ]
     await world.ask(CHAT, asked)
     measured = await world.measure(CHAT, later(asked, CHAT))
-    assert measured.utilization.is_carried
+    assert measured.utilization.includes_report
     without = (
         await world.forward.reader.measurer.list_meter.with_history(measured, measured.history, with_insertions=False)
     ).utilization
-    assert (without.is_carried, without.insertions) == (False, 0)
+    assert (without.includes_report, without.insertions) == (False, 0)
     assert bare < without.tokens < bare + 50
 
 

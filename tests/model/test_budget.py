@@ -57,17 +57,17 @@ def test_a_window_of_unknown_size_is_never_divided_by() -> None:
 
 
 def test_a_correction_keeps_the_parts_and_puts_the_difference_into_the_messages() -> None:
-    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, insertions=5).apply_correction(
-        2.0, 160, is_carried=True
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, insertions=5).with_total(
+        160, includes_report=True, factor=2.0
     )
     assert (used.preamble, used.tools, used.messages, used.insertions, used.tokens) == (20, 40, 90, 10, 160)
-    assert used.is_carried
+    assert used.includes_report
 
 
 def test_parts_that_were_taken_for_more_than_was_reported_in_all_give_way_to_it() -> None:
     used = Utilization(window=200_000, preamble=100, tools=300, messages=50, media=85_000)
-    corrected = used.apply_correction(1.0, 20_000, is_carried=True)
+    corrected = used.with_total(20_000, includes_report=True)
     assert corrected.tokens == 20_000
     assert corrected.media > 19_000
     assert min(corrected.preamble, corrected.tools, corrected.messages) >= 0
-    assert used.apply_correction(0.5, 0, is_carried=True).tokens == 0
+    assert used.with_total(0, factor=0.5, includes_report=True).tokens == 0

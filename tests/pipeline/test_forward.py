@@ -105,7 +105,7 @@ async def test_reported_usage_carries_forward_to_the_next_turn() -> None:
     out, _ = await world.ask(CHAT, grown)
     # What was reported, and the two new words with their message; so short a text teaches no correction.
     assert header(out, "x-accordion-tokens") == str(500 + 2 + 4)
-    assert world.recorder.exchanges[1].utilization.is_carried
+    assert world.recorder.exchanges[1].utilization.includes_report
 
 
 async def test_a_report_of_nothing_leaves_the_count_alone() -> None:
@@ -129,7 +129,7 @@ async def test_usage_from_before_a_providers_compaction_does_not_carry_forward()
     more = {"role": "user", "content": "and " * 100}
     out, _ = await world.ask(MESSAGES, {**asked, "messages": [*asked["messages"], block, more]})
     assert header(out, "x-accordion-session") == world.recorder.exchanges[0].session
-    assert not world.recorder.exchanges[1].utilization.is_carried
+    assert not world.recorder.exchanges[1].utilization.includes_report
     # A quarter of the block's bytes, the words, two messages and the reply, corrected by what was reported before.
     assert header(out, "x-accordion-tokens") == str(round((3 + 100 + 4 + 4 + 3) * 5_000 / 4_007))
 
@@ -141,7 +141,7 @@ async def test_a_report_for_other_tools_does_not_carry_forward() -> None:
     grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four"}]}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     out, _ = await world.ask(CHAT, {**grown, "tools": [tool]})
-    assert not world.recorder.exchanges[1].utilization.is_carried
+    assert not world.recorder.exchanges[1].utilization.includes_report
     assert int(header(out, "x-accordion-tokens") or 0) < 500
 
 

@@ -181,7 +181,7 @@ class Compactor:
         if now is None or (before is not None and now.id == before.id):
             return request, False
         tokens = self._assembler.count_with(request, history)
-        utilization = request.utilization.apply_correction(1.0, tokens, is_carried=False)
+        utilization = request.utilization.with_total(tokens, includes_report=False)
         is_enough = request.decision.is_requested or utilization.occupied_tokens < max(1, request.decision.trigger)
         return replace(request, history=history, utilization=utilization), is_enough
 

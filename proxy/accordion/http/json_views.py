@@ -43,7 +43,7 @@ def utilization_json(utilization: Utilization) -> dict[str, Any]:
         "window_known": utilization.is_window_known,
         "tokens": utilization.tokens,
         "utilization": round(utilization.ratio, 4),
-        "carried": utilization.is_carried,
+        "carried": utilization.includes_report,
         "parts": token_parts_json(utilization),
     }
 

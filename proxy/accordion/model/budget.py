@@ -105,7 +105,7 @@ def generation_shares(size: int) -> tuple[int, int]:
 class Utilization(msgspec.Struct, frozen=True):
     """Estimated tokens of a request by kind, against the window.
 
-    `is_carried`: `messages` includes a count that the provider reported for the beginning of this very list.
+    `includes_report`: `messages` includes a count that the provider reported for the beginning of this very list.
     `insertions` are tool rounds, recalled excerpts and memories. The names of stored fields are the former ones.
     """
 
@@ -116,7 +116,7 @@ class Utilization(msgspec.Struct, frozen=True):
     media: int = 0
     reserved_output: int = 0
     is_window_known: bool = msgspec.field(default=True, name="window_known")
-    is_carried: bool = msgspec.field(default=False, name="carried")
+    includes_report: bool = msgspec.field(default=False, name="carried")
     insertions: int = msgspec.field(default=0, name="unfolded")
 
     @property
@@ -129,8 +129,8 @@ class Utilization(msgspec.Struct, frozen=True):
         """The tokens that would be sent, plus the space reserved for the response."""
         return self.tokens + self.reserved_output
 
-    def apply_correction(self, factor: float, total: int, *, is_carried: bool) -> Utilization:
-        """Returns the utilization with every kind multiplied by `factor`, and `total` tokens in all.
+    def with_total(self, total: int, *, includes_report: bool, factor: float = 1.0) -> Utilization:
+        """Returns the utilization with `total` tokens in all, and every kind multiplied by `factor`.
 
         The messages take up the difference; if they cannot, the other kinds shrink.
         """
@@ -154,7 +154,7 @@ class Utilization(msgspec.Struct, frozen=True):
             media,
             self.reserved_output,
             self.is_window_known,
-            is_carried,
+            includes_report,
             insertions,
         )
 

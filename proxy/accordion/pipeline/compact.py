@@ -147,7 +147,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         used = request.utilization
         # Planning uses the provider's own count.
         if overflow.requested and overflow.requested > used.tokens:
-            used = used.apply_correction(1.0, overflow.requested, is_carried=used.is_carried)
+            used = used.with_total(overflow.requested, includes_report=used.includes_report)
         reserved = self.list_meter.output_space(replace(request, window=window), request.conversation)
         used = replace(used, reserved_output=overflow.output or reserved)
         decision = Decision(

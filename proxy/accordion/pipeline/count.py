@@ -150,7 +150,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
         )
         tokens = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
         total = max(0, request.utilization.tokens - request.uncorrected_tokens + tokens)
-        used = request.utilization.apply_correction(1.0, total, is_carried=request.utilization.is_carried)
+        used = request.utilization.with_total(total, includes_report=request.utilization.includes_report)
         return replace(request, history_with_insertions=bare, uncorrected_tokens=tokens, utilization=used)
 
     async def count_tool_tokens(self, request: MeasuredRequest) -> int:
@@ -244,8 +244,8 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
                 last = ReportedCount(base.counted, base.reported)
         if last is None and factor == UNKNOWN:
             return utilization
-        return utilization.apply_correction(
-            factor, estimate_tokens(utilization.tokens, last, factor), is_carried=last is not None
+        return utilization.with_total(
+            estimate_tokens(utilization.tokens, last, factor), includes_report=last is not None, factor=factor
         )
 
 

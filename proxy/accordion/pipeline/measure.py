@@ -237,11 +237,11 @@ class Measurer(msgspec.Struct, frozen=True):
         if (
             base_node is None
             or base_node.differs_from_client
-            or not by_id.utilization.is_carried
+            or not by_id.utilization.includes_report
             or reconstructed.history.compaction is not None
         ):
             return reconstructed
-        used = reconstructed.utilization.apply_correction(1.0, by_id.utilization.tokens, is_carried=True)
+        used = reconstructed.utilization.with_total(by_id.utilization.tokens, includes_report=True)
         reconstructed = replace(reconstructed, utilization=used)
         return replace(reconstructed, decision=self.decide(reconstructed))
 

@@ -29,7 +29,7 @@ def _has_tool_result(view: StrategyView, group: tuple[int, int]) -> bool:
 
 def list_replaceable_parts(view: StrategyView) -> Iterator[tuple[int, int, int]]:
     """Yields replaceable parts as (last resort, slot, part). Last resort is 0 for free slots, 1 for others, 2 for the
-    opening request, 3 for the task."""
+    user's first message, 3 for the task."""
     replaceable = []
     for index, slot in enumerate(view.slots):
         if view.removed[index] or not view.reachable[index]:
