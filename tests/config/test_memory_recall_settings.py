@@ -79,7 +79,7 @@ def memory_recall(application: Application) -> MemoryRecall | None:
 
 
 def divided(application: Application, project: str | None = None) -> Any:
-    return application.forward.reader.measurer.memory_mentions.with_project(ClientMetadata(), project).partition
+    return application.forward.reader.measurer.memory_mentions.separate_projects(ClientMetadata(), project).partition
 
 
 async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class Identifier(msgspec.Struct, frozen=True):
 
         Raises BadRequest if the client declares an impossible position.
         """
-        metadata = self.memory_mentions.with_project(request.client_metadata, request.controls.project)
+        metadata = self.memory_mentions.separate_projects(request.client_metadata, request.controls.project)
         visible_request = await self.visibility.resolve(
             request.protocol,
             request.caller,

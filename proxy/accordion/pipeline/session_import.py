@@ -57,10 +57,11 @@ class MemoryMentions:
         self._recall_everywhere, self._project = recall_everywhere, project
         self._mentions = BoundedCache[bytes, bool](capacity)
 
-    def with_project(self, client_metadata: ClientMetadata, project: str | None) -> ClientMetadata:
-        """Returns the client's metadata with the project that the request names (None: none).
+    def separate_projects(self, client_metadata: ClientMetadata, project: str | None) -> ClientMetadata:
+        """Returns the client's metadata with the project that the request names (None: none) as its partition.
 
-        Automatic insertions are found again by content, so equal beginnings in two projects must have different keys.
+        Memories are inserted unasked and found again by content. So the same beginning in two projects needs two
+        sessions.
         """
         partition = self._project if project is None or self._project == ALL_PROJECTS else project
         return (
