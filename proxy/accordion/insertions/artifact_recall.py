@@ -71,7 +71,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         if excerpt is None:
             return None
         # Tool rounds directly follow the request that they answer: nothing may be inserted between.
-        if await self.insertion_store.find(request.ref, (key,), 1, check_store=False):
+        if await self.insertion_store.find_at(request.ref, key, check_store=False):
             return None
         recall = RecallInsertion(key, request.protocol.text_message(excerpt.text), self.clock.now(), excerpt.artifacts)
         if not await self._can_insert(request, recall):

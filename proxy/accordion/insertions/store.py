@@ -95,8 +95,9 @@ class InsertionStore:
         self._size = 0
         self._evicted = set[bytes]()
         """Anchors whose insertions were evicted or could not be read, so that the store is asked for them."""
-        self._are_all_named = True
-        """Whether `_evicted` has all of them. If not, each history that is not in `_loaded` is loaded once more."""
+        self._knows_all_evicted = True
+        """Whether `_evicted` has all evicted anchors. If not, each history that is not in `_loaded` is loaded once
+        more."""
         self._loaded = dict[bytes, int]()
         """By the last chain key of a loaded history, the number of messages before the first anchor that was asked for;
         replaced by a new one after an erasure."""
@@ -175,7 +176,7 @@ class InsertionStore:
         """
         prefix, first = scope_prefix(ref), max(0, covered_count - 1)
         chain_keys = chain[first:]
-        if not self._are_all_named and not check_store:
+        if not self._knows_all_evicted and not check_store:
             check_store = all(self._loaded.get(prefix + key, len(chain)) > first for key in reversed(chain_keys))
         is_read = not check_store or await self._load_history(ref.tenant, prefix, chain, first, _OVERLAP)
         if is_read and self._evicted and (evicted := [key for key in chain_keys if prefix + key in self._evicted]):
@@ -195,13 +196,17 @@ class InsertionStore:
                 self.write_later(ref.tenant, writes)
         return tuple(insertions)
 
+    async def find_at(self, ref: ConversationRef, anchor: bytes, *, check_store: bool) -> tuple[Insertion, ...]:
+        """Returns the insertions at one anchor. `check_store`: see `find`."""
+        return await self.find(ref, (anchor,), 1, check_store=check_store)
+
     def hash_insertions(self, ref: ConversationRef, chain: Sequence[bytes], covered_count: int) -> bytes:
         """Returns a hash of the insertions that this worker's memory has where `find` looks.
 
         It is empty if the store may have more of them, since this worker evicted some or could not read them.
         """
         prefix, chain_keys = scope_prefix(ref), chain[max(0, covered_count - 1) :]
-        if not self._are_all_named or (self._evicted and any(prefix + key in self._evicted for key in chain_keys)):
+        if not self._knows_all_evicted or (self._evicted and any(prefix + key in self._evicted for key in chain_keys)):
             return b""
         anchors = self._anchors.get(prefix)
         if not anchors:
@@ -221,7 +226,7 @@ class InsertionStore:
         self._anchors.clear()
         self._tenants.clear()
         self._evicted.clear()
-        self._are_all_named, self._loaded = True, {}
+        self._knows_all_evicted, self._loaded = True, {}
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
@@ -239,13 +244,13 @@ class InsertionStore:
             oldest_name, oldest = self._cached.popitem(last=False)
             self._size -= oldest.size
             self._forget_anchor(oldest_name)
-            self._ask_again(oldest_name)
+            self._remember_evicted(oldest_name)
 
-    def _ask_again(self, name: bytes) -> None:
+    def _remember_evicted(self, name: bytes) -> None:
         self._evicted.add(name)
         if len(self._evicted) > self._max_evicted:
             self._evicted.clear()
-            self._are_all_named, self._loaded = False, {}
+            self._knows_all_evicted, self._loaded = False, {}
 
     def _forget_anchor(self, name: bytes) -> None:
         prefix = ScopePrefix(name[:SCOPE_PREFIX_LENGTH])
@@ -293,7 +298,7 @@ class InsertionStore:
                 if value is not None:
                     self._merge_from_store(tenant, prefix + anchor, self._decode_value(tenant, key, value, anchor))
                 elif not is_read:
-                    self._ask_again(prefix + anchor)
+                    self._remember_evicted(prefix + anchor)
         return is_complete
 
     def _merge_from_store(self, tenant: TenantScope, name: bytes, stored: StoredInsertions) -> None:

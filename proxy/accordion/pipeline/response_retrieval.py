@@ -68,8 +68,8 @@ class ResponseRetrieval(msgspec.Struct, frozen=True):
                 await (await send(_with_path(request, _RESPONSES_PATH + quote(each, safe="")))).close()
 
     async def _find_insertions(self, request: PassthroughRequest, node: PrefixNode) -> list[ToolRoundInsertion]:
-        insertions = await self.insertion_store.find(
-            ConversationRef(request.caller.tenant, node.scope, node.session), (node.chain,), 1, check_store=True
+        insertions = await self.insertion_store.find_at(
+            ConversationRef(request.caller.tenant, node.scope, node.session), node.chain, check_store=True
         )
         return [each for each in insertions if isinstance(each, ToolRoundInsertion)]
 

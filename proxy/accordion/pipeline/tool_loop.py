@@ -109,7 +109,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
             fields["previous_response_id"] = to_json(match.base_node.ids[-1])
             parts = (part for message in match.conversation.messages for part in message.parts)
             answered_ids = {part.call_id for part in parts if isinstance(part, ToolResult)}
-            insertions = await self.insertion_store.find(request.ref, (match.base_node.chain,), 1, check_store=True)
+            insertions = await self.insertion_store.find_at(request.ref, match.base_node.chain, check_store=True)
             rounds = [
                 each
                 for each in insertions
