@@ -389,25 +389,28 @@ class CompactionRepository:
             # should the winner fail before it does.
             key = race_key(prefix, last_chain_key, compaction.cause)
             compaction = await self._put_first(ref.tenant, key, compaction, _SAME_LIST_SECONDS) or compaction
-        winner = compaction
-        # While the store is unavailable it cannot tell the lower levels, so those known in memory count.
-        first_level = 0 if self._store.is_available else self._next_level(prefix, compaction)
-        for level in range(first_level, _MAX_LEVELS):
-            stored = await self._put_first(
-                ref.tenant, _compaction_key(prefix, compaction.anchor, level), compaction, self._retention
-            )
-            # A record at this level does not win if this compaction was made from it, if it is unreadable, or if it was
-            # made before the provider reported an overflow.
-            is_outdated = compaction.cause == "overflow" and stored is not None and stored.cause != "overflow"
-            if stored is not None and (
-                stored.generation >= compaction.generation + is_outdated or level == _MAX_LEVELS - 1
-            ):
-                winner = stored
-                break
+        winner, level = await self._put_on_own_level(ref.tenant, prefix, compaction)
         if winner.identity_key:
             await self._store.put(form_key(prefix, winner.identity_key), winner.anchor, ttl=self._retention)
         self._cache(prefix, root, winner, level, is_local_only=self._is_waiting_for_store(ref.tenant, prefix))
         return winner
+
+    async def _put_on_own_level(
+        self, tenant: TenantScope, prefix: ScopePrefix, compaction: Compaction
+    ) -> tuple[Compaction, int]:
+        """Stores a compaction above those that it was made from. Returns the one that applies there, and the level."""
+        # While the store is unavailable it cannot tell the lower levels, so those known in memory count.
+        level = 0 if self._store.is_available else self._next_level(prefix, compaction)
+        while True:
+            key = _compaction_key(prefix, compaction.anchor, level)
+            stored = await self._put_first(tenant, key, compaction, self._retention)
+            is_last = level == _MAX_LEVELS - 1
+            # An unreadable record does not win.
+            if stored is not None and (is_last or _wins(stored, compaction)):
+                return stored, level
+            if is_last:
+                return compaction, level
+            level += 1
 
     def _is_waiting_for_store(self, tenant: TenantScope, prefix: ScopePrefix) -> bool:
         """Whether a compaction just written or found waits for the store; then another one may still win."""
@@ -472,6 +475,7 @@ class CompactionRepository:
                 deepest_answer = max(deepest_answer, answer)
                 if count >= self._oldest_valid_change and count >= self._last_change_by_root.get(prefix + chain[0], 0):
                     # No compaction of this history was added since, so there is no deeper one.
+                    # Jumps to the message that the look-up named.
                     index = answer + 1
                 else:
                     may_be_evicted = may_be_evicted or count < self._last_eviction
@@ -630,6 +634,15 @@ class CompactionRepository:
             if compaction is not None and compaction.anchor == anchor:
                 return compaction, level
         return None
+
+
+def _wins(stored: Compaction, own: Compaction) -> bool:
+    """Whether a record that is stored on a level applies instead of this worker's own, which else lies above it."""
+    if own.cause == "overflow" and stored.cause != "overflow":
+        # It may have been made before the provider reported the overflow.
+        return stored.generation > own.generation
+    # This compaction was made from a record of a lower generation.
+    return stored.generation >= own.generation
 
 
 def hides_newest_message(history: CompactedConversation, conversation: Conversation) -> bool:
