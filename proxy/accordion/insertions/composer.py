@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from accordion.insertions.differences import drop_bound_thinking
 from accordion.insertions.store import InsertionStore
 from accordion.model.cache import BoundedCache
-from accordion.model.compaction import CompactedConversation
+from accordion.model.compaction import CompactedConversation, Span
 from accordion.model.conversation import Conversation, Message
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRoundInsertion
 from accordion.model.plan import INSERTED
@@ -61,7 +61,7 @@ class PlacedPrefix(msgspec.Struct, frozen=True):
     insertions: tuple[Insertion, ...]
     messages: tuple[Message, ...]
     origins: tuple[int, ...]
-    spans: tuple[tuple[int, int, bool], ...]
+    spans: tuple[Span, ...]
     chain: tuple[bytes, ...]
     insertion_hash: bytes
 
@@ -77,7 +77,7 @@ class InsertionPlacement:
         read_message: ReadMessageFunction,
     ) -> None:
         if not history.spans:
-            history = replace(history, spans=tuple((at, at, False) for at in history.origins))
+            history = replace(history, spans=history.all_spans)
         compaction = history.compaction
         self._protocol, self._tool_protocol = protocol, tool_protocol
         self._history, self._read_message = history, read_message
@@ -283,7 +283,7 @@ class _HistoryBuilder:
             self.insert_messages((wire,), (client_index, client_index - 1, False))
             self._ends_in_recall = True
 
-    def insert_messages(self, wires: Sequence[bytes], span: tuple[int, int, bool]) -> None:
+    def insert_messages(self, wires: Sequence[bytes], span: Span) -> None:
         """Inserts messages that the client never sent, in place of its messages in the span."""
         self._ends_in_recall = False
         messages = tuple(map(self._read_message, wires))

@@ -105,7 +105,7 @@ def drop_bound_thinking(
     )
     origins, spans = (
         tuple(history_with_insertions.origins[at] for at in remaining),
-        tuple(map(_spans_of(history_with_insertions).__getitem__, remaining)),
+        tuple(map(history_with_insertions.all_spans.__getitem__, remaining)),
     )
     return replace(history_with_insertions, conversation=conversation, origins=origins, spans=spans)
 
@@ -128,7 +128,7 @@ def _list_differences(
         history.compaction != history_with_insertions.compaction,
     )
     last, messages = len(own) - 1, history_with_insertions.conversation.messages
-    spans = _spans_of(history_with_insertions)
+    spans = history_with_insertions.all_spans
     for (is_inserted, span), group in groupby(
         range(len(messages)), lambda at: (history_with_insertions.origins[at] == INSERTED, spans[at])
     ):
@@ -144,10 +144,6 @@ def _list_differences(
         if message is not messages[run[0]]:
             # A recall was merged into it. In a message of the compaction it stays until what follows is covered.
             yield max(position, min(covered, last)), (message,), (messages[run[0]],)
-
-
-def _spans_of(history: CompactedConversation) -> tuple[tuple[int, int, bool], ...]:
-    return history.spans or tuple((at, at, False) for at in history.origins)
 
 
 def _call_ids(message: Message) -> list[str]:

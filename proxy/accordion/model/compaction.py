@@ -27,6 +27,9 @@ from accordion.model.conversation import Conversation, Message, Part, ToolCall, 
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Slot
 from accordion.model.tenant import ConversationRef, ScopePrefix
 
+Span = tuple[int, int, bool]
+"""The client's first and last message that a message stands for, and whether it is edited."""
+
 Cause = Literal["automatic", "manual", "overflow"]
 
 
@@ -121,8 +124,13 @@ class CompactedConversation(msgspec.Struct, frozen=True):
     conversation: Conversation
     origins: tuple[int, ...]
     compaction: Compaction | None = None
-    spans: tuple[tuple[int, int, bool], ...] = ()
-    """For each message: the client's first and last message that it stands for, and whether it is edited."""
+    spans: tuple[Span, ...] = ()
+    """The spans of the messages; empty if each stands for itself."""
+
+    @property
+    def all_spans(self) -> tuple[Span, ...]:
+        """The spans of the messages, also if each stands for itself."""
+        return self.spans or tuple((at, at, False) for at in self.origins)
 
     @property
     def covered_count(self) -> int:
@@ -155,7 +163,7 @@ class CompactedPrefix(msgspec.Struct, frozen=True):
     anchor: bytes
     messages: tuple[Message, ...]
     origins: tuple[int, ...]
-    spans: tuple[tuple[int, int, bool], ...]
+    spans: tuple[Span, ...]
     chain: tuple[bytes, ...]
     removed_open_calls: frozenset[str] = frozenset()
     """Ids of calls that the compaction removed before they had a result."""
@@ -180,7 +188,7 @@ class CompactedList(msgspec.Struct, frozen=True):
     count: int
     last: bytes
     origins: tuple[int, ...]
-    spans: tuple[tuple[int, int, bool], ...]
+    spans: tuple[Span, ...]
     chain: tuple[bytes, ...]
 
     def begins(self, chain: Sequence[bytes]) -> bool:
@@ -200,7 +208,7 @@ def build_prefix(
         raise ValueError("the compaction is of another history")
     messages: list[Message] = []
     origins: list[int] = []
-    spans: list[tuple[int, int, bool]] = []
+    spans: list[Span] = []
     for entry in compaction.entries:
         if entry.wire is None:
             indexes = range(entry.first, entry.last + 1)

@@ -230,10 +230,9 @@ def compare_histories(original: Conversation, history: CompactedConversation) ->
 
 def _list_forwarded(original: Conversation, history: CompactedConversation) -> Iterator[ComparedBlock]:
     messages = history.conversation.messages
-    spans = history.spans or tuple((at, at, False) for at in range(len(messages)))
     by_themselves = {origin for origin in history.origins if origin >= 0}
     run: list[int] = []
-    for message, origin, (first, last, is_edited) in zip(messages, history.origins, spans, strict=True):
+    for message, origin, (first, last, is_edited) in zip(messages, history.origins, history.all_spans, strict=True):
         if origin >= 0 and not is_edited:
             if run and origin != run[-1] + 1:
                 yield _unchanged(original, run)
