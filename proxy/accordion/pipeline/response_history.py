@@ -23,10 +23,10 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import Put
 from accordion.model.records import ObservedResponse
-from accordion.pipeline.calibration import build_response_nodes
+from accordion.pipeline.calibration import credible_tokens
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from accordion.protocols.json_spans import NULL
-from accordion.sessions.prefix_nodes import count_responses
+from accordion.sessions.prefix_nodes import PrefixNode, count_responses
 from accordion.sessions.sessions import Sessions
 
 _log = logging.getLogger("accordion")
@@ -93,7 +93,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         The nodes of its ids are stored soon; the items that the provider keeps are held in memory.
         """
         if not observed_response.error:
-            self.sessions.record_states(request.caller, build_response_nodes(request, reported_response, ids))
+            self.sessions.record_states(request.caller, _build_response_nodes(request, reported_response, ids))
         self._build_link(request, observed_response)
 
     def _build_node_writes(
@@ -108,7 +108,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         A request that continues by the response's id has the node of that id. Once its history is reconstructed, it
         has the node of the list with which the conversation began.
         """
-        nodes = {} if observed_response.error else build_response_nodes(request, reported_response, ids)
+        nodes = {} if observed_response.error else _build_response_nodes(request, reported_response, ids)
         puts = self.sessions.build_state_writes(request.caller, nodes)
         if nodes and not request.conversation.is_kept_by_provider:
             puts += self.sessions.build_end_writes(request.session_match)
@@ -185,3 +185,54 @@ def _is_continuable(conversation: Conversation) -> bool:
     """
     envelope: Mapping[str, bytes] = conversation.envelope
     return envelope.get("store") != b"false" and envelope.get("prompt", NULL) == NULL
+
+
+def _build_response_nodes(
+    request: PreparedRequest, observed_response: ObservedResponse, ids: tuple[str, ...] = ()
+) -> dict[str, PrefixNode]:
+    """Builds the prefix nodes by which later requests find this one: by a response's id, or a conversation object's.
+
+    `ids` are the provider's own ids of the response's rounds, if it has tool rounds.
+    """
+    session_match, conversation = request.session_match, request.conversation
+    if not conversation.provider_state or not observed_response.response_id:
+        return {}
+    # The next response in the chain names this one by the provider's own id. A response that is made in the background
+    # reports no usage yet.
+    reported = credible_tokens(request, observed_response.input_tokens)
+    kept_tokens = (reported or request.utilization.tokens) + (
+        observed_response.usage.output if observed_response.usage is not None else 0
+    )
+    changed = request.rewritten_body is not None or bool(request.visible_request.hidden_results)
+    # A request that continues a changed one by its id is changed, too.
+    changed = changed or (
+        session_match.base_index < 0
+        and session_match.base_node is not None
+        and session_match.base_node.differs_from_client
+    )
+    node = PrefixNode(
+        session_match.session.id,
+        reported=kept_tokens,
+        chain=conversation.chain[-1] if conversation.chain else b"",
+        ids=ids,
+        scope=session_match.scope if ids else b"",
+        differs_from_client=changed,
+        was_compacted=request.may_have_compaction,
+        failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
+    )
+    object_id = _conversation_object_id((request.request_by_id or request).conversation)
+    return dict.fromkeys({observed_response.response_id, *ids[-1:], object_id} - {""}, node)
+
+
+def _conversation_object_id(conversation: Conversation) -> str:
+    """Returns the id of a conversation object that the provider keeps; it stays the same over responses."""
+    return conversation.continued_id if conversation.provider_state == "object" else ""
+
+
+def _thread_tokens_at_failure(request: PreparedRequest) -> int:
+    """Returns the tokens of a thread when a compaction of it was due and failed; 0 if none was."""
+    trigger, used = request.decision.trigger, request.utilization
+    if trigger and used.occupied_tokens >= trigger and request.rewritten_body is None:
+        return used.tokens
+    base_node = request.session_match.base_node
+    return base_node.failed_tokens if base_node is not None else 0
