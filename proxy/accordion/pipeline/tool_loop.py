@@ -200,7 +200,7 @@ class _LoopRun:
             if self.rewritten_response is not None:
                 # The protocol's events tell whether the stream is complete: this round may end in nothing.
                 self.rewritten_response.is_delimited = False
-        self._record_usage()
+        self._report_to_progress()
         if rest := self._response.close():
             yield rest
 
@@ -223,7 +223,7 @@ class _LoopRun:
             raise UpstreamDisconnected(
                 "Connection lost: the provider's answer ended early after a read-back. Send the request again."
             )
-        self._record_usage()
+        self._report_to_progress()
         return CompleteResponse(document + self._response.close(), strip_body_headers(headers))
 
     async def _stream_round(self, response: UpstreamResponse, encoding: str) -> AsyncGenerator[bytes, None]:
@@ -316,8 +316,8 @@ class _LoopRun:
         body = object_of({**fields, **last, listing: list_of(entries)})
         return await self._send(replace(request, rewritten_body=body))
 
-    def _record_usage(self) -> None:
-        """Records the usage and the hidden rounds, which are stored before the response ends."""
+    def _report_to_progress(self) -> None:
+        """Reports the usage and the hidden rounds, which are stored before the response ends."""
         rounds, chain = self._rounds, self._request.conversation.chain
         if self._calls:
             self._progress.tool_loop_usage = _sum_usage(self._usages, self._calls)
