@@ -18,7 +18,7 @@ import msgspec
 from accordion.model.boundaries import CallInHistory
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation, ToolCall
-from accordion.model.delegation import TOP, AgentPosition
+from accordion.model.delegation import TOP, AgentPosition, node_kind
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.records import ARGUMENTS, ObservedCall
@@ -47,7 +47,9 @@ def call_namespaces(tenant: TenantScope, position: AgentPosition, conversation: 
     specific = [conversation.chain[0][:16]] if conversation.chain else []
     if position.client_session:
         specific.append(_hash(tenant, b"mark", position.client_session.encode()))
-    return CallNamespaces(tuple(specific), _hash(tenant, b"wide", b"") if position.node[:2] == "x:" else b"")
+    return CallNamespaces(
+        tuple(specific), _hash(tenant, b"wide", b"") if node_kind(position.node) == "declared" else b""
+    )
 
 
 def hash_call(tenant: TenantScope, call: ToolCall | ObservedCall) -> bytes:

@@ -23,7 +23,7 @@ from accordion.delegation.tree import DelegationTree, EdgeRefused
 from accordion.delegation.visibility_decisions import NOTHING_HIDDEN, HiddenResults, ResultViewer, VisibilityDecisions
 from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import Conversation, ToolResult
-from accordion.model.delegation import TOP, AgentPosition, DelegationNode, Evidence
+from accordion.model.delegation import TOP, AgentPosition, DelegationNode, Evidence, node_kind
 from accordion.model.errors import BadRequest
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks
 from accordion.model.records import ObservedCall
@@ -232,7 +232,7 @@ class DelegationTracker:
             self.call_owners.record_main_agent(tenant, calls)
             if position.home or self.delegation_tree.has_delegations:
                 self._fill_placeholder(tenant, position, session_id)
-        if position.node[:2] != "x:" and not conversation.is_kept_by_provider:
+        if node_kind(position.node) != "declared" and not conversation.is_kept_by_provider:
             home = position.node or position.home or f"s:{session_id}"
             self.handoff_index.record_handoffs(tenant, _list_scope(position.home), conversation, calls, home)
         chain = conversation.chain
@@ -252,7 +252,9 @@ class DelegationTracker:
         from the store, since other workers may have written more. Raises StoreUnavailable.
         """
         nodes = self.delegation_tree.without_cache() if recompute else self.delegation_tree
-        client_node = await self.delegation_tree.find_session_node(tenant, node[2:]) if node[:2] == "s:" else None
+        client_node = (
+            await self.delegation_tree.find_session_node(tenant, node[2:]) if node_kind(node) == "session" else None
+        )
         ids = [node] if client_node is None else [client_node, node]
         await nodes.load(tenant, ids)
         trees = [await nodes.load_tree(tenant, nodes.path(tenant, each)[0]) for each in ids]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.cache import BoundedCache, string_size
-from accordion.model.delegation import TOP, DelegationNode, Evidence, Path
+from accordion.model.delegation import TOP, DelegationNode, Evidence, Path, node_kind
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 from accordion.model.tenant import TenantScope
@@ -309,7 +309,7 @@ def _merge(known_node: DelegationNode | None, new_node: DelegationNode) -> Deleg
 
 def _main_agent_depth(path: Path) -> int:
     """Returns 1 if a path begins with a main agent's conversation, which does not count as a delegation; else 0."""
-    return int(path[0][:2] in ("s:", "m:")) if path else 0
+    return int(node_kind(path[0]) in ("session", "metadata")) if path else 0
 
 
 def decode_node(value: bytes | None) -> DelegationNode | None:

@@ -23,14 +23,25 @@ hand-off call, a string argument of a delegating tool (`tool`) or of any other t
 edge is known."""
 
 
-class DelegationNode(msgspec.Struct, frozen=True):
-    """A stored node of the tree. Its id is unique within a tenant.
+NodeKind = Literal["declared", "metadata", "session", "handoff", "top"]
+"""The name that a node's id has behind the letter of its kind: one that the client declares (`x:`), a label from a
+known client's metadata (`m:`), the id of one of our sessions (`s:`), or a hash of the hand-off that began the work
+(`h:`). `top`: it is the main agent's node, which has an empty id."""
 
-    The id begins with the kind of its name: `x:` a name that the client declares, `m:` a label from a known client's
-    metadata, `s:` the id of one of our sessions, `h:` a hash of the hand-off that began the work. `parent` is the node
-    that delegated the work, `agent` the agent's name, `session` the session of its last request, `call_id` the call
-    that began it, if known; `at` is in seconds since the epoch. `candidates` is the number of calls that could have
-    begun it; if there are two, neither is taken.
+_KINDS: dict[str, NodeKind] = {"x:": "declared", "m:": "metadata", "s:": "session", "h:": "handoff"}
+
+
+def node_kind(node_id: str) -> NodeKind:
+    """Returns the kind of a node, by the beginning of its id."""
+    return _KINDS.get(node_id[:2], "top")
+
+
+class DelegationNode(msgspec.Struct, frozen=True):
+    """A stored node of the tree. Its id is unique within a tenant, and begins with its kind (`node_kind`).
+
+    `parent` is the node that delegated the work, `agent` the agent's name, `session` the session of its last request,
+    `call_id` the call that began it, if known; `at` is in seconds since the epoch. `candidates` is the number of calls
+    that could have begun it; if there are two, neither is taken.
     """
 
     id: str

@@ -38,7 +38,7 @@ from accordion.delegation.tracker import DelegationTracker
 from accordion.memory.entries import ALL_TYPES
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
 from accordion.model.costs import Costs, PriceTable
-from accordion.model.delegation import DelegationNode
+from accordion.model.delegation import DelegationNode, node_kind
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
@@ -242,7 +242,7 @@ class Queries(msgspec.Struct, frozen=True):
         views: dict[str, AgentView] = {}
         for node in await self.delegation_tracker.load_tree(caller.tenant, f"s:{session_id}", recompute=True):
             above = views.get(node.parent)
-            session = node.session or (node.id[2:] if node.id[:2] == "s:" else "")
+            session = node.session or (node.id[2:] if node_kind(node.id) == "session" else "")
             recorded = await self._load_session(caller.tenant, session) if session else None
             views[node.id] = AgentView(node, above.depth + 1 if above is not None else 0, recorded)
         return list(views.values())

@@ -32,6 +32,7 @@ from accordion.compaction.request_controls import RequestControls, thinking_mode
 from accordion.model.budget import Decision, HoldoutGroup, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, ProviderState
+from accordion.model.delegation import node_kind
 from accordion.model.http import Inbound
 from accordion.model.ports import Route
 from accordion.model.records import CompactionOutcome, RecallUsage
@@ -145,12 +146,13 @@ class IdentifiedRequest(ReceivedRequest, frozen=True):
     def tree_name(self) -> str:
         """The name of the agent tree that the request belongs to; empty if it is not known.
 
-        That is the client's own name for the session: it stays when the client compacts the conversation by itself, and
-        sub-agents share or name it. Without such a name it is the session of the main agent.
+        That is the client's own name for the session. It does not change when the client compacts its own history, and
+        sub-agents send the same name, or name it as their parent. Without such a name it is the session of the main
+        agent.
         """
         position, session = self.visible_request.position, self.session_match.session.id
         root = position.path[0] if position.path else ""
-        if root[:2] in ("m:", "x:"):
+        if node_kind(root) in ("metadata", "declared"):
             # Behind the slash is the agent within the client's session.
             return root.partition("/")[0]
         if self.client_metadata.session and not self.client_metadata.is_cache_key:

@@ -27,7 +27,7 @@ from accordion.delegation.visibility_filter import FilteredResult
 from accordion.model.boundaries import CallInHistory, PartPosition
 from accordion.model.cache import ENTRY, BoundedCache, string_size
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
-from accordion.model.delegation import AgentPosition, DelegationNode
+from accordion.model.delegation import AgentPosition, DelegationNode, node_kind
 from accordion.model.errors import StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Clock, Tasks
@@ -181,7 +181,7 @@ class SharedArtifacts:
         """Archives results for the delegation that produced them, unless a compaction of its own did."""
         metadata = (
             ClientMetadata(owner.id[2:])
-            if owner.id[:2] == "m:"
+            if node_kind(owner.id) == "metadata"
             else ClientMetadata(position.client_session, partition=owner.id)
         )
         scope, at, tenant = make_scope(caller, metadata), self.clock.now(), caller.tenant
