@@ -52,8 +52,8 @@ class BranchAccess(msgspec.Struct, frozen=True):
         await self.delegation_tree.load(tenant, names)
         session_paths = [self.delegation_tree.path(tenant, name) for name in names]
         viewer_paths: list[Path] = [position.path] if position.path else [(f"s:{viewer.session}",)]
-        if not position.path and position.home:
-            viewer_paths.append((position.home,))
+        if not position.path and position.node_named_by_others:
+            viewer_paths.append((position.node_named_by_others,))
         return any(is_visible(owner, viewer_path) for owner in session_paths for viewer_path in viewer_paths)
 
     async def can_see_results(self, viewer: BranchViewer, calls: Sequence[CallInHistory]) -> bool:

@@ -119,7 +119,7 @@ class DelegationTracker:
             agent=client_metadata.agent_name,
             delegated=client_metadata.is_subagent,
             client_session=client_metadata.session,
-            home=home,
+            node_named_by_others=home,
             first_new_index=first_new_index,
         )
 
@@ -143,7 +143,7 @@ class DelegationTracker:
             agent=client_metadata.agent_name,
             delegated=client_metadata.is_subagent,
             client_session=client_metadata.session,
-            home=home,
+            node_named_by_others=home,
             first_new_index=first_new_index,
         )
         if client_metadata.parent:
@@ -230,17 +230,20 @@ class DelegationTracker:
             self.call_owners.record_calls(tenant, call_namespaces(tenant, position, conversation), calls, position.node)
         else:
             self.call_owners.record_main_agent(tenant, calls)
-            if position.home or self.delegation_tree.has_delegations:
+            if position.node_named_by_others or self.delegation_tree.has_delegations:
                 self._fill_placeholder(tenant, position, session_id)
         if node_kind(position.node) != "declared" and not conversation.is_kept_by_provider:
-            home = position.node or position.home or f"s:{session_id}"
-            self.handoff_index.record_handoffs(tenant, _list_scope(position.home), conversation, calls, home)
+            home = position.node or position.node_named_by_others or f"s:{session_id}"
+            self.handoff_index.record_handoffs(
+                tenant, _list_scope(position.node_named_by_others), conversation, calls, home
+            )
         chain = conversation.chain
         for call in calls:
             is_delegating = self.delegating_tools.find_target(call.name) is not None
             if len(call.arguments) >= (MIN_DELEGATING_ARGUMENT if is_delegating else MIN_ARGUMENT):
                 open_call = OpenCall(
-                    call.call_id, position.node, session_id, is_delegating, self.clock.now(), position.home,
+                    call.call_id, position.node, session_id, is_delegating, self.clock.now(),
+                    position.node_named_by_others,
                     chain[-1] if chain else b"", len(chain) - 1,
                 )  # fmt: skip
                 self.open_calls.add(tenant, call, open_call)
@@ -265,7 +268,11 @@ class DelegationTracker:
     ) -> dict[str, DelegationNode]:
         """Returns the delegations begun by calls of a request's conversation, by call id. Reads the store."""
         tenant = caller.tenant
-        names = {position.node or f"s:{session_id}", position.home} if not position.partition else {position.node}
+        names = (
+            {position.node or f"s:{session_id}", position.node_named_by_others}
+            if not position.partition
+            else {position.node}
+        )
         children = [
             child for name in sorted(names - {TOP}) for child in await self.delegation_tree.load_children(tenant, name)
         ]
@@ -368,7 +375,7 @@ class DelegationTracker:
     ) -> AgentPosition:
         return AgentPosition(
             node.id, self.delegation_tree.path(tenant, node.id), node.agent, node.evidence, partition, True,
-            node.parent, node.call_id, node.candidates, position.client_session, position.home,
+            node.parent, node.call_id, node.candidates, position.client_session, position.node_named_by_others,
             position.first_new_index,
         )  # fmt: skip
 
@@ -392,7 +399,10 @@ class DelegationTracker:
     def _fill_placeholder(self, tenant: TenantScope, position: AgentPosition, session_id: str) -> None:
         """Fills the main agent's placeholder nodes in the tree, under the names that other requests use for it."""
         session_node = f"s:{session_id}"
-        for node in (position.home, session_node if self.delegation_tree.has_children(tenant, session_node) else ""):
+        for node in (
+            position.node_named_by_others,
+            session_node if self.delegation_tree.has_children(tenant, session_node) else "",
+        ):
             if node and ((existing := self.delegation_tree.get(tenant, node)) is None or existing.is_placeholder):
                 self.delegation_tree.save(
                     tenant, DelegationNode(node, session=session_id, agent=position.agent, at=self.clock.now())

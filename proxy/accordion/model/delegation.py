@@ -77,7 +77,7 @@ class AgentPosition(msgspec.Struct, frozen=True):
     candidates: int = 0
     client_session: str = ""
     """The client's own name for the session, if it has one."""
-    home: str = ""
+    node_named_by_others: str = ""
     """The id of the node that other requests' metadata name as this request's own; empty if they name none."""
     first_new_index: int = 0
     """The index of the first message of the client's list that no earlier request contained."""
