@@ -43,7 +43,7 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
     child = await worker.ask(talk([user(TASK)]))
     assert edge(child) == ("argument" if tool == "ask_expert" else "tool", f"s:{parent.session}", "c1")
     assert child.position.path == (f"s:{parent.session}", f"s:{child.session}")
-    assert (child.position.partition, child.position.delegated) == ("", True)
+    assert (child.position.partition, child.position.is_subagent) == ("", True)
     on = await worker.ask(talk([user(TASK), calls(text="a"), user("more")]))
     assert edge(on) == edge(child)
     assert (await worker.tracker.find_delegations_by_call(ALICE, parent.position, parent.session))[
@@ -57,7 +57,7 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
 async def test_nested_arguments_count_and_white_space_around_them_does_not(argument):
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call(argument)])
-    assert (await worker.ask(talk([user(TASK)]))).position.delegated
+    assert (await worker.ask(talk([user(TASK)]))).position.is_subagent
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_nested_arguments_count_and_white_space_around_them_does_not(argum
 async def test_an_argument_must_stand_there_word_for_word_and_be_four_fifths_of_it(opens, found):
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
-    assert (await worker.ask(talk([user(*opens)]))).position.delegated is found
+    assert (await worker.ask(talk([user(*opens)]))).position.is_subagent is found
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ async def test_an_argument_must_stand_there_word_for_word_and_be_four_fifths_of_
 async def test_short_arguments_count_for_delegating_tools_alone_and_whole(text, tool, opens, found):
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call(text, tool)])
-    assert (await worker.ask(talk([user(opens)]))).position.delegated is found
+    assert (await worker.ask(talk([user(opens)]))).position.is_subagent is found
 
 
 async def test_of_two_calls_neither_is_it_and_that_is_said():
@@ -99,7 +99,7 @@ async def test_of_two_calls_neither_is_it_and_that_is_said():
     await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.ask(talk([user("another task")]), None, [observed_call(call_id="c2")])
     child = await worker.ask(talk([user(TASK)]))
-    assert (edge(child), child.position.candidates, child.position.delegated) == (NONE, 2, False)
+    assert (edge(child), child.position.candidates, child.position.is_subagent) == (NONE, 2, False)
     assert (await worker.tracker.load_tree(ALICE.tenant, f"s:{child.session}"))[0].candidates == 2
 
 
@@ -116,7 +116,7 @@ async def test_an_answer_to_a_call_of_the_same_id_elsewhere_closes_nothing():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.ask(talk([user("another task"), calls(observed_call("other")), result("c1")]))
-    assert (await worker.ask(talk([user(TASK)]))).position.delegated
+    assert (await worker.ask(talk([user(TASK)]))).position.is_subagent
 
 
 async def test_a_call_stays_open_for_an_hour():
@@ -164,9 +164,9 @@ async def test_more_than_the_allowed_depth_or_number_is_no_edge_and_no_error():
     parent = talk(PARENT)
     await worker.ask(parent, None, [observed_call(task, call_id=task[0]) for task in tasks[:3]])
     one = await worker.ask(talk([user(tasks[0])]), None, [observed_call(tasks[3], call_id="d")])
-    assert one.position.delegated
+    assert one.position.is_subagent
     assert edge(await worker.ask(talk([user(tasks[3])]))) == NONE
-    assert (await worker.ask(talk([user(tasks[1])]))).position.delegated
+    assert (await worker.ask(talk([user(tasks[1])]))).position.is_subagent
     assert edge(await worker.ask(talk([user(tasks[2])]))) == NONE
 
 
@@ -204,7 +204,7 @@ async def test_a_call_that_another_worker_writes_late_is_found_by_the_next_reque
     history = [user(TASK), calls(text="a"), user("b")]
     assert edge(await two.ask(talk(history))) == NONE
     await two.settle()
-    assert (await two.ask(talk([*history, calls(text="c"), user("d")]))).position.delegated
+    assert (await two.ask(talk([*history, calls(text="c"), user("d")]))).position.is_subagent
 
 
 async def test_what_two_other_workers_saw_is_two_candidates():
@@ -239,7 +239,7 @@ async def test_a_store_that_is_away_costs_an_edge_and_nothing_else():
 
     worker = Worker(Away())
     await worker.ask(talk(PARENT), None, [observed_call("z" * 50)])
-    assert (await worker.ask(talk([user("z" * 50)]))).position.delegated
+    assert (await worker.ask(talk([user("z" * 50)]))).position.is_subagent
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
     await worker.tasks.run()
 
@@ -348,9 +348,9 @@ async def test_who_fills_the_room_with_open_calls_makes_room_itself():
     openings.size = 2_000
     await worker.ask(talk(PARENT, caller=BOB), None, [observed_call("b" * 50)], caller=BOB)
     await worker.ask(talk(PARENT), None, [observed_call(letter * 300, call_id=letter) for letter in "wxyz"])
-    assert (await worker.ask(talk([user("b" * 50)], caller=BOB), caller=BOB)).position.delegated
+    assert (await worker.ask(talk([user("b" * 50)], caller=BOB), caller=BOB)).position.is_subagent
     assert edge(await worker.ask(talk([user("w" * 300)]))) == NONE
-    assert (await worker.ask(talk([user("z" * 300)]))).position.delegated
+    assert (await worker.ask(talk([user("z" * 300)]))).position.is_subagent
 
 
 async def test_only_the_newest_open_calls_of_a_tenant_are_held():
@@ -358,7 +358,7 @@ async def test_only_the_newest_open_calls_of_a_tenant_are_held():
     worker.tracker.open_calls.capacity = 2
     await worker.ask(talk(PARENT), None, [observed_call(letter * 50, call_id=letter) for letter in "xyz"])
     assert edge(await worker.ask(talk([user("x" * 50)]))) == NONE
-    assert (await worker.ask(talk([user("y" * 50)]))).position.delegated
+    assert (await worker.ask(talk([user("y" * 50)]))).position.is_subagent
 
 
 async def test_calls_that_are_alike_in_all_are_held_and_dropped_each_for_itself():

@@ -61,7 +61,7 @@ async def write_shared_history(worker: Worker, who=None) -> list:
 async def test_a_request_without_evidence_sits_at_the_top_and_writes_nothing():
     worker = Worker()
     asked = await worker.ask(talk([TASK]), None, [("c1", "search", "{}")])
-    assert (asked.position.node, asked.position.path, asked.position.partition, asked.position.delegated) == (
+    assert (asked.position.node, asked.position.path, asked.position.partition, asked.position.is_subagent) == (
         "",
         (),
         "",
@@ -424,7 +424,7 @@ async def test_agents_of_a_known_client_hang_from_its_session_or_from_each_other
     assert main.position.path == ()
     assert child.position.path == (f"m:{MAIN}", f"m:{MAIN}/agent-one1")
     assert below.position.path == (*child.position.path, f"m:{MAIN}/agent-two2")
-    assert (below.position.evidence, below.position.partition, below.position.delegated) == ("mark", "", True)
+    assert (below.position.evidence, below.position.partition, below.position.is_subagent) == ("mark", "", True)
     tree = await worker.tracker.load_tree(TENANT, f"m:{MAIN}/agent-two2")
     assert [node.session for node in tree] == [main.session, child.session, below.session]
 
@@ -437,7 +437,7 @@ async def test_marks_that_make_a_circle_give_no_edge_and_no_error(pairs):
     for agent, parent in pairs:
         asked = await worker.ask(talk([TASK]), claude(agent, parent))
     assert asked.position.path == ()
-    assert asked.position.delegated
+    assert asked.position.is_subagent
 
 
 async def test_agents_of_a_known_client_that_share_a_list_see_their_own_branch():

@@ -367,7 +367,7 @@ async def _describe_agent(
         for result in visible.hidden_results
     )
     return AgentDescription(
-        delegated=position.delegated,
+        delegated=position.is_subagent,
         delegation=display_name(position.node),
         path=tuple(map(display_name, position.path)),
         agent=position.agent,
@@ -400,5 +400,5 @@ async def _stored_position(
         return replace(position, candidates=known_node.candidates) if known_node is not None else position
     return replace(
         position, node=node, path=tree.path(tenant, node), agent=known_node.agent or position.agent,
-        evidence=known_node.evidence, delegated=True, parent=known_node.parent, call_id=known_node.call_id,
+        evidence=known_node.evidence, is_subagent=True, parent=known_node.parent, call_id=known_node.call_id,
     )  # fmt: skip

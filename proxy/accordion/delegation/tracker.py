@@ -117,7 +117,7 @@ class DelegationTracker:
             first_new_index = unread
         return AgentPosition(
             agent=client_metadata.agent_name,
-            delegated=client_metadata.is_subagent,
+            is_subagent=client_metadata.is_subagent,
             client_session=client_metadata.session,
             node_named_by_others=home,
             first_new_index=first_new_index,
@@ -141,7 +141,7 @@ class DelegationTracker:
             )
         position = AgentPosition(
             agent=client_metadata.agent_name,
-            delegated=client_metadata.is_subagent,
+            is_subagent=client_metadata.is_subagent,
             client_session=client_metadata.session,
             node_named_by_others=home,
             first_new_index=first_new_index,

@@ -63,7 +63,7 @@ class AgentPosition(msgspec.Struct, frozen=True):
     """The position of a request in the tree. A request without any evidence is at the top.
 
     `partition` separates sessions and compactions of requests that share a label; it is empty if nothing needs to be
-    separated. `delegated` is True for a sub-agent's request. `candidates` is as in `DelegationNode`.
+    separated. `is_subagent`: a sub-agent sends the request. `candidates` is as in `DelegationNode`.
     """
 
     node: str = TOP
@@ -71,7 +71,7 @@ class AgentPosition(msgspec.Struct, frozen=True):
     agent: str = ""
     evidence: Evidence = "none"
     partition: str = ""
-    delegated: bool = False
+    is_subagent: bool = False
     parent: str = TOP
     call_id: str = ""
     candidates: int = 0

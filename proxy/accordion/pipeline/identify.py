@@ -79,7 +79,7 @@ class Identifier(msgspec.Struct, frozen=True):
 
     def _is_observed(self, request: ReceivedRequest, visible_request: VisibleRequest) -> bool:
         """Returns whether a compaction of the request would only be reported."""
-        model, delegated = visible_request.conversation.model, visible_request.position.delegated
+        model, delegated = visible_request.conversation.model, visible_request.position.is_subagent
         return "observe" in (request.controls.mode, self.configured_mode(model, delegated=delegated))
 
     async def _find_session(

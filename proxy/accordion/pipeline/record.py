@@ -341,14 +341,14 @@ def _build_agent_report(visible_request: VisibleRequest | None) -> AgentReport |
     if visible_request is None:
         return None
     position = visible_request.position
-    if not (position.node or position.delegated or position.agent or position.candidates):
+    if not (position.node or position.is_subagent or position.agent or position.candidates):
         return None
     owners = Counter(visible_request.owners.values())
     if len(visible_request.hidden_results) < len(visible_request.owners):
         # Some results could not be hidden.
         owners = Counter(visible_request.owners.get(each.result, "") for each in visible_request.hidden_results)
     return AgentReport(
-        delegated=position.delegated,
+        delegated=position.is_subagent,
         name=position.agent,
         delegation=display_name(position.node),
         parent=display_name(position.parent),

@@ -140,7 +140,7 @@ class IdentifiedRequest(ReceivedRequest, frozen=True):
     @property
     def is_subagent(self) -> bool:
         """Whether the request comes from a sub-agent."""
-        return self.visible_request.position.delegated
+        return self.visible_request.position.is_subagent
 
     @property
     def tree_name(self) -> str:

@@ -97,7 +97,7 @@ class Visibility(msgspec.Struct, frozen=True):
         except Exception:
             _log.exception("the agent of a request could not be determined; no results are hidden from it")
             return VisibleRequest(
-                AgentPosition(delegated=client_metadata.is_subagent), conversation, conversation, body
+                AgentPosition(is_subagent=client_metadata.is_subagent), conversation, conversation, body
             )
 
     async def hide_foreign_results(
