@@ -497,7 +497,6 @@ def test_only_ours_and_no_further_round_ends_as_if_there_was_none() -> None:
 def test_calls_of_a_truncated_reply_are_not_answered(finish: str) -> None:
     out, (seen,) = run_loop(one_by_one([ROLE, *text_chunks("x"), *OUR_CALL, *end(finish)]))
     assert not seen.finished
-    assert not seen.own_calls
     assert loads(seen.entries) == [{"role": "assistant", "content": "x"}]
     assert data(out)[-1]["choices"][0]["finish_reason"] == finish
 

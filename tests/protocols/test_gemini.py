@@ -461,7 +461,7 @@ def test_a_hidden_signature_goes_to_the_next_visible_call() -> None:
 
 def test_calls_of_an_unfinished_response_are_not_answered() -> None:
     _, observed = run([[chunk(call("read_artifact", "o1"), finish="MAX_TOKENS")]])
-    assert (observed[0].finished, observed[0].own_calls, observed[0].entries) == (False, (), ())
+    assert (observed[0].finished, observed[0].entries) == (False, ())
 
 
 def test_an_artifact_in_the_arguments_of_a_call_is_filled_in() -> None:

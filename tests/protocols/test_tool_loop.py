@@ -19,6 +19,7 @@ from accordion.protocols.artifact_placeholders import (
     replace_placeholders,
 )
 from accordion.protocols.json_values import from_json, to_json
+from accordion.protocols.registry import ARTIFACT_TOOLS
 from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import (
     ArtifactPlaceholder,
@@ -29,6 +30,7 @@ from accordion.protocols.tool_loop import (
     normalize_space,
     sum_round_usage,
 )
+from tests.reply_parts import ReplyCall, ReplyText, ReplyThought, ScriptedReply, reply_document
 
 # -- artifacts in arguments ----------------------------------------------------------
 
@@ -322,3 +324,35 @@ def test_names_are_found_along_a_path() -> None:
     tools = [{"function": {"name": "a"}}, {"custom": {"name": "b"}}, {"function": {"name": 3}}, "x", None]
     assert find_tool_names(tools, "function", "name") == {"a"}
     assert find_tool_names([{"name": "c"}], "name") == {"c"}
+
+
+# -- responses that end early ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("protocol_name", "finish"),
+    [
+        ("chat", "length"),
+        ("responses", "max_output_tokens"),
+        ("messages", "max_tokens"),
+        ("gemini", "MAX_TOKENS"),
+        ("converse", "max_tokens"),
+    ],
+)
+def test_a_document_that_ends_early_shows_no_call_of_ours(protocol_name: str, finish: str) -> None:
+    thought, text = ReplyThought("Hm.", "c2VhbA=="), ReplyText("I look.")
+    theirs, ours = ReplyCall("theirs", "run", "{}"), ReplyCall("ours", "read_artifact", "{}")
+    pieces = (text, theirs, thought, ours)
+    document = reply_document(protocol_name, ScriptedReply(1, pieces, 100, 20, finish), {})
+    response = ARTIFACT_TOOLS[protocol_name].open_response("read_artifact", False)
+    response.feed(json.dumps(document).encode())
+    observed_round = response.read_round()
+    shown = response.close().decode()
+    entries = b"".join(observed_round.entries).decode()
+    assert "ours" not in entries
+    if protocol_name not in ("chat", "gemini"):
+        assert "c2VhbA" not in entries, "reasoning leads to nothing"
+    assert (observed_round.finished, observed_round.client_call_ids) == (False, ("theirs",))
+    assert "ours" not in shown
+    assert "read_artifact" not in shown
+    assert all(text in shown for text in ("I look.", "theirs", finish))

@@ -88,7 +88,7 @@ class ObservedRound(msgspec.Struct, frozen=True):
 
     entries: tuple[bytes, ...]
     own_calls: tuple[ArtifactToolCall, ...]
-    """The calls of the artifact tool."""
+    """The calls of the artifact tool, also those of an unfinished response: the client sees neither."""
     client_call_ids: tuple[str, ...]
     text: str
     finished: bool

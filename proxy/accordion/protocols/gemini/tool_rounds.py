@@ -84,10 +84,10 @@ def with_parts(data: Json, parts: Sequence[Any], *, is_finished: bool = True) ->
 
 
 def build_round(parts: Sequence[Any], tool: str, usage: Mapping[str, Any], *, finished: bool) -> ObservedRound:
-    """Builds a round from its parts. Own calls of an unfinished response are left out: nobody answers them."""
+    """Builds a round from its parts. Its entries have no own calls of an unfinished response: nobody answers them."""
     resent = _merge_texts([part for part in parts if finished or not is_own(part, tool)])
     calls = [call for part in parts if (call := call_of(part))]
-    own = [call for call in calls if as_string(call.get("name")) == tool] if finished else []
+    own = [call for call in calls if as_string(call.get("name")) == tool]
     visible_texts = [as_string(part["text"]) for part in parts if _is_text(part)]
     return ObservedRound(
         entries=(to_json({"role": "model", "parts": resent}),) if resent else (),

@@ -235,20 +235,20 @@ def round_from_message(
     """Builds a round from a message; `finished` tells whether the model was done.
 
     Own calls without an id get one with `id_prefix`, since their results must name it; arguments that are no JSON are
-    sent back wrapped. Own calls of an unfinished response are left out, because nobody will answer them.
+    sent back wrapped. The entries have no own calls of an unfinished response, because nobody will answer them.
     """
     calls, own_calls = [], []
     for index, call in enumerate(as_list(message.get("tool_calls"))):
-        is_own = tool_name(call) == tool
-        if is_own and finished:
-            inner = as_mapping(call.get("function"))
-            text = arguments_text(inner.get("arguments"))
-            own_calls.append(ArtifactToolCall(as_string(call.get("id")) or f"call_{id_prefix}_{index}", tool, text))
+        if tool_name(call) != tool:
+            calls.append(call)
+            continue
+        inner = as_mapping(call.get("function"))
+        text = arguments_text(inner.get("arguments"))
+        own_calls.append(ArtifactToolCall(as_string(call.get("id")) or f"call_{id_prefix}_{index}", tool, text))
+        if finished:
             calls.append(
                 {**call, "id": own_calls[-1].call_id, "function": {**inner, "arguments": legible_arguments(text)}}
             )
-        elif not is_own:
-            calls.append(call)
     ids = (as_string(as_mapping(call).get("id")) for call in calls if tool_name(call) != tool)
     content = {**message, "tool_calls": calls}
     entries, counts = _request_form(content), find_usage({"usage": usage}, [])

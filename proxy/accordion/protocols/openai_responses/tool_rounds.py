@@ -101,13 +101,18 @@ def build_round(
     finished: bool,
     resolved: bool = False,
 ) -> ObservedRound:
-    """Builds a round from its items, decoded and as they came, and the usage in its response object's fields."""
+    """Builds a round from its items, decoded and as they came, and the usage in its response object's fields. Its
+    entries have no own calls of an unfinished response, since nobody answers them, nor reasoning that leads to nothing
+    then."""
     items = list(items)
+    resent = [item for item in items if finished or not _is_own_call(item[0], tool)]
+    while resent and not finished and resent[-1][0].get("type") == "reasoning":
+        resent.pop()
     own_calls = [entry for entry, _ in items if _is_own_call(entry, tool)]
     return ObservedRound(
         entries=tuple(
             _sendable(raw if not _is_own_call(entry, tool) else _with_legible_arguments(entry, raw))
-            for entry, raw in items
+            for entry, raw in resent
         ),
         own_calls=tuple(
             ArtifactToolCall(as_string(entry.get("call_id")), tool, read_call(entry, CALLS["function_call"]).arguments)
@@ -625,11 +630,10 @@ def _rewrite_fields(
 
 
 def _ends_with(insertion: ToolRoundInsertion, output: Sequence[bytes]) -> bool:
-    """Whether the last round of an insertion has these items."""
+    """Whether the last round of an insertion has these items, apart from those that are not sent back."""
     items = insertion.rounds[-1].response if insertion.rounds else ()
-    return bool(items) and list(map(_item_name, map(decode_object, items))) == list(
-        map(_item_name, map(decode_object, output))
-    )
+    names = list(map(_item_name, map(decode_object, items)))
+    return bool(names) and names == [name for name in map(_item_name, map(decode_object, output)) if name in names]
 
 
 def _item_name(entry: dict[str, Any]) -> str:
