@@ -152,3 +152,16 @@ def test_ten_thousand_nested_pairs_are_one_group_and_cost_a_step_each() -> None:
 
     assert find_indivisible_groups(Counting(opening + closing)) == ((0, 9_999),)
     assert steps < 100_000
+
+
+def test_a_result_without_the_id_of_its_call_answers_one_of_its_function() -> None:
+    asked = message("assistant", ToolCall("a", "read", "{}"), ToolCall("b", "list", "{}"), ToolCall("c", "read", "{}"))
+    answered = message("user", ToolResult("list", (), name="list"), *[ToolResult("read", (), name="read")] * 2)
+    named = [asked, answered, message("assistant", ToolCall("read", "read", "{}")), message("user", Text("t"))]
+    assert match_results_to_calls(named) == {(1, 0): (0, 1), (1, 1): (0, 0), (1, 2): (0, 2)}
+    assert find_open_calls(named) == {(2, 0)}
+    made_up = [*named[:3], message("user", ToolResult("read-1", (), name="read"))]
+    assert match_results_to_calls(made_up)[3, 0] == (2, 0)
+    assert not find_open_calls(made_up)
+    other = [asked, message("user", ToolResult("x", (), name="write"), ToolResult("c", ()))]
+    assert match_results_to_calls(other) == {(1, 1): (0, 2)}

@@ -12,7 +12,7 @@ from accordion.model.ports import SummaryCaller
 from accordion.pipeline.request import MeasuredRequest
 from accordion.providers.http.routes import ModelEntry, routes_from
 from accordion.sessions.proxy_keys import ProxyKey
-from tests.fakes import FakeReply
+from tests.fakes import FakeReply, FakeWindows
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
 from tests.pipeline_setup import PipelineSetup
 
@@ -162,3 +162,45 @@ async def test_a_token_count_of_a_compacted_history_has_no_tool_of_ours() -> Non
     counted = json.loads(world.upstream.requests[-1].body)
     assert counted.keys() == {"contents"}
     assert len(counted["contents"]) < len(body["contents"])
+
+
+@pytest.mark.parametrize(("call_id", "result_id"), [("c", ""), ("", "made-up-"), ("", "")])
+async def test_calls_and_results_of_which_one_side_has_no_id_stay_together(call_id: str, result_id: str) -> None:
+    """Google's examples answer without an id; Gemini CLI makes up ids for its results."""
+
+    def id_field(prefix: str, at: int) -> dict[str, str]:
+        return {"id": f"{prefix}{at}"} if prefix else {}
+
+    contents: list[Any] = [{"role": "user", "parts": [{"text": "Find the error."}]}]
+    for at in range(0, 40, 2):
+        calls = [
+            {"functionCall": {**id_field(call_id, each), "name": "read", "args": {"n": each}}} for each in (at, at + 1)
+        ]
+        results = [
+            {
+                "functionResponse": {
+                    **id_field(result_id, each),
+                    "name": "read",
+                    "response": {"output": f"r{each} " * 60},
+                }
+            }
+            for each in (at, at + 1)
+        ]
+        contents += [{"role": "model", "parts": calls}, {"role": "user", "parts": results}]
+    world = PipelineSetup(windows=FakeWindows(size=3_000))
+    path = "/v1beta/models/smart:generateContent"
+    sent = None
+    for end in range(3, len(contents) + 1, 2):
+        out, _ = await world.ask(path, {"contents": contents[:end]})
+        assert out.status == 200
+        sent = json.loads(world.upstream.requests[-1].body)["contents"]
+        counts = [
+            sum(name in part for part in content["parts"])
+            for content in sent
+            for name in ("functionCall", "functionResponse")
+        ]
+        assert counts[2::4] == counts[5::4], "as many results as calls, directly after them"
+        newest = [part["functionResponse"]["response"]["output"] for part in sent[-1]["parts"]]
+        assert newest == [f"r{each} " * 60 for each in (end - 3, end - 2)]
+    assert sent is not None
+    assert "art_" in json.dumps(sent)

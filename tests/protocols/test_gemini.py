@@ -135,17 +135,17 @@ PICTURE = {"inlineData": {"mimeType": "image/png", "data": PNG}}
         ({"function_call": {"name": "f"}}, [ToolCall("f", "f", "{}")]),
         (
             {"functionResponse": {"id": "c1", "name": "f", "response": {"output": "r"}}},
-            [ToolResult("c1", (Text("r"),))],
+            [ToolResult("c1", (Text("r"),), name="f")],
         ),
-        ({"functionResponse": {"name": "f", "response": {"result": "r"}}}, [ToolResult("f", (Text("r"),))]),
-        ({"functionResponse": {"name": "f", "response": {"error": "no"}}}, [ToolResult("f", (Text("no"),), True)]),
+        ({"functionResponse": {"name": "f", "response": {"result": "r"}}}, [ToolResult("f", (Text("r"),), name="f")]),
+        ({"functionResponse": {"name": "f", "response": {"error": "no"}}}, [ToolResult("f", (Text("no"),), True, "f")]),
         (
             {"functionResponse": {"name": "f", "response": {"a": [1], "error": None}}},
-            [ToolResult("f", (Text('{"a":[1],"error":null}'),))],
+            [ToolResult("f", (Text('{"a":[1],"error":null}'),), name="f")],
         ),
         (
             {"functionResponse": {"name": "f", "response": {}, "parts": [PICTURE]}},
-            [ToolResult("f", (Media("image", "image/png", 70, 1, 1),))],
+            [ToolResult("f", (Media("image", "image/png", 70, 1, 1),), name="f")],
         ),
         ({"inline_data": {"mime_type": "image/png", "data": PNG}}, [Media("image", "image/png", 70, 1, 1)]),
         ({"fileData": {"fileUri": "u", "mimeType": "video/mp4"}}, [Media("video", "video/mp4")]),

@@ -280,6 +280,13 @@ GEMINI_FAULTS: list[tuple[list[Any], list[str]]] = [
     ([asks("a", "b"), responds("a"), responds("b")], []),
     ([asks("a"), asks("b"), responds("a", "b")], []),
     ([BARE_ASK, BARE_ANSWER, TOLD], []),
+    ([asks("a", "b"), BARE_ANSWER, TOLD], []),
+    ([BARE_ASK, responds("a", "b"), TOLD], []),
+    ([asks("a", "b"), {"role": "user", "parts": BARE_ANSWER["parts"][:1]}, TOLD], ["The call a is not answered."]),
+    (
+        [BARE_ASK, responds("a", name="g"), responds("b")],
+        ["The result of the call a answers no call before it.", "The call f is not answered."],
+    ),
     ([CODE, ASKED], []),
     ([{"parts": [{"text": "a"}]}, TOLD], []),
     ([asks("a", "b"), responds("b")], ["The call a is not answered."]),

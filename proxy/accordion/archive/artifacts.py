@@ -195,7 +195,7 @@ def _render_part(part: Part, tools: dict[str, str]) -> str:
     if isinstance(part, ToolCall):
         return f"## Tool: {part.name}\n**Input:** {part.arguments}"
     if isinstance(part, ToolResult):
-        name = tools.get(part.call_id, "")
+        name = part.name or tools.get(part.call_id, "")
         return f"**Output{' of ' + name if name else ''}:**\n{result_text(part)}"
     return _render_plain(part)
 

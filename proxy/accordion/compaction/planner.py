@@ -136,7 +136,7 @@ class PlanState:
             old = self.parts_of(step.slot)[step.part]
             new: Part = Text(text)
             if isinstance(old, ToolResult):
-                new = ToolResult(old.call_id, (Text(text),), old.error)
+                new = replace(old, parts=(Text(text),))
             elif isinstance(old, ToolCall):
                 new = ToolCall(old.call_id, old.name, text)
             self._replace_part(step.slot, step.part, new, step.tokens)

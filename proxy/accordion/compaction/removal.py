@@ -300,14 +300,16 @@ def _reference_line(range_artifacts: _RangeArtifacts) -> str:
 
 def _find_original_part(original: Message, part: Part, number: int) -> int:
     """Returns the number of the client's part that a part of the (perhaps edited) message comes from; -1 if none."""
-    if number < len(original.parts) and original.parts[number] == part:
+    if number < len(original.parts) and _is_same_part(original.parts[number], part):
         return number
-    for index, other in enumerate(original.parts):
-        if other == part or (
-            isinstance(part, ToolResult) and isinstance(other, ToolResult) and other.call_id == part.call_id
-        ):
-            return index
-    return -1
+    return next((index for index, other in enumerate(original.parts) if _is_same_part(other, part)), -1)
+
+
+def _is_same_part(original: Part, part: Part) -> bool:
+    """Whether a part is the client's part, or a result with its id: results without an id have that of others."""
+    if isinstance(part, ToolResult) and isinstance(original, ToolResult):
+        return original.call_id == part.call_id
+    return original == part
 
 
 def _count_characters(part: Part) -> int:

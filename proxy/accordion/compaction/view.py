@@ -261,6 +261,7 @@ class _HistoryAnalysis:
         pinned_names = {name for name in names if any(fnmatchcase(name, pattern) for pattern in pinned_tools)}
         self.pinned = pinned_call_ids | {call.call_id for call in calls if call.name in pinned_names}
         self.calls, self.open_calls = match_results_to_calls(self.messages), find_open_calls(self.messages)
+        self.pinned |= self._find_other_ids(self.pinned)
         self.fixed_slots = {index for index, _ in self.open_calls} | {
             index for index, message in enumerate(self.messages) if self._has_pin(message)
         }
@@ -322,6 +323,18 @@ class _HistoryAnalysis:
         return not message.parts or not all(
             isinstance(part, ToolCall | ToolResult) and part.call_id in self.pinned for part in message.parts
         )
+
+    def _find_other_ids(self, call_ids: frozenset[str]) -> frozenset[str]:
+        """Returns the ids of pinned calls and results on their other side, where only one side has an id."""
+        pairs = (
+            [
+                {self.messages[index].parts[part].call_id for index, part in pair}  # type: ignore[union-attr]
+                for pair in self.calls.items()
+            ]
+            if call_ids
+            else []
+        )
+        return frozenset().union(*(ids for ids in pairs if not ids.isdisjoint(call_ids)))
 
     def _has_pin(self, message: Message) -> bool:
         return bool(self.pinned) and any(

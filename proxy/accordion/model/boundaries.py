@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from accordion.model.conversation import UNKNOWN_WORDS, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -37,7 +38,8 @@ def match_results_to_calls(messages: Sequence[Message]) -> dict[PartPosition, Pa
     """Returns the position of each answered call by the position of its result.
 
     Matches by order: a result answers a call in the latest response that has an open call of this id, so an id that is
-    used again makes another pair. Parallel calls with the same id are answered in their order.
+    used again makes another pair. Parallel calls with the same id are answered in their order. A result whose id no
+    call has answers a call of the function that it names, if it names one.
     """
     return _match_calls(messages)[0]
 
@@ -155,24 +157,54 @@ def is_reasoning_only(message: Message) -> bool:
     return _has_only(message, Reasoning)
 
 
+class _PositionedPart(NamedTuple):
+    """A call or a result at its position. `response` is the number of messages before it that are not the model's."""
+
+    position: PartPosition
+    response: int
+    part: ToolCall | ToolResult
+
+
 def _match_calls(messages: Sequence[Message]) -> tuple[dict[PartPosition, PartPosition], list[PartPosition]]:
-    # The open calls of each response, by call id. The number of other messages before it identifies a response.
-    open_calls: dict[str, list[tuple[int, deque[PartPosition]]]] = {}
-    calls_by_result: dict[PartPosition, PartPosition] = {}
-    response = 0
+    parts, response = list[_PositionedPart](), 0
     for index, message in enumerate(messages):
         response += message.role != "assistant"
         for part_index, part in enumerate(message.parts):
-            if isinstance(part, ToolCall):
-                responses = open_calls.setdefault(part.call_id, [])
-                if not responses or responses[-1][0] != response:
-                    responses.append((response, deque()))
-                responses[-1][1].append((index, part_index))
-            elif isinstance(part, ToolResult) and (responses := open_calls.get(part.call_id, [])):
-                calls = responses[-1][1]
-                calls_by_result[index, part_index] = calls.popleft()
-                if not calls:
-                    responses.pop()
+            if isinstance(part, ToolCall | ToolResult):
+                parts.append(_PositionedPart((index, part_index), response, part))
+    calls_by_result, open_calls = _match_parts(parts, attrgetter("call_id"))
+    if open_calls:
+        open_positions = frozenset(open_calls)
+        unmatched = [
+            each for each in parts
+            if (each.position in open_positions if isinstance(each.part, ToolCall)
+                else each.part.name and each.position not in calls_by_result)
+        ]  # fmt: skip
+        if len(unmatched) > len(open_calls):
+            matched_by_name, open_calls = _match_parts(unmatched, attrgetter("name"))
+            calls_by_result |= matched_by_name
+    return calls_by_result, open_calls
+
+
+def _match_parts(
+    parts: Iterable[_PositionedPart], key_of: Callable[[ToolCall | ToolResult], str]
+) -> tuple[dict[PartPosition, PartPosition], list[PartPosition]]:
+    """Matches results to the calls of the same key; returns the calls by result, and those that stay open."""
+    # The open calls of each response, by key.
+    open_calls: dict[str, list[tuple[int, deque[PartPosition]]]] = {}
+    calls_by_result: dict[PartPosition, PartPosition] = {}
+    for position, response, part in parts:
+        key = key_of(part)
+        if isinstance(part, ToolCall):
+            responses = open_calls.setdefault(key, [])
+            if not responses or responses[-1][0] != response:
+                responses.append((response, deque()))
+            responses[-1][1].append(position)
+        elif responses := open_calls.get(key, []):
+            calls = responses[-1][1]
+            calls_by_result[position] = calls.popleft()
+            if not calls:
+                responses.pop()
     return calls_by_result, [call for responses in open_calls.values() for _, calls in responses for call in calls]
 
 

@@ -70,11 +70,15 @@ class Opaque(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """A tool's result for the call `call_id`."""
+    """A tool's result for the call `call_id`.
+
+    `name` is the called function, if the result has it. It tells the call where either side has no id.
+    """
 
     call_id: str
     parts: tuple[Text | Reasoning | Media | Opaque, ...]
     error: bool = False
+    name: str = ""
 
 
 _SPOKEN_PARTS = frozenset({Text, Media, Opaque})

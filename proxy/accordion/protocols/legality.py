@@ -196,23 +196,20 @@ def _describe_stray_result(call_id: str) -> str:
 def find_gemini_problems(messages: Sequence[Message]) -> list[str]:
     """Checks a list of contents. Contents of one role in a row are one turn."""
     problems = [] if not messages or messages[0].role != "assistant" else [FIRST]
-    open_calls, is_model_before = Counter[str](), False
+    calls, is_model_before = _GeminiCalls(), False
     for index, message in enumerate(messages):
         is_model = message.role == "assistant"
         if is_model and not is_model_before:
-            problems += _describe_unanswered(open_calls)
-            open_calls = Counter()
+            problems += calls.describe_unpaired()
         is_model_before = is_model
         if message.role == "other":
             problems.append(UNKNOWN)
         _check_gemini_content(message, index + 1 == len(messages), problems)
-        _pair_gemini_calls(message, open_calls, problems)
+        calls.add(message)
         if not is_model and not message.has_tool_result:
-            problems += _describe_unanswered(open_calls)
-            open_calls = Counter()
-    if messages and messages[-1].role != "assistant":
-        problems += _describe_unanswered(open_calls)
-    return problems
+            problems += calls.describe_unpaired()
+    is_model_last = bool(messages) and messages[-1].role == "assistant"
+    return problems + calls.describe_unpaired(may_be_open=is_model_last)
 
 
 def _check_gemini_content(message: Message, is_last: bool, problems: list[str]) -> None:
@@ -222,17 +219,39 @@ def _check_gemini_content(message: Message, is_last: bool, problems: list[str]) 
         problems.append(SILENT)
 
 
-def _pair_gemini_calls(message: Message, open_calls: Counter[str], problems: list[str]) -> None:
-    """Opens the calls of a content, and closes those that its results answer."""
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            open_calls[part.call_id] += 1
-        elif isinstance(part, ToolResult):
-            if open_calls[part.call_id] > 0:
-                open_calls[part.call_id] -= 1
+class _GeminiCalls:
+    """The calls of a turn of the model and the results after it."""
+
+    def __init__(self) -> None:
+        self._names_by_id: dict[str, list[str]] = {}
+        """The names of the open calls."""
+        self._stray: list[ToolResult] = []
+
+    def add(self, message: Message) -> None:
+        """Adds the calls and results of a content."""
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                self._names_by_id.setdefault(part.call_id, []).append(part.name)
+            elif isinstance(part, ToolResult):
+                if names := self._names_by_id.get(part.call_id):
+                    names.pop()
+                else:
+                    self._stray.append(part)
+
+    def describe_unpaired(self, *, may_be_open: bool = False) -> list[str]:
+        """Removes everything; returns a sentence for each result without a call, and unless `may_be_open` for each call
+        without a result."""
+        open_calls = [(call_id, name) for call_id, names in self._names_by_id.items() for name in names]
+        open_names = Counter(name for _, name in open_calls)
+        problems = []
+        for result in self._stray:
+            if result.name and open_names[result.name] > 0:
+                open_names[result.name] -= 1
             else:
-                problems.append(_describe_stray_result(part.call_id))
-
-
-def _describe_unanswered(open_calls: Counter[str]) -> Iterable[str]:
-    return [f"The call {call_id} is not answered." for call_id in open_calls.elements()]
+                problems.append(_describe_stray_result(result.call_id))
+        for call_id, name in open_calls:
+            if open_names[name] > 0 and not may_be_open:
+                open_names[name] -= 1
+                problems.append(f"The call {call_id} is not answered.")
+        self._names_by_id, self._stray = {}, []
+        return problems

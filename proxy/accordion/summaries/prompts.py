@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from accordion.model.boundaries import find_indivisible_groups
+from accordion.model.boundaries import find_indivisible_groups, match_results_to_calls
 from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
 from accordion.summaries.extractive import SourceMessage
@@ -202,16 +202,12 @@ def _cut_message(message: TranscriptMessage, max_tokens: int, count: CountTokens
 
 
 def _match_calls(messages: Sequence[Message]) -> dict[tuple[int, int], ToolCall]:
-    """Maps the position of each result, and of its call, to the call. Matches in order, since ids may repeat."""
-    open_calls: dict[str, tuple[tuple[int, int], ToolCall]] = {}
+    """Maps the position of each result, and of its call, to the call."""
     calls_by_position: dict[tuple[int, int], ToolCall] = {}
-    for index, message in enumerate(messages):
-        for position, part in enumerate(message.parts):
-            if isinstance(part, ToolCall):
-                open_calls[part.call_id] = ((index, position), part)
-            elif isinstance(part, ToolResult) and part.call_id in open_calls:
-                call_position, call = open_calls.pop(part.call_id)
-                calls_by_position[call_position] = calls_by_position[index, position] = call
+    for result, (index, position) in match_results_to_calls(messages).items():
+        call = messages[index].parts[position]
+        if isinstance(call, ToolCall):
+            calls_by_position[index, position] = calls_by_position[result] = call
     return calls_by_position
 
 

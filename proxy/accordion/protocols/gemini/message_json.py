@@ -1,8 +1,9 @@
 """The JSON of Gemini's contents: reads it into parts, edits a content, creates one, merges neighbours.
 
 The names of fields come in lower camel case and in snake case: protobuf's JSON form accepts either. A call need not
-have an id, nor a result. Then the name of the function pairs them, in order: the result of a call without an id names
-the same function.
+have an id, nor a result. Then the name of the function pairs them, in order: every result names the function. Google's
+examples answer a call with an id by a result without one, and Gemini CLI makes up ids for its results of calls that
+have none.
 
 A thought signature belongs to the part that carries it: to a call, to a text, or to an empty text of its own. It is
 read as reasoning only in the last case, and where the part is a thought; all else that carries one is not reasoning,
@@ -181,7 +182,9 @@ def _read_result(result: dict[str, Any]) -> Part:
     response = result.get("response")
     fields = as_mapping(response)
     media = (inner for entry in as_list(result.get("parts")) for inner in _read_result_part(entry))
-    return ToolResult(call_id_of(result), (*_read_response(response), *media), _failed(fields))
+    return ToolResult(
+        call_id_of(result), (*_read_response(response), *media), _failed(fields), as_string(result.get("name"))
+    )
 
 
 def _failed(response: dict[str, Any]) -> bool:
