@@ -10,7 +10,7 @@ from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.strategies import build_strategy
 from accordion.insertions.differences import count_extra_tokens, drop_bound_thinking, find_orphan_reasoning
 from accordion.model.compaction import CompactedConversation, Compaction, without_compaction
-from accordion.model.conversation import Message, Reasoning, Text
+from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import INSERTED, Drop, Summarize
 from accordion.protocols.body_reader import BodyReader
 from tests.compaction.view_samples import (
@@ -176,6 +176,17 @@ def test_reasoning_before_a_mixed_reply_leaves_with_all_earlier_reasoning() -> N
     mixed = [thinks("b"), *READ[:1], call_message("c", "read"), *READ[1:]]
     shown = replace_with_insertion(folded, 2, 5, thinks("a"), assistant_message("two"), *READ, *mixed, own[-1])
     assert find_orphan_reasoning(folded, shown) == ((2, 2), (4, 2))
+
+
+def test_a_call_that_the_provider_ran_leaves_with_its_reasoning() -> None:
+    search = message("assistant", ToolCall("ws_1", "web_search", "{}"), ToolResult("ws_1", ()))
+    own = [thinks("a"), search, thinks("b"), *call_and_result("c", "there")]
+    folded = behind([user_message("opening")], user_message("one"), *own)
+    mixed = [thinks("b"), *READ[:1], call_message("c", "read"), *READ[1:]]
+    shown = replace_with_insertion(folded, 2, 5, thinks("a"), search, *mixed, own[-1])
+    assert find_orphan_reasoning(folded, shown) == ((2, 2), (3, 2), (4, 2))
+    alone = replace_with_insertion(folded, 2, 3, thinks("a"), search, thinks("b"), *READ)
+    assert find_orphan_reasoning(folded, alone) == ((4, 2),)
 
 
 def test_what_thinking_was_bound_to_takes_it_along_where_nothing_was_folded_too() -> None:

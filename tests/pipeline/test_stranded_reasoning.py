@@ -15,7 +15,7 @@ from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
-from tests.protocols.responses_streams import OURS, THEIR_TOOL, function, message, reasoning
+from tests.protocols.responses_streams import OURS, THEIR_TOOL, function, message, reasoning, search
 
 Json = dict[str, Any]
 OFF, OBSERVE, AUTO = ({"x-accordion-compact": word} for word in ("off", "observe", "auto"))
@@ -212,6 +212,16 @@ async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(head
     lists = [json.loads(each.body)["input"] for each in world.upstream.requests]
     bare = {name: value for name, value in SAID.items() if name != "id"}
     assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
+
+
+async def test_a_search_without_its_reasoning_is_left_out_since_it_has_to_have_its_id() -> None:
+    world = worker(store := Counting())
+    store.away = True
+    led = "Item 'ws_w' of type 'web_search_call' was provided without its required 'reasoning' item: 'rs_one'."
+    world.upstream.answers = [refusal(ALONE), refusal(led), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    out, _ = await world.ask(RESPONSES, body([user("Look."), R1, search("w"), SAID, user("And?")], {}), AUTO)
+    assert out.status == 200
+    assert json.loads(world.upstream.requests[-1].body)["input"] == [user("Look."), SAID, user("And?")]
 
 
 async def compacted_with_lone_reasoning() -> tuple[PipelineSetup, list[Any]]:

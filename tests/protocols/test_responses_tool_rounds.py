@@ -286,6 +286,9 @@ def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() 
     assert insert([R0, M1, A, output(A)], of) == [M1, A, output(A)]
     of = TOOL_PROTOCOL.without_own_calls(build_insertion([R0, A, Q]))
     assert of is None, "the client's own copy is legal"
+    of = TOOL_PROTOCOL.without_own_calls(build_insertion([R0, search("w"), R1, Q, A]))
+    assert of is not None
+    assert insert([R0, search("w"), R1, A, output(A)], of) == [unnamed[0], output(A)], "a search has to have its id"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def find_orphan_reasoning(
 
     The client does not have these calls, and a provider refuses the reasoning without the item that followed it. If it
     led to something else as well, all reasoning before that is included: only then does the provider take the rest as
-    an item by itself.
+    an item by itself. So are calls before that which the provider ran itself: they cannot do without their reasoning.
     """
     orphans: list[tuple[int, int]] = []
     for position, own, inserted in _list_differences(history, history_with_insertions):
@@ -62,7 +62,7 @@ def _item_id(message: Message) -> bytes:
 
 
 def _find_reasoning_keys(messages: Sequence[Message], client_call_ids: set[str]) -> set[bytes]:
-    """Returns the keys of reasoning that led to calls of our tool."""
+    """Returns the keys of reasoning that led to calls of our tool, and of what leaves with it."""
     keys: set[bytes] = set()
     for at in range(len(messages) - 2, -1, -1):
         message, following = messages[at], messages[at + 1]
@@ -70,13 +70,18 @@ def _find_reasoning_keys(messages: Sequence[Message], client_call_ids: set[str])
             keys.add(message.key)
             outcome = takewhile(lambda each: not each.has_tool_result, messages[at + 1 :])
             if not all(is_reasoning_only(each) or _is_own_call(each, client_call_ids) for each in outcome):
-                keys |= {each.key for each in messages[:at] if is_reasoning_only(each)}
+                keys |= {each.key for each in messages[:at] if is_reasoning_only(each) or _is_hosted_call(each)}
     return keys
 
 
 def _is_own_call(message: Message, client_call_ids: set[str]) -> bool:
     calls = _call_ids(message)
     return bool(calls) and not client_call_ids.intersection(calls)
+
+
+def _is_hosted_call(message: Message) -> bool:
+    """Whether a message is a call that the provider ran itself, with its result."""
+    return message.role == "assistant" and message.has_tool_result
 
 
 def drop_bound_thinking(

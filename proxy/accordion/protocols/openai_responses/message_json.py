@@ -80,7 +80,7 @@ CALLS = {
 }
 """Calls whose result is another item."""
 
-_HOSTED = {
+HOSTED_CALLS = {
     "web_search_call": CallForm("web_search", "action"),
     "file_search_call": CallForm("file_search", "queries"),
     "code_interpreter_call": CallForm("code_interpreter", "code"),
@@ -102,7 +102,7 @@ _OUTPUTS = frozenset(
 def is_hosted_call(entry: Item) -> bool:
     """Whether an item is a call or an output of a tool that the provider ran within the response."""
     kind = as_string(entry.get("type"))
-    return kind in _HOSTED or kind in _OUTPUTS or (kind in _SEARCHES and not entry.get("call_id"))
+    return kind in HOSTED_CALLS or kind in _OUTPUTS or (kind in _SEARCHES and not entry.get("call_id"))
 
 
 def read_item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
@@ -119,8 +119,8 @@ def read_item(entry: Item, size: int) -> tuple[Role, tuple[Part, ...]]:
         return "assistant", (read_call(entry, CALLS[kind]),)
     if kind in _OUTPUTS:
         return "tool", (_result(entry, kind),)
-    if kind in _HOSTED:
-        call = read_call(entry, _HOSTED[kind])
+    if kind in HOSTED_CALLS:
+        call = read_call(entry, HOSTED_CALLS[kind])
         failed = entry.get("status") == "failed" or bool(entry.get("error"))
         return "assistant", (call, ToolResult(call.call_id, tuple(_hosted_output(entry)), failed))
     if kind == "compaction":
@@ -255,7 +255,9 @@ _TEXT_OUTPUTS = frozenset(
 )
 # Items that do not need their id, because they have their content.
 _SELF_CONTAINED = frozenset({"message", "function_call", "custom_tool_call", "shell_call", "apply_patch_call"})
-_MODEL_ITEMS = frozenset({*CALLS, *_HOSTED, "reasoning", "item_reference", "mcp_list_tools", "compaction", "message"})
+_MODEL_ITEMS = frozenset(
+    {*CALLS, *HOSTED_CALLS, "reasoning", "item_reference", "mcp_list_tools", "compaction", "message"}
+)
 
 
 def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
@@ -283,6 +285,11 @@ def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes |
 def text_message(text: str) -> bytes:
     """Returns a user message with one text."""
     return encode({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
+
+
+def is_self_contained(fields: Mapping[str, bytes]) -> bool:
+    """Whether an item does not need its id."""
+    return _kind(fields) in _SELF_CONTAINED
 
 
 def _kind(fields: Mapping[str, bytes]) -> str:
@@ -346,7 +353,7 @@ def join_messages(wires: Sequence[bytes]) -> list[bytes]:
         if b'"id"' not in wire:
             continue
         fields = fields_of(wire)
-        if "id" in fields and _kind(fields) in _SELF_CONTAINED and _is_made_by_model(fields):
+        if "id" in fields and is_self_contained(fields) and _is_made_by_model(fields):
             follows[index] = _follows_reasoning(out, index, follows)
             if not follows[index]:
                 remove_fields(fields, "id")

@@ -54,7 +54,7 @@ from accordion.protocols.legality import find_responses_problems
 from accordion.protocols.message_keys import canonical_object, decode_json
 from accordion.protocols.openai_responses import message_json
 from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
-from accordion.protocols.openai_responses.message_json import CALLS, read_content, read_item
+from accordion.protocols.openai_responses.message_json import CALLS, HOSTED_CALLS, read_content, read_item
 from accordion.protocols.openai_responses.response import ResponsesParser, decode_object
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream, with_arguments
 from accordion.protocols.tool_loop import (
@@ -157,6 +157,8 @@ class OpenAIResponses(WireProtocol):
     def without_refused_reasoning(self, entries: Sequence[bytes], refusal: bytes) -> list[bytes] | None:
         """Removes reasoning that leads to nothing, or the id by which an item requires its reasoning.
 
+        An item that must have an id, as calls of the provider's own tools must, is removed as a whole.
+
         Source: OpenAI's error texts as clients quote them (continuedev/continue#8933, #11466).
         """
         text = _error_text(refusal)
@@ -168,8 +170,9 @@ class OpenAIResponses(WireProtocol):
         if at is None:
             return None
         fields = fields_of(entries[at])
+        is_removed = lone or not message_json.is_self_contained(fields)
         remove_fields(fields, "id")
-        return [*entries[:at], *(() if lone else (object_of(fields),)), *entries[at + 1 :]]
+        return [*entries[:at], *(() if is_removed else (object_of(fields),)), *entries[at + 1 :]]
 
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes instructions and a user message. The provider does not store the response."""
@@ -451,7 +454,8 @@ def _remove_own_calls(insertion: ToolRoundInsertion) -> ToolRoundInsertion | Non
 def _find_dropped(items: Sequence[_ProviderItem], matches: Mapping[int, int]) -> set[int]:
     """Finds the items to drop: unanswered calls that the client does not have, and the reasoning that led to them,
     which the provider rejects without them. If that reasoning led to another item too, which stays, all reasoning
-    before it is dropped: only then does the provider accept that item alone."""
+    before it is dropped: only then does the provider accept that item alone. So are calls before it that the provider
+    ran itself: they must have their id, and with it their reasoning."""
     dropped = {
         index
         for index, item in enumerate(items)
@@ -468,7 +472,7 @@ def _find_dropped(items: Sequence[_ProviderItem], matches: Mapping[int, int]) ->
         reasoning.add(index)
         followers = [later for later in range(index + 1, len(items)) if items[later].number == items[index].number]
         if any(later not in dropped for later in followers if items[later].kind != "reasoning"):
-            reasoning |= {later for later in range(index) if items[later].kind == "reasoning"}
+            reasoning |= {later for later in range(index) if items[later].kind in {"reasoning", *HOSTED_CALLS}}
     return dropped | reasoning
 
 
