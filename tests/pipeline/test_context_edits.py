@@ -641,10 +641,10 @@ async def test_a_stream_has_the_item_first_and_its_numbers_stay_in_order() -> No
     assert got[3]["item"] == got[-1]["response"]["output"][0]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_trigger_is_answered_with_the_item_alone(stream: bool) -> None:
+@pytest.mark.parametrize("asks", [{}, {"stream": True}, {"type": "response.create"}], ids=["", "stream", "socket"])
+async def test_a_trigger_is_answered_with_the_item_alone(asks: Any) -> None:
     world, translator = translated(response())
-    asked = codex(12, stream=stream)
+    asked, stream = codex(12, **asks), bool(asks)
     asked["input"].append({"type": "compaction_trigger"})
     _, body = await world.ask(RESPONSES, asked)
     assert translator.bodies == []

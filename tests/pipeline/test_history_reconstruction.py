@@ -130,6 +130,19 @@ async def test_a_fold_says_all_that_is_left_in_place_of_the_id() -> None:
     assert calls == [each["call_id"] for each in sent["input"] if each.get("type") == "function_call_output"]
 
 
+async def test_the_trigger_of_a_compaction_by_the_provider_is_left_out() -> None:
+    chain = Chain()
+    await chain.turns(2)
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "x" * 40}
+    chain.replies[2] = {"output": [item]}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "word"}
+    await chain.turn(given=[result, {"type": "compaction_trigger"}])
+    await chain.turn(given=[{"role": "user", "content": "Go on."}])
+    sent = await chain.until_folded()
+    assert item in sent["input"]
+    assert "compaction_trigger" not in json.dumps(sent)
+
+
 async def test_the_next_request_begins_with_what_was_folded() -> None:
     chain = Chain()
     sent = await chain.until_folded()

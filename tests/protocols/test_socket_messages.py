@@ -46,6 +46,12 @@ def test_a_continued_response_is_put_together_with_its_whole_list() -> None:
     assert len(input_of(request(history, previous_response_id="resp_2"))) == 4
 
 
+def test_a_trigger_of_a_compaction_is_not_sent_again() -> None:
+    history, item = ConnectionHistory(MAX_BYTES), {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}
+    respond(request(history, input=[USER, {"type": "compaction_trigger"}]), "resp_1", item)
+    assert input_of(request(history, previous_response_id="resp_1")) == [USER, item, USER]
+
+
 def test_items_may_stand_in_the_end_event_alone() -> None:
     history = ConnectionHistory(MAX_BYTES)
     one = request(history)

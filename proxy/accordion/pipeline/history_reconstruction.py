@@ -25,6 +25,7 @@ from accordion.pipeline.measure import Measurer
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of, object_of
+from accordion.protocols.openai_responses.context_edits import is_trigger
 
 _log = logging.getLogger("accordion")
 
@@ -139,10 +140,11 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
 def _build_inbound(request: MeasuredRequest, earlier_items: list[bytes]) -> Inbound:
     """Returns the client's request with the history itself in place of its id.
 
-    The list comes first, since its beginning stays the same.
+    The list comes first, since its beginning stays the same. An earlier request for a compaction alone is left out.
     """
     conversation, listing = request.client_conversation, request.protocol.messages_field
     own = (message.wire for message in (*conversation.lead, *conversation.messages))
+    earlier_items = [wire for wire in earlier_items if not is_trigger(wire)]
     entries = [b'{"role":"user","content":%s}' % wire if is_text(wire) else wire for wire in (*earlier_items, *own)]
     rest = {name: value for name, value in conversation.envelope.items() if name not in _HISTORY_IDS}
     headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"content-encoding")

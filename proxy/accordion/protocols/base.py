@@ -162,6 +162,10 @@ class WireProtocol(ABC):
     def read_tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
         """Returns the text of each tool definition and response schema, for counting."""
 
+    def is_streamed(self, fields: Mapping[str, bytes]) -> bool:
+        """Whether the body asks for a stream."""
+        return fields.get("stream") == b"true"
+
     @abstractmethod
     def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
         """Returns the output limit that the request sets, in tokens."""

@@ -349,7 +349,7 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
         chain=prefix.chain[1:],
         preamble=prefix.preamble,
         tools=prefix.tools,
-        stream=fields.get("stream") == b"true",
+        stream=protocol.is_streamed(fields),
         max_output=protocol.read_max_output(fields),
         continued_id=protocol.read_continued_id(fields),
         provider_state=protocol.provider_state(fields),

@@ -54,7 +54,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
     def read_edits(self, fields: Mapping[str, bytes]) -> ContextEdits | None:
         """Reads a trigger at the end of the list, or `context_management`."""
         items = list_field(fields, "input")
-        if items and b'"compaction_trigger"' in items[-1] and as_mapping(from_json(items[-1])).get("type") == _TRIGGER:
+        if items and is_trigger(items[-1]):
             return ContextEdits(_TRIGGER, summary=RequestedSummary(0, is_block_only=True))
         for entry in map(as_mapping, as_list(decode_field(fields, "context_management"))):
             if entry.get("type") == "compaction":
@@ -69,7 +69,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         """Removes `context_management` and triggers."""
         others = {name: value for name, value in fields.items() if name != "context_management"}
         items = list_field(fields, "input")
-        remaining = [each for each in items if not (b"compaction_trigger" in each and _type_of(each) == _TRIGGER)]
+        remaining = [each for each in items if not is_trigger(each)]
         return others if len(remaining) == len(items) else {**others, "input": list_of(remaining)}
 
     def open_blocks(
@@ -143,6 +143,11 @@ class ResponsesContextEdits(ListCompactionProtocol):
         sealed = as_string(item.get("encrypted_content"))
         is_ours = item.get("type") == "compaction" and sealed.startswith(SEAL_PREFIX)
         return open_block(sealed) if is_ours else None
+
+
+def is_trigger(entry: bytes) -> bool:
+    """Whether an item asks for a compaction. It must be the last of its list."""
+    return b"compaction_trigger" in entry and _type_of(entry) == _TRIGGER
 
 
 def _survives(entry: bytes, own: Counter[str]) -> bool:

@@ -75,6 +75,8 @@ _NO_CALL = re.compile(
 _LONE_REASONING = re.compile(r"Item '([^']+)' of type 'reasoning' was provided without its required following item")
 _NO_REASONING = re.compile(r"Item '([^']+)'(?: of type '[^']*')? was provided without its required 'reasoning' item")
 _MISSING_OUTPUT = "The result of this call is not on record any more."
+_SOCKET_MESSAGE = b'"response.create"'
+"""The `type` that a request on a WebSocket has (socket_messages.py)."""
 _LATE_ANSWER_TYPES = frozenset({"program", "mcp_approval_request"})
 
 
@@ -114,6 +116,10 @@ class OpenAIResponses(WireProtocol):
         text_format = as_mapping(as_mapping(decode_field(fields, "text")).get("format"))
         schema = text_format if text_format.get("type") == "json_schema" else None
         return tool_definitions(decode_field(fields, "tools"), schema)
+
+    def is_streamed(self, fields: Mapping[str, bytes]) -> bool:
+        """Reads `stream`. The message of a WebSocket does not have it: its response is a stream."""
+        return fields.get("type") == _SOCKET_MESSAGE or super().is_streamed(fields)
 
     def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
         """Reads `max_output_tokens`."""

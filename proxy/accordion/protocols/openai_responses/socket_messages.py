@@ -31,6 +31,7 @@ from accordion.protocols.json_spans import (
     object_of,
 )
 from accordion.protocols.json_values import encode, to_json
+from accordion.protocols.openai_responses.context_edits import is_trigger
 from accordion.protocols.openai_responses.response import ENDS, decode_object, split_object, text_field
 
 CREATE = "response.create"
@@ -268,6 +269,7 @@ class ConnectionHistory:
         if known is None:
             return None
         items, is_own = known
+        items = tuple(item for item in items if not is_trigger(item))
         return (*items, *own) if is_own or fields.get("store") == b"false" else None
 
 
