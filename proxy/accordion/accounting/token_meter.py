@@ -223,7 +223,7 @@ class TokenMeter:
         return None if token_sum is None else (rules, token_sum)
 
     def add_sum(self, chain_key: bytes, rules_name: str, token_sum: TokenSum) -> None:
-        """Adds what another worker counted: the tokens of the messages of the list that ends at a chain key."""
+        """Adds a sum of another worker: the tokens of the messages of the list that ends at a chain key."""
         self._sums.put((chain_key, rules_name), token_sum, 1)
 
     def count_text(self, text: str, model: str) -> int:

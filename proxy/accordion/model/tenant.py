@@ -50,7 +50,7 @@ NO_TENANT: Final = TenantScope("", b"")
 
 
 class ConversationRef(StructWithHiddenFields, frozen=True):
-    """One agent's conversation. What is stored of one `scope` of a tenant never applies in another."""
+    """One agent's conversation. Data of one `scope` of a tenant never applies to another."""
 
     hidden_fields = frozenset({"scope"})
 

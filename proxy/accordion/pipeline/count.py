@@ -237,7 +237,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
             and history is not None
             and base.compaction_id == find_compaction_id(history)
         ):
-            if match.base_index < 0:
+            if match.continues_by_id:
                 # The report includes the overhead of the request that made it; this request brings that overhead again.
                 last = ReportedCount(utilization.preamble + utilization.tools, base.reported)
             elif base.overhead_key == match.conversation.overhead_key and base.model == model:

@@ -205,11 +205,8 @@ def _build_response_nodes(
     )
     changed = request.rewritten_body is not None or bool(request.visible_request.hidden_results)
     # A request that continues a changed one by its id is changed, too.
-    changed = changed or (
-        session_match.base_index < 0
-        and session_match.base_node is not None
-        and session_match.base_node.differs_from_client
-    )
+    base_node = session_match.base_node
+    changed = changed or (session_match.continues_by_id and base_node is not None and base_node.differs_from_client)
     node = PrefixNode(
         session_match.session.id,
         reported=kept_tokens,

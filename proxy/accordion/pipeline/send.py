@@ -317,8 +317,8 @@ def _content_type(request: IncomingRequest) -> bytes:
 def raise_if_refused(request: MeasuredRequest) -> None:
     """Raises the error of a request that is not sent.
 
-    Raises ThreadNotFound if the client has to send its history again, and ContextOverflow if the request fits the
-    window in no form.
+    Raises ThreadNotFound if the client has to send its history again, and ContextOverflow if the request does
+    not fit the window in any form.
     """
     if request.decision.action == END_THREAD:
         raise ThreadNotFound(request.conversation.continued_id, request.decision.reason)

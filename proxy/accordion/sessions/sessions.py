@@ -72,6 +72,11 @@ class SessionMatch(msgspec.Struct, frozen=True):
     had_other_form: bool = False
     """Whether this request or an earlier one of the session has messages in another form than the one before it."""
 
+    @property
+    def continues_by_id(self) -> bool:
+        """Whether the request continues `base_node` by an id: the provider keeps the messages before."""
+        return self.base_node is not None and self.base_index < 0
+
 
 class _RequestForm(msgspec.Struct, frozen=True):
     """The form in which a request has its messages, compared with the request from which it continues.
