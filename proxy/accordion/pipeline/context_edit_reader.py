@@ -138,11 +138,11 @@ class ContextEditReader(msgspec.Struct, frozen=True):
             if edits is not None and not self.missing_features.lacks(tenant, route, protocol.name, edits.feature):
                 edits = None
             changed = fields if edits is None else editing.remove_edits(fields)
-            listing = changed.get(protocol.messages_field, b"")
+            list_value = changed.get(protocol.messages_field, b"")
             opened = None
-            if is_list(listing):
+            if is_list(list_value):
                 opened = editing.open_blocks(
-                    items_of(listing),
+                    items_of(list_value),
                     partial(open_block, self.sealer, protocol.name, tenant),
                     reads_foreign=self.missing_features.lacks(tenant, route, protocol.name, "compaction"),
                 )
@@ -153,7 +153,7 @@ class ContextEditReader(msgspec.Struct, frozen=True):
         artifacts = opened[1] if opened is not None else ()
         client_entries: tuple[bytes, ...] = ()
         if edits is _COMPACT_REQUEST:
-            client_entries = tuple(items_of(listing)) if is_list(listing) else (listing,) if listing else ()
+            client_entries = tuple(items_of(list_value)) if is_list(list_value) else (list_value,) if list_value else ()
         return EditedBody(body if changed is fields else object_of(changed), edits, artifacts, client_entries)
 
     def find_feature(self, protocol: WireProtocol, body: bytes) -> str:

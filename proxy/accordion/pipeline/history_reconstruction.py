@@ -96,12 +96,12 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
 
     def add_missing_entry(self, request: PreparedRequest, missing: bytes) -> PreparedRequest | None:
         """Returns the request with a missing entry put in before its list; None if that is not possible."""
-        listing = request.protocol.messages_field
+        list_field = request.protocol.messages_field
         try:
             fields = fields_of(request.forwarded_body)
-            value = fields[listing]
+            value = fields[list_field]
             entries = [b'{"role":"user","content":%s}' % value] if is_text(value) else items_of(value)
-            fields[listing] = list_of([missing, *entries])
+            fields[list_field] = list_of([missing, *entries])
         except Exception:
             _log.exception(
                 "the missing entry of a refused request could not be added",
@@ -142,10 +142,10 @@ def _build_inbound(request: MeasuredRequest, earlier_items: list[bytes]) -> Inbo
 
     The list comes first, since its beginning stays the same. An earlier request for a compaction alone is left out.
     """
-    conversation, listing = request.client_conversation, request.protocol.messages_field
+    conversation, list_field = request.client_conversation, request.protocol.messages_field
     own = (message.wire for message in (*conversation.lead, *conversation.messages))
     earlier_items = [wire for wire in earlier_items if not is_trigger(wire)]
     entries = [b'{"role":"user","content":%s}' % wire if is_text(wire) else wire for wire in (*earlier_items, *own)]
     rest = {name: value for name, value in conversation.envelope.items() if name not in _HISTORY_IDS}
     headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"content-encoding")
-    return replace(request.inbound, headers=headers, body=object_of({listing: list_of(entries), **rest}))
+    return replace(request.inbound, headers=headers, body=object_of({list_field: list_of(entries), **rest}))

@@ -199,10 +199,10 @@ class RetryStep(msgspec.Struct, frozen=True):
             return None
         try:
             fields = fields_of(request.forwarded_body)
-            listing = fields.get(request.protocol.messages_field, NULL)
-            if not is_list(listing):
+            list_value = fields.get(request.protocol.messages_field, NULL)
+            if not is_list(list_value):
                 return None
-            entries = request.protocol.without_refused_reasoning(items_of(listing), refusal)
+            entries = request.protocol.without_refused_reasoning(items_of(list_value), refusal)
         except Exception:
             _log.exception(
                 "the reasoning that the provider refused could not be removed",

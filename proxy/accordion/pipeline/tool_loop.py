@@ -116,8 +116,8 @@ class ToolLoop(msgspec.Struct, frozen=True):
                 if isinstance(each, ToolRoundInsertion) and answered_ids.intersection(each.calls)
             ]
             if missing := rounds[0].rounds[-1].results if rounds else ():
-                listing = request.protocol.messages_field
-                fields[listing] = list_of([*missing, *items_of(fields[listing])])
+                list_field = request.protocol.messages_field
+                fields[list_field] = list_of([*missing, *items_of(fields[list_field])])
             return replace(request, rewritten_body=object_of(fields))
         except Exception:
             _log.exception(
@@ -307,13 +307,13 @@ class _LoopRun:
     async def _continue_request(self) -> UpstreamResponse:
         """Asks the provider to continue the request that it answered, after all rounds so far."""
         tool_protocol, request = self._tool_protocol, self._request
-        listing, sent = request.protocol.messages_field, fields_of(request.forwarded_body)
-        entries = items_of(sent.pop(listing))
+        list_field, sent = request.protocol.messages_field, fields_of(request.forwarded_body)
+        entries = items_of(sent.pop(list_field))
         fields = tool_protocol.continuation_fields(sent, self._container)
         last = tool_protocol.final_fields(fields) if len(self._rounds) >= self._tool_loop.max_rounds else {}
         for each in self._rounds:
             entries += (*tool_protocol.render_round(each.response, fields), *each.results)
-        body = object_of({**fields, **last, listing: list_of(entries)})
+        body = object_of({**fields, **last, list_field: list_of(entries)})
         return await self._send(replace(request, rewritten_body=body))
 
     def _report_to_progress(self) -> None:
