@@ -94,7 +94,7 @@ async def test_a_fold_is_made_told_and_found_again(protocol_name: ProtocolName):
     assert compaction is not None
     assert seen is not None
     assert seen == report_compaction(compaction, "folded", setup.case(client).decision)
-    assert (seen.state, seen.is_triggered, seen.cause, seen.passes) == ("folded", True, "automatic", 1)
+    assert (seen.state, seen.is_triggered, seen.cause, seen.strategy_runs) == ("folded", True, "automatic", 1)
     assert [step[0] for step in seen.steps] == ["by_hand"]
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(setup.case(client).utilization.ratio, 4)
@@ -151,7 +151,7 @@ async def test_where_no_summary_can_be_used_the_next_smaller_form_is_made_if_one
         assert made.history.compaction is not None
         assert made.outcome is not None
         assert made.outcome.steps[0][0] == "plain"
-        assert made.outcome.passes == 2
+        assert made.outcome.strategy_runs == 2
 
 
 async def test_an_error_is_told_without_what_it_quotes():

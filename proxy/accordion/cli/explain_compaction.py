@@ -154,7 +154,7 @@ async def report_compaction(
         forced=decision.is_requested,
         before=tokens,
         after=outcome.after if outcome.state == "observed" else result.utilization.tokens,
-        passes=outcome.passes,
+        passes=outcome.strategy_runs,
         steps=tuple(StrategyReport(*step) for step in outcome.steps),
         offered=await _describe_tool(request, result, pipeline),
         live_writer=pipeline.writer(request.conversation.model),

@@ -55,7 +55,7 @@ class PlannedCompaction(msgspec.Struct, frozen=True):
     summary_task: SummaryTask | None
     last_summarized: int
     at: float
-    passes: int
+    strategy_runs: int
 
 
 class FinishedCompaction(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class FinishedCompaction(msgspec.Struct, frozen=True):
     history: CompactedConversation
     compaction: Compaction
     writes: tuple[Put, ...]
-    passes: int
+    strategy_runs: int
 
 
 class CompactionAssembler:
@@ -120,7 +120,7 @@ class CompactionAssembler:
     ) -> PlannedCompaction:
         """Plans a compaction of `uncompacted`. Raises PlanNotApplicable if there is nothing to do."""
         count_message = self._message_counter(request)
-        plan, passes = self.plan(request, without_summary, count_message)
+        plan, strategy_runs = self.plan(request, without_summary, count_message)
         layout = build_layout(plan, uncompacted, request.history.compaction, request.protocol)
         origin = ContentOrigin(request.ref, request.protocol.name, at)
         count_text = self._text_counter(request, plan.view)
@@ -135,7 +135,9 @@ class CompactionAssembler:
         ).build()
         block = layout.summary_block
         task = self._build_summary_task(request, plan.view, layout, removal, block) if block is not None else None
-        return PlannedCompaction(plan, layout, removal, task, block.last if block is not None else -1, at, passes)
+        return PlannedCompaction(
+            plan, layout, removal, task, block.last if block is not None else -1, at, strategy_runs
+        )
 
     def finish(self, request: CompactionJob, planned: PlannedCompaction, summary: Summary | None) -> FinishedCompaction:
         """Makes the compaction. Raises PlanNotApplicable if it would not be legal, or not shorter."""
@@ -164,7 +166,7 @@ class CompactionAssembler:
             artifacts,
             _build_compaction_write(request, history.compaction),
         )
-        return FinishedCompaction(history, history.compaction, tuple(writes), planned.passes)
+        return FinishedCompaction(history, history.compaction, tuple(writes), planned.strategy_runs)
 
     def count_with(self, request: CompactionJob, history: CompactedConversation) -> int:
         """Counts the request with another history, that is, with another compaction applied."""

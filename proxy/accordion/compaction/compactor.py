@@ -238,7 +238,7 @@ class Compactor:
         uncompacted: Conversation,
         conversation_ref: ConversationRef,
         form: SummaryForm,
-        earlier_passes: int,
+        earlier_strategy_runs: int,
     ) -> CompactionResult:
         """Makes one compaction with this form of summary. `earlier_passes` counts the attempts before it."""
         tasks = self._services.tasks
@@ -248,7 +248,7 @@ class Compactor:
         )
         summary = await self._write_summary(request, uncompacted, conversation_ref, planned, form)
         finished = await tasks.offload(partial(self._assembler.finish, request, planned, summary))
-        result = await self._publish(request, uncompacted, finished, earlier_passes + finished.passes)
+        result = await self._publish(request, uncompacted, finished, earlier_strategy_runs + finished.strategy_runs)
         if summary is None or request.is_token_count or result.outcome is None:
             return result
         # Useless answers cost tokens too; they are reported with the compaction that succeeds in the end.
@@ -398,7 +398,7 @@ class Compactor:
     # -- publishing ---------------------------------------------------------------
 
     async def _publish(
-        self, request: CompactionJob, uncompacted: Conversation, finished: FinishedCompaction, passes: int
+        self, request: CompactionJob, uncompacted: Conversation, finished: FinishedCompaction, strategy_runs: int
     ) -> CompactionResult:
         """Archives the removed content, then publishes the compaction.
 
@@ -414,7 +414,7 @@ class Compactor:
             or await self._has_lost_base(request)
         ):
             return CompactionResult(
-                finished.history, report_compaction(finished.compaction, "folded", request.decision, passes)
+                finished.history, report_compaction(finished.compaction, "folded", request.decision, strategy_runs)
             )
         await self._services.archive.write(finished.writes)
         last_chain_key = request.history.conversation.chain[-1]
@@ -430,7 +430,7 @@ class Compactor:
             with suppress(ValueError):
                 history = compactions.apply(request.protocol, request.ref.tenant, uncompacted, winner)
                 return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
-        outcome = report_compaction(finished.compaction, "folded", request.decision, passes)
+        outcome = report_compaction(finished.compaction, "folded", request.decision, strategy_runs)
         return CompactionResult(finished.history, outcome, is_spooled)
 
     async def _has_lost_base(self, request: CompactionJob) -> bool:
@@ -442,11 +442,11 @@ class Compactor:
     # -- reporting ----------------------------------------------------------------
 
     async def _report_plan(self, request: CompactionJob) -> CompactionResult:
-        plan, passes = await self._services.tasks.offload(self._assembler.plan, request)
+        plan, strategy_runs = await self._services.tasks.offload(self._assembler.plan, request)
         utilization = utilization_for_report(request.decision, request.utilization.ratio)
         return CompactionResult(
             request.history,
-            report_plan(plan, request.decision, request.cause, utilization, passes, request.tool_tokens),
+            report_plan(plan, request.decision, request.cause, utilization, strategy_runs, request.tool_tokens),
         )
 
     def _report_failure(self, request: CompactionJob, error: Exception) -> CompactionOutcome:

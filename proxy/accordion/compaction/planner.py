@@ -330,12 +330,12 @@ class Planner:
         the last kind may use the last resort.
         """
         narrower: Plan | None = None
-        for passes, kind in enumerate(kinds[:-1], 1):
+        for strategy_runs, kind in enumerate(kinds[:-1], 1):
             view = build_view(kind)
             plan = self.plan(view, must_succeed=False)
             if plan.after <= view.limit:
                 if _gain_share(plan) >= _SUFFICIENT_GAIN:
-                    return plan, passes
+                    return plan, strategy_runs
                 narrower = narrower or plan
         widest = self.plan(build_view(kinds[-1]), must_succeed=must_succeed)
         if narrower is not None and _gain_share(widest) < _WIDER_GAIN_FACTOR * _gain_share(narrower):

@@ -11,7 +11,7 @@ from accordion.model.records import CompactionOutcome, FailureKind
 
 
 def report_compaction(
-    compaction: Compaction, state: str, decision: Decision | None = None, passes: int = 1
+    compaction: Compaction, state: str, decision: Decision | None = None, strategy_runs: int = 1
 ) -> CompactionOutcome:
     """Builds the outcome of a compaction. `state` is `folded` if it was made for this request by `decision`, in
     `passes` runs of the pipeline, else `replayed`. Savings are relative to the client's own history in both cases."""
@@ -24,7 +24,7 @@ def report_compaction(
         cause=compaction.cause,
         utilization=compaction.utilization,
         steps=tuple((step.strategy, step.before, step.after) for step in compaction.steps),
-        passes=passes if decision is not None else 0,
+        strategy_runs=strategy_runs if decision is not None else 0,
         before=compaction.before,
         after=compaction.after,
         generation=compaction.generation,
@@ -38,7 +38,7 @@ def report_compaction(
 
 
 def report_plan(
-    plan: Plan, decision: Decision, cause: Cause, utilization: float | None, passes: int, tool_tokens: int = 0
+    plan: Plan, decision: Decision, cause: Cause, utilization: float | None, strategy_runs: int, tool_tokens: int = 0
 ) -> CompactionOutcome:
     """Builds the outcome of a plan that is only reported. A summary counts by its budget; nothing is saved.
     `tool_tokens` of the plan's count are not in the request yet."""
@@ -50,7 +50,7 @@ def report_plan(
         cause=cause,
         utilization=utilization,
         steps=tuple((each.strategy, each.before, each.after) for each in plan.proposals),
-        passes=passes,
+        strategy_runs=strategy_runs,
         before=plan.view.tokens - tool_tokens,
         after=plan.after,
         reason=decision.reason,
@@ -114,7 +114,7 @@ def describe_outcome(outcome: CompactionOutcome) -> dict[str, Any]:
         "triggered": outcome.is_triggered,
         "utilization": outcome.utilization,
         "steps": [{"compactor": name, "before": before, "after": after} for name, before, after in outcome.steps],
-        "passes": outcome.passes,
+        "passes": outcome.strategy_runs,
         "kind": outcome.kind,
         "trigger": outcome.trigger,
         "cause": outcome.cause,

@@ -102,7 +102,7 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
     cause: str = "automatic"
     utilization: float | None = None
     steps: tuple[tuple[str, int, int], ...] = ()
-    passes: int = 0
+    strategy_runs: int = msgspec.field(default=0, name="passes")
     before: int = 0
     after: int = 0
     generation: int = 0
