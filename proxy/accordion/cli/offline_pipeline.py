@@ -73,7 +73,7 @@ class StoredState:
         keys = tuple(key.proxy_key() for key in settings.proxy_keys)
         return Tenants(self.secret, keys, loopback=is_loopback(settings.server.host))
 
-    def lineage(self, settings: Settings, clock: Clock, tasks: Tasks) -> DelegationTracker:
+    def delegation_tracker(self, settings: Settings, clock: Clock, tasks: Tasks) -> DelegationTracker:
         """Returns a tracker that reads the recorded delegations."""
         options = settings.delegation
         return DelegationTracker.build(
@@ -162,7 +162,7 @@ class OfflinePipeline:
             measurer = replace(measurer, window_table=OneWindow(window))
             step = replace(step, window_table=OneWindow(window))
         if stored_state is not None:
-            tracker = stored_state.lineage(settings, self._application.clock, self._application.tasks)
+            tracker = stored_state.delegation_tracker(settings, self._application.clock, self._application.tasks)
             visibility = replace(measurer.visibility, delegation_tracker=tracker)
             measurer = replace(measurer, visibility=visibility)
             identifier = replace(identifier, visibility=visibility)
