@@ -411,7 +411,7 @@ async def test_a_provider_of_another_protocol_is_asked_by_translation() -> None:
 
 
 async def test_a_model_with_the_machines_credential_serves_this_machine_and_proxy_keys() -> None:
-    cloud = Route("cloud", "litellm", model="bedrock/x", ambient=True)
+    cloud = Route("cloud", "litellm", model="bedrock/x", uses_machine_credentials=True)
     own = {"Authorization": "Bearer sk-own"}
     for world, given, status in (
         (PipelineSetup(router=FakeRouter(only=cloud), loopback=False), own, 401),

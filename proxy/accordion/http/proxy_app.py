@@ -278,7 +278,7 @@ def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str, 
         headers=tuple(scope["headers"]),
         body=body,
         request_id=request_id,
-        bare_query=BARE_QUERY in scope.get("extensions", ()),
+        has_bare_query=BARE_QUERY in scope.get("extensions", ()),
         start=start,
     )
 

@@ -51,14 +51,14 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
     headers: Headers
     body: bytes | AsyncIterator[bytes]
     request_id: str
-    bare_query: bool = False
+    has_bare_query: bool = False
     """Whether the target ends in `?` and has no query."""
     start: bytes = b""
 
     @property
     def target(self) -> str:
         """Path and query as the client sent them."""
-        return f"{self.path}?{self.query}" if self.query or self.bare_query else self.path
+        return f"{self.path}?{self.query}" if self.query or self.has_bare_query else self.path
 
     def with_body(self, body: bytes) -> Inbound:
         """Returns the request with another body, which has no content encoding."""

@@ -215,7 +215,7 @@ class Route(StructWithHiddenFields, frozen=True):
     extra_headers: tuple[tuple[str, str], ...] = ()
     options: tuple[tuple[str, object], ...] = ()
     """For `litellm`: the other `litellm_params`, passed on unchanged."""
-    ambient: bool = False
+    uses_machine_credentials: bool = False
     """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""
     fallbacks: tuple[Route, ...] = ()
     """The other deployments of the same name, tried in order if this one does not take the request."""

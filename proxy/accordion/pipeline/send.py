@@ -267,7 +267,7 @@ class Sender(msgspec.Struct, frozen=True):
         """
         if not request.caller.has_proxy_key:
             return ""
-        if not request.route.api_key and not request.caller.credential and not request.route.ambient:
+        if not request.route.api_key and not request.caller.credential and not request.route.uses_machine_credentials:
             raise Unauthorized(
                 f"The proxy key was accepted, but no provider key is configured for {request.route.name!r}: set its "
                 "api_key in config.yaml, or send the proxy key as x-accordion-key and the provider's as usual.",
@@ -278,7 +278,7 @@ class Sender(msgspec.Struct, frozen=True):
 
 def _may_use_route(request: IncomingRequest) -> bool:
     """Returns whether the caller may use the route's credentials."""
-    return not request.route.ambient or request.caller.has_proxy_key or request.caller.is_local
+    return not request.route.uses_machine_credentials or request.caller.has_proxy_key or request.caller.is_local
 
 
 def _is_rewritten(request: SendableRequest) -> bool:

@@ -169,7 +169,7 @@ class _LoopRun:
         self._added_tokens = 0
         self._calls = 0
         self._usages: list[Usage | None] = []
-        self._resolved = False
+        self._has_filled_placeholders = False
         self._container = ""
         self.rewritten_response: RewrittenResponse | None = None
         """The stream that the client receives."""
@@ -266,7 +266,7 @@ class _LoopRun:
         last_round = self._response.read_round()
         self._usages.append(last_round.usage)
         self._texts.append(last_round.text)
-        self._resolved = self._resolved or last_round.resolved
+        self._has_filled_placeholders = self._has_filled_placeholders or last_round.resolved
         self._container = last_round.container or self._container
         if not (last_round.own_calls and last_round.finished):
             self._rounds.append(ToolRound(last_round.entries))
@@ -322,7 +322,7 @@ class _LoopRun:
         if self._calls:
             self._progress.tool_loop_usage = _sum_usage(self._usages, self._calls)
             self._progress.round_ids = self._response.response_ids
-        has_hidden_rounds = len(rounds) > 1 or any(each.results for each in rounds) or self._resolved
+        has_hidden_rounds = len(rounds) > 1 or any(each.results for each in rounds) or self._has_filled_placeholders
         if not has_hidden_rounds or not chain:
             return
         text, now = " ".join(" ".join(self._texts).split()), self._tool_loop.clock.now()

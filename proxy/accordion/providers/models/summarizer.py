@@ -206,7 +206,7 @@ class ModelSummarizer:
         if _is_same_provider(model_route, caller.route):
             headers = _headers(caller.headers, route, protocol)
             return _SummaryRoute(self._model, route, headers, caller.credential, protocol, _beta_flags(headers))
-        if route.ambient and (caller.has_proxy_key or caller.route.ambient):
+        if route.uses_machine_credentials and (caller.has_proxy_key or caller.route.uses_machine_credentials):
             return _SummaryRoute(self._model, route, (), "", protocol)
         return None
 
