@@ -81,7 +81,7 @@ def test_each_kind_is_counted_where_it_belongs() -> None:
     measured = TokenMeter(Words()).measure(asked, WINDOW)
     assert measured.preamble == 2 + rules.MESSAGE
     assert measured.tools == 4 + rules.TOOLS_OPENAI
-    assert measured.messages == (3 + 5 + 2) + 3 * rules.MESSAGE + rules.CALL + rules.RESULT + rules.REPLY
+    assert measured.messages == (3 + 5 + 2) + 3 * rules.MESSAGE + rules.CALL + rules.RESULT + rules.RESPONSE_START
     assert measured.media == 2 * (85 + 170)
     assert (measured.window, measured.reserved_output, measured.is_window_known) == (1_000, 100, True)
     assert not measured.includes_report
@@ -89,7 +89,7 @@ def test_each_kind_is_counted_where_it_belongs() -> None:
 
 def test_an_empty_conversation_is_nearly_nothing() -> None:
     measured = TokenMeter(Words()).measure(conversation(), Window(1_000, 1_000, "default"))
-    assert measured.tokens == rules.REPLY
+    assert measured.tokens == rules.RESPONSE_START
     assert not measured.is_window_known
 
 
@@ -100,7 +100,7 @@ def test_the_reserved_output_is_what_is_asked_but_never_more_than_the_window(ask
 
 def test_unknown_content_counts_by_its_size() -> None:
     measured = TokenMeter(Words()).measure(conversation(message(Opaque("mystery", 4_001))), WINDOW)
-    assert (measured.messages, measured.media) == (rules.MESSAGE + rules.REPLY, 1_001)
+    assert (measured.messages, measured.media) == (rules.MESSAGE + rules.RESPONSE_START, 1_001)
     inside = conversation(message(ToolResult("id", (Opaque("mystery", 4_001),))))
     assert TokenMeter(Words()).measure(inside, WINDOW).media == 1_001
 
@@ -121,8 +121,8 @@ def test_reasoning_counts_by_its_text_or_by_its_sealed_rest_whichever_is_more() 
     meter = TokenMeter(Words())
     plain = meter.measure(conversation(message(Reasoning("a b c d", 100))), WINDOW).messages
     sealed = meter.measure(conversation(message(Reasoning("", 8_000))), WINDOW).messages
-    assert plain == 4 + rules.MESSAGE + rules.REPLY
-    assert sealed == (6_000 - rules.SEALED_ENVELOPE) // 4 + rules.MESSAGE + rules.REPLY
+    assert plain == 4 + rules.MESSAGE + rules.RESPONSE_START
+    assert sealed == (6_000 - rules.SEALED_ENVELOPE) // 4 + rules.MESSAGE + rules.RESPONSE_START
 
 
 def test_only_what_is_new_is_counted() -> None:
@@ -173,7 +173,7 @@ def test_content_before_a_providers_compaction_block_is_not_counted() -> None:
     longer = conversation(*asked.messages, *turns(3), protocol_name="messages")
     assert meter.measure(longer, WINDOW).tokens == meter.measure(asked, WINDOW).tokens + 3 * (4 + rules.MESSAGE)
     before = conversation(*history, protocol_name="messages")
-    assert meter.measure(before, WINDOW).messages == 20 * (4 + rules.MESSAGE) + rules.REPLY
+    assert meter.measure(before, WINDOW).messages == 20 * (4 + rules.MESSAGE) + rules.RESPONSE_START
 
 
 def test_before_a_compaction_item_only_user_messages_are_counted() -> None:
@@ -190,12 +190,12 @@ def test_before_a_compaction_item_only_user_messages_are_counted() -> None:
 def test_the_latest_of_several_compactions_counts() -> None:
     first, last = from_model(Opaque("compaction", 400)), from_model(Opaque("compaction", 40))
     asked = conversation(*turns(3), first, *turns(3), last, message("now"), protocol_name="messages")
-    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.REPLY
+    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.RESPONSE_START
 
 
 def test_a_compaction_that_failed_drops_nothing() -> None:
     asked = conversation(*turns(3), from_model(Opaque("compaction", 0)), protocol_name="messages")
-    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.REPLY
+    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.RESPONSE_START
 
 
 def test_behind_an_index_only_what_follows_the_last_compaction_item_counts() -> None:
@@ -375,7 +375,7 @@ def test_threads_may_measure_at_once() -> None:
     asked = [conversation(*turns(number)) for number in range(1, 60)]
     with ThreadPoolExecutor(8) as threads:
         measured = list(threads.map(lambda one: meter.measure(one, WINDOW).messages, asked * 5))
-    assert measured == [len(one.messages) * (4 + rules.MESSAGE) + rules.REPLY for one in asked] * 5
+    assert measured == [len(one.messages) * (4 + rules.MESSAGE) + rules.RESPONSE_START for one in asked] * 5
 
 
 WEATHER = {

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import structs
 from msgspec.structs import replace
 
-from accordion.accounting.token_meter import REPLY, MessageTokenCache, TokenMeter
+from accordion.accounting.token_meter import RESPONSE_START, MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.references import artifact_id, describe_size, result_reference
@@ -268,7 +268,7 @@ class CompactorSetup:
     def case(self, client: Conversation, folded: CompactedConversation | None = None, **changes: Any) -> CompactionJob:
         """A request over its trigger."""
         folded = folded or without_compaction(client)
-        tokens = self.meter.measure(folded.conversation, WINDOW).tokens - REPLY
+        tokens = self.meter.measure(folded.conversation, WINDOW).tokens - RESPONSE_START
         kind = "conversation" if client.starts_turn else "generation"
         decision = Decision("compact", "a test", target=tokens // 4, kind=kind, trigger=max(1, tokens // 2))
         if "decision" in changes:
@@ -284,7 +284,7 @@ class CompactorSetup:
                 ref=ref,
                 protocol=PROTOCOLS[client.protocol_name],
                 history=folded,
-                utilization=Utilization(WINDOW.size, messages=tokens + REPLY),
+                utilization=Utilization(WINDOW.size, messages=tokens + RESPONSE_START),
                 window=WINDOW,
                 limits=Thresholds().limits(WINDOW.size),
                 decision=decision,

@@ -7,7 +7,7 @@ from hypothesis import given
 from msgspec import structs
 from msgspec.structs import replace
 
-from accordion.accounting.token_meter import REPLY
+from accordion.accounting.token_meter import RESPONSE_START
 from accordion.compaction.planner import PlanState
 from accordion.compaction.request import RequestBudgets
 from accordion.compaction.view import build_view, build_view_for_request
@@ -367,8 +367,8 @@ def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     case = setup.case(client)
     used = structs.replace(case.utilization, preamble=10, tools=20, insertions=500)
     view = build_view_for_request(replace(case, utilization=used), "conversation", count_message=count)
-    assert (view.tokens, view.overhead) == (used.tokens, 30 + REPLY)
-    assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - REPLY
+    assert (view.tokens, view.overhead) == (used.tokens, 30 + RESPONSE_START)
+    assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - RESPONSE_START
 
 
 def test_a_list_begins_afresh_where_the_fold_brings_our_tool_along() -> None:

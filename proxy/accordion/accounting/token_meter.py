@@ -44,7 +44,7 @@ from accordion.model.ports import TokenCounter
 MESSAGE = 4  # start, role, message, end
 CALL = 6  # channel, recipient and end of a tool call, besides name and arguments
 RESULT = 4  # the author of a tool's answer and its address
-REPLY = 3  # what opens the model's own answer
+RESPONSE_START = 3  # what opens the model's own response
 TOOLS_OPENAI = 12  # the heading and the namespace around all functions
 TOOLS_CLAUDE = 346  # "Tool use system prompt token count", Claude 4
 
@@ -133,7 +133,7 @@ class TokenMeter:
             window=window.size,
             preamble=overhead.preamble,
             tools=overhead.tools,
-            messages=messages.text + REPLY,
+            messages=messages.text + RESPONSE_START,
             media=overhead.media + messages.media,
             reserved_output=min(max_output, window.size) if max_output is not None and max_output > 0 else 0,
             is_window_known=window.is_known,

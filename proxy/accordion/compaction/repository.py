@@ -5,8 +5,8 @@ messages up to it. A compaction is stored under the chain key of the last messag
 compaction that applies to a request is the deepest one whose anchor lies on the request's chain; a history that was
 rewound or forked has a shallower one on its chain, or none.
 
-`find` looks in memory first. For each chain key at which a request ended, this worker remembers the answer, so that the
-next request of the conversation looks only at its new messages. The store is asked if other workers may know more.
+`find` looks in memory first. For each chain key at which a request ended, this worker remembers what it found, so that
+the next request of the conversation looks only at its new messages. The store is asked if other workers may know more.
 
 `publish` writes with `put_if_absent`, so that all workers agree on one compaction. A compaction of an already compacted
 history may have the same anchor; it lies one level higher, and the uppermost level applies.
@@ -131,8 +131,8 @@ _BATCH = 1_024
 _SAME_LIST_SECONDS = 900.0
 """Seconds in which all workers use the same compaction of the same history. Clients send a request again after a
 timeout, which for most is ten minutes."""
-_ANSWER_SIZE = 350
-"""Bytes of memory per remembered answer."""
+_LOOKUP_SIZE = 350
+"""Bytes of memory per remembered look-up."""
 _LIST_ENTRY_SIZE = 300
 """Bytes of memory per message of a compacted list."""
 
@@ -201,7 +201,7 @@ class CompactionRepository:
     """The compactions that this worker has in memory, and those in the store.
 
     Memory is bounded by `capacity` bytes for compactions, by `list_capacity` bytes for compacted prefixes, and by
-    `lookups_capacity` bytes for remembered answers. The store keeps a compaction for `retention` seconds, sealed by
+    `lookups_capacity` bytes for remembered look-ups. The store keeps a compaction for `retention` seconds, sealed by
     `sealer`; one that cannot be opened counts as absent. `on_use` is called with each compaction that a request finds.
     """
 
@@ -222,7 +222,7 @@ class CompactionRepository:
         self._capacity = capacity
         self._retention = retention
         self._on_use = on_use
-        self._max_answers = max(1, lookups_capacity // 3 // _ANSWER_SIZE)
+        self._max_lookups = max(1, lookups_capacity // 3 // _LOOKUP_SIZE)
         # Plain dictionaries: a history that is new here is looked up once for each of its messages, and a look-up in a
         # BoundedCache takes four times as long.
         self._cached: OrderedDict[bytes, _CachedCompaction] = OrderedDict()
@@ -234,7 +234,7 @@ class CompactionRepository:
         """By prefix and first chain key: the change count when a compaction of this history was last added."""
         self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), list_capacity)
         self._oldest_valid_change = self._change_count = 0
-        """How often a compaction was added to memory, and the count below which remembered answers may be outdated."""
+        """How often a compaction was added to memory, and the count below which remembered look-ups may be outdated."""
         self._last_eviction = 0
         """The change count when a compaction was last evicted."""
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
@@ -416,7 +416,7 @@ class CompactionRepository:
         """Whether a compaction just written or found waits for the store; then another one may still win."""
         if self._store.is_available:
             return False
-        if len(self._waiting_tenants) >= self._max_answers:
+        if len(self._waiting_tenants) >= self._max_lookups:
             self._waiting_tenants.clear()
         self._waiting_tenants[prefix] = tenant
         return True
@@ -463,26 +463,26 @@ class CompactionRepository:
     ) -> tuple[int, _CachedCompaction | None, Sequence[int]]:
         """Returns index and entry of the deepest compaction in memory, and the positions where a deeper one may have
         been evicted."""
-        cached, answers, deepest_answer, may_be_evicted = self._cached, self._known_lookups, -1, False
+        cached, lookups, deepest_known, may_be_evicted = self._cached, self._known_lookups, -1, False
         index = len(chain) - 1
-        while index > deepest_answer:
+        while index > deepest_known:
             name = prefix + chain[index]
             if name in cached:
                 cached.move_to_end(name)
                 return index, cached[name], ()
-            if name in answers:
-                count, answer = answers[name]
-                deepest_answer = max(deepest_answer, answer)
+            if name in lookups:
+                count, known_index = lookups[name]
+                deepest_known = max(deepest_known, known_index)
                 if count >= self._oldest_valid_change and count >= self._last_change_by_root.get(prefix + chain[0], 0):
                     # No compaction of this history was added since, so there is no deeper one.
                     # Jumps to the message that the look-up named.
-                    index = answer + 1
+                    index = known_index + 1
                 else:
                     may_be_evicted = may_be_evicted or count < self._last_eviction
             index -= 1
         entry, evicted = None, -1
         while index >= 0 and (entry := cached.get(prefix + chain[index])) is None:
-            evicted = max(evicted, index if index == deepest_answer else -1)
+            evicted = max(evicted, index if index == deepest_known else -1)
             index -= 1
         if may_be_evicted:
             # The compaction that was added since belongs to another branch, or it was evicted before its first use.
@@ -490,11 +490,11 @@ class CompactionRepository:
         return index, entry, (evicted,) if evicted >= 0 else ()
 
     def _remember_lookup(self, prefix: ScopePrefix, chain: Sequence[bytes], index: int) -> None:
-        name, answers = prefix + chain[-1], self._known_lookups
-        answers[name] = (self._change_count, index)
-        answers.move_to_end(name)
-        if len(answers) > self._max_answers:
-            answers.popitem(last=False)
+        name, lookups = prefix + chain[-1], self._known_lookups
+        lookups[name] = (self._change_count, index)
+        lookups.move_to_end(name)
+        if len(lookups) > self._max_lookups:
+            lookups.popitem(last=False)
 
     def _cache(
         self,
@@ -506,7 +506,7 @@ class CompactionRepository:
         is_local_only: bool = False,
         source: Compaction | None = None,
     ) -> None:
-        """Adds a compaction to memory. Invalidates the remembered answers of this history; all, if `root` is empty."""
+        """Adds a compaction to memory. Invalidates the remembered look-ups of this history; all, if `root` is empty."""
         name = prefix + compaction.anchor
         known = self._cached.pop(name, None)
         if known is not None:
@@ -524,7 +524,7 @@ class CompactionRepository:
             return
         self._last_change_by_root[prefix + root] = self._change_count
         self._last_change_by_root.move_to_end(prefix + root)
-        while len(self._last_change_by_root) > self._max_answers:
+        while len(self._last_change_by_root) > self._max_lookups:
             _, change = self._last_change_by_root.popitem(last=False)
             self._oldest_valid_change = max(self._oldest_valid_change, change)
 

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
 
-from accordion.accounting.token_meter import REPLY
+from accordion.accounting.token_meter import RESPONSE_START
 from accordion.compaction.policy import max_sendable_tokens
 from accordion.compaction.request import CompactionJob, RequestBudgets, ThinkingMode
 from accordion.compaction.strategies.base import (
@@ -173,7 +173,7 @@ def build_view_for_request(
         request.history,
         kind,
         tokens=utilization.tokens + request.tool_tokens,
-        overhead=utilization.preamble + utilization.tools + request.tool_tokens + REPLY,
+        overhead=utilization.preamble + utilization.tools + request.tool_tokens + RESPONSE_START,
         target=target,
         window=request.window.size,
         count_message=count_message,
