@@ -185,7 +185,8 @@ def test_a_call_that_the_provider_ran_leaves_with_its_reasoning() -> None:
     mixed = [thinks("b"), *READ[:1], call_message("c", "read"), *READ[1:]]
     shown = replace_with_insertion(folded, 2, 5, thinks("a"), search, *mixed, own[-1])
     assert find_orphan_reasoning(folded, shown) == ((2, 2), (3, 2), (4, 2))
-    alone = replace_with_insertion(folded, 2, 3, thinks("a"), search, thinks("b"), *READ)
+    bare = message("assistant", ToolCall("", "web_search", "{}"), ToolResult("", ()))
+    alone = replace_with_insertion(folded, 2, 3, thinks("a"), bare, thinks("b"), *READ)
     assert find_orphan_reasoning(folded, alone) == ((4, 2),)
 
 

@@ -41,19 +41,20 @@ def find_orphan_reasoning(
 
     The client does not have these calls, and a provider refuses the reasoning without the item that followed it. If it
     led to something else as well, all reasoning before that is included: only then does the provider take the rest as
-    an item by itself. So are calls before that which the provider ran itself: they cannot do without their reasoning.
+    an item by itself. So are calls that the provider ran itself, if the reasoning before them is: they need it.
     """
     orphans: list[tuple[int, int]] = []
     for position, own, inserted in _list_differences(history, history_with_insertions):
         reasoning_keys = _find_reasoning_keys(inserted, {call for message in own for call in _call_ids(message)})
         # A client may reference an item by its id alone.
         ids = {_item_id(message) for message in inserted if message.key in reasoning_keys} - {b""}
-        orphans += [
-            (position + at, position)
-            for at, message in enumerate(own)
-            if message.key in reasoning_keys
-            or ((has_item_reference(message) or is_reasoning_only(message)) and _item_id(message) in ids)
-        ]
+        is_reasoning_orphan = False
+        for at, message in enumerate(own):
+            is_reasoning = has_item_reference(message) or is_reasoning_only(message)
+            if is_reasoning:
+                is_reasoning_orphan = message.key in reasoning_keys or _item_id(message) in ids
+            if is_reasoning_orphan and (is_reasoning or _is_hosted_call(message)):
+                orphans.append((position + at, position))
     return tuple(orphans)
 
 
@@ -62,7 +63,7 @@ def _item_id(message: Message) -> bytes:
 
 
 def _find_reasoning_keys(messages: Sequence[Message], client_call_ids: set[str]) -> set[bytes]:
-    """Returns the keys of reasoning that led to calls of our tool, and of what leaves with it."""
+    """Returns the keys of reasoning that led to calls of our tool."""
     keys: set[bytes] = set()
     for at in range(len(messages) - 2, -1, -1):
         message, following = messages[at], messages[at + 1]
@@ -70,13 +71,13 @@ def _find_reasoning_keys(messages: Sequence[Message], client_call_ids: set[str])
             keys.add(message.key)
             outcome = takewhile(lambda each: not each.has_tool_result, messages[at + 1 :])
             if not all(is_reasoning_only(each) or _is_own_call(each, client_call_ids) for each in outcome):
-                keys |= {each.key for each in messages[:at] if is_reasoning_only(each) or _is_hosted_call(each)}
+                keys |= {each.key for each in messages[:at] if is_reasoning_only(each)}
     return keys
 
 
 def _is_own_call(message: Message, client_call_ids: set[str]) -> bool:
     calls = _call_ids(message)
-    return bool(calls) and not client_call_ids.intersection(calls)
+    return bool(calls) and not client_call_ids.intersection(calls) and not _is_hosted_call(message)
 
 
 def _is_hosted_call(message: Message) -> bool:
