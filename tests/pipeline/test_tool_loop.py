@@ -17,6 +17,7 @@ from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAICha
 from accordion.protocols.response_parser import BOUND
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, PipelineSetup
+from tests.protocols.responses_streams import OURS, Json, function, message
 from tests.sample_responses import chunk, sse
 
 
@@ -80,3 +81,22 @@ async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
     _, body = await world.ask(CHAT, {"model": "m", "messages": messages, "stream": True})
     assert (b"It is so." in body, b"read_artifact" in body, b"error" in body) == (True, False, False)
     assert [exchange.error for exchange in world.recorder.exchanges] == ["", ""]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/openai/v1/responses", "/openai/responses"])
+async def test_a_response_is_retrieved_without_our_calls_at_azure_too(path: str):
+    world, items = PipelineSetup(windows=FakeWindows(2_000)), [{"role": "user", "content": "Look."}]
+
+    def reply(number: int, *output: Json) -> FakeReply:
+        body = {"id": f"resp_{number}", "object": "response", "status": "completed", "output": list(output)}
+        return FakeReply(pieces=(json.dumps(body).encode(),))
+
+    for at in range(8):
+        items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
+    rounds = reply(1, function("ours", '{"id": "art_1"}', OURS)), reply(2, message("m", "Well."))
+    world.upstream.answers = [*rounds, rounds[1]]
+    _, shown = await world.ask(path, {"model": "gpt-5", "input": items})
+    assert json.loads(shown)["id"] == "resp_1"
+    _, retrieved = await world.ask(f"{path}/resp_1", b"", method="GET")
+    assert world.upstream.requests[-1].url.endswith("/responses/resp_2")
+    assert json.loads(retrieved) == json.loads(shown)

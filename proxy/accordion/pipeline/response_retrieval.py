@@ -7,6 +7,7 @@ additional input of the others belongs to the response.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from urllib.parse import quote, unquote
@@ -29,7 +30,8 @@ from accordion.protocols.sse import SseBuffer
 from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.sessions import Sessions
 
-_RESPONSES_PATH = "/v1/responses/"
+_STORED_RESPONSE = re.compile(r"(/v1/responses/|/openai/(?:v1/)?responses/)([^/]+)(/cancel)?/?")
+"""The path of a response, at OpenAI and at Azure."""
 
 SendRequest = Callable[[PassthroughRequest], Awaitable[UpstreamResponse]]
 
@@ -43,29 +45,26 @@ class ResponseRetrieval(msgspec.Struct, frozen=True):
     async def retrieve(self, request: PassthroughRequest, send: SendRequest) -> UpstreamResponse | None:
         """Returns the response; None if the request is for no such response. Raises the errors of `send`."""
         inbound = request.inbound
-        if not inbound.path.startswith(_RESPONSES_PATH):
+        match = _STORED_RESPONSE.fullmatch(inbound.path)
+        if match is None or inbound.method not in ("GET", "DELETE", "POST"):
             return None
-        name, _, below = inbound.path.removeprefix(_RESPONSES_PATH).partition("/")
-        if below not in ("", "cancel") or inbound.method not in ("GET", "DELETE", "POST"):
-            return None
-        client_id = unquote(name)
+        beginning, client_id, below = match[1], unquote(match[2]), match[3] or ""
         node = await self.sessions.find_state(request.caller, client_id)
         if node is None or not node.ids:
             return None
-        path = _RESPONSES_PATH + quote(node.ids[-1], safe="") + (f"/{below}" if below else "")
-        response = await send(_with_path(request, path))
+        response = await send(_with_path(request, beginning + quote(node.ids[-1], safe="") + below))
         if response.status != 200:
             return response
         if inbound.method == "DELETE":
             hidden_ids = [each for each in node.ids[:-1] if each != node.ids[-1]]
-            await self._delete_hidden_rounds(request, send, hidden_ids)
+            await self._delete_hidden_rounds(request, send, [beginning + quote(each, safe="") for each in hidden_ids])
         return await self._rewrite_response(response, client_id, await self._find_insertions(request, node))
 
-    async def _delete_hidden_rounds(self, request: PassthroughRequest, send: SendRequest, ids: list[str]) -> None:
+    async def _delete_hidden_rounds(self, request: PassthroughRequest, send: SendRequest, paths: list[str]) -> None:
         """Deletes the rounds before the last, which the client does not know of."""
-        for each in ids:
+        for path in paths:
             with suppress(AccordionError):
-                await (await send(_with_path(request, _RESPONSES_PATH + quote(each, safe="")))).close()
+                await (await send(_with_path(request, path))).close()
 
     async def _find_insertions(self, request: PassthroughRequest, node: PrefixNode) -> list[ToolRoundInsertion]:
         insertions = await self.insertion_store.find_at(
