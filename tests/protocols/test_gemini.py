@@ -459,6 +459,14 @@ def test_a_hidden_signature_goes_to_the_next_visible_call() -> None:
     assert json.loads(observed[0].entries[0])["parts"][1] == call("read", "c1")
 
 
+def test_a_text_with_a_signature_stays_as_it_is_behind_the_text_of_another_round() -> None:
+    signed = {"text": "Seven.", "thoughtSignature": "sig"}
+    events, _ = run(
+        [[chunk({"text": "Look."}, call("read_artifact", "o1"), finish="STOP")], [chunk(signed, finish="STOP")]]
+    )
+    assert parts_in(events) == [{"text": "Look."}, {"text": "\n\n"}, signed]
+
+
 def test_calls_of_an_unfinished_response_are_not_answered() -> None:
     _, observed = run([[chunk(call("read_artifact", "o1"), finish="MAX_TOKENS")]])
     assert (observed[0].finished, observed[0].entries) == (False, ())

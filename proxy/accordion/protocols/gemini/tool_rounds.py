@@ -156,11 +156,13 @@ class _VisibleParts:
 
 def add_paragraph_break(parts: list[Any], text_before: str) -> list[Any]:
     """Returns the parts with a paragraph break before their first text, where it follows `text_before` of another
-    round."""
+    round. A text with a signature, which belongs to the very text, gets the break as a part of its own."""
     index = next((at for at, part in enumerate(parts) if _is_text(part) and part["text"]), -1)
     separator = paragraph_break(text_before, parts[index]["text"]) if index >= 0 else ""
     if not separator:
         return parts
+    if signature_of(parts[index]):
+        return [*parts[:index], {"text": separator}, *parts[index:]]
     return [*parts[:index], {**parts[index], "text": separator + parts[index]["text"]}, *parts[index + 1 :]]
 
 
