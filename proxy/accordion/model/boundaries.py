@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from typing import NamedTuple
 
 from accordion.model.conversation import UNKNOWN_WORDS, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -157,55 +156,71 @@ def is_reasoning_only(message: Message) -> bool:
     return _has_only(message, Reasoning)
 
 
-class _PositionedPart(NamedTuple):
-    """A call or a result at its position. `response` is the number of messages before it that are not the model's."""
+class _OpenCalls:
+    """The positions of the open calls of each response, by key. The number of other messages before it identifies a
+    response."""
 
-    position: PartPosition
-    response: int
-    part: ToolCall | ToolResult
+    def __init__(self) -> None:
+        self._calls: dict[str, list[tuple[int, deque[PartPosition]]]] = {}
+
+    def add(self, key: str, response: int, position: PartPosition) -> None:
+        responses = self._calls.setdefault(key, [])
+        if not responses or responses[-1][0] != response:
+            responses.append((response, deque()))
+        responses[-1][1].append(position)
+
+    def take(self, key: str) -> PartPosition | None:
+        """Removes the first call of the latest response that has one with this key."""
+        if not (responses := self._calls.get(key)):
+            return None
+        calls = responses[-1][1]
+        position = calls.popleft()
+        if not calls:
+            responses.pop()
+        return position
+
+    def positions(self) -> list[PartPosition]:
+        """Returns the calls that are still open."""
+        return [call for responses in self._calls.values() for _, calls in responses for call in calls]
 
 
 def _match_calls(messages: Sequence[Message]) -> tuple[dict[PartPosition, PartPosition], list[PartPosition]]:
-    parts, response = list[_PositionedPart](), 0
+    calls, calls_by_result, unmatched = _OpenCalls(), dict[PartPosition, PartPosition](), list[PartPosition]()
+    response = 0
     for index, message in enumerate(messages):
         response += message.role != "assistant"
         for part_index, part in enumerate(message.parts):
-            if isinstance(part, ToolCall | ToolResult):
-                parts.append(_PositionedPart((index, part_index), response, part))
-    calls_by_result, open_calls = _match_parts(parts, attrgetter("call_id"))
-    if open_calls:
-        open_positions = frozenset(open_calls)
-        unmatched = [
-            each for each in parts
-            if (each.position in open_positions if isinstance(each.part, ToolCall)
-                else each.part.name and each.position not in calls_by_result)
-        ]  # fmt: skip
-        if len(unmatched) > len(open_calls):
-            matched_by_name, open_calls = _match_parts(unmatched, attrgetter("name"))
-            calls_by_result |= matched_by_name
-    return calls_by_result, open_calls
+            if isinstance(part, ToolCall):
+                calls.add(part.call_id, response, (index, part_index))
+            elif isinstance(part, ToolResult):
+                call = calls.take(part.call_id)
+                if call is not None:
+                    calls_by_result[index, part_index] = call
+                elif part.name:
+                    unmatched.append((index, part_index))
+    open_calls = calls.positions()
+    return (
+        _match_by_name(messages, calls_by_result, open_calls, unmatched) if unmatched else (calls_by_result, open_calls)
+    )
 
 
-def _match_parts(
-    parts: Iterable[_PositionedPart], key_of: Callable[[ToolCall | ToolResult], str]
+def _match_by_name(
+    messages: Sequence[Message],
+    calls_by_result: dict[PartPosition, PartPosition],
+    open_calls: Sequence[PartPosition],
+    results: Sequence[PartPosition],
 ) -> tuple[dict[PartPosition, PartPosition], list[PartPosition]]:
-    """Matches results to the calls of the same key; returns the calls by result, and those that stay open."""
-    # The open calls of each response, by key.
-    open_calls: dict[str, list[tuple[int, deque[PartPosition]]]] = {}
-    calls_by_result: dict[PartPosition, PartPosition] = {}
-    for position, response, part in parts:
-        key = key_of(part)
+    """Matches the results to those of the open calls that are of the same function."""
+    calls, matches = _OpenCalls(), dict(calls_by_result)
+    responses = list(accumulate(message.role != "assistant" for message in messages))
+    for position in sorted([*open_calls, *results]):
+        index, part_index = position
+        part = messages[index].parts[part_index]
         if isinstance(part, ToolCall):
-            responses = open_calls.setdefault(key, [])
-            if not responses or responses[-1][0] != response:
-                responses.append((response, deque()))
-            responses[-1][1].append(position)
-        elif responses := open_calls.get(key, []):
-            calls = responses[-1][1]
-            calls_by_result[position] = calls.popleft()
-            if not calls:
-                responses.pop()
-    return calls_by_result, [call for responses in open_calls.values() for _, calls in responses for call in calls]
+            calls.add(part.name, responses[index], position)
+        elif isinstance(part, ToolResult) and (call := calls.take(part.name)) is not None:
+            matches[position] = call
+    return matches, calls.positions()
 
 
 def _pair_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
