@@ -37,6 +37,8 @@ from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.response_parser import response_text
 from accordion.sessions.prefix_nodes import StoredSum
 from accordion.sessions.proxy_keys import ProxyKeyRecord
 from accordion.sessions.sessions import Sessions
@@ -49,6 +51,8 @@ _LONGEST_COMPARED = 4_096
 """The longest arguments of a call that is compared with earlier ones, in characters: those of reads are short."""
 _MAX_OWNERS = 16
 """Maximum number of owners of hidden results in a report."""
+_MAX_READ_INLINE = 64 * 1024
+"""The longest response whose text is read without a thread, in bytes."""
 _SENDING_SECONDS = 0.02
 """The time that a long request takes to be sent. It is counted afterwards, so that both do not share a processor."""
 
@@ -178,6 +182,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         for feature in self.features:
             feature.record(request, observed_response)
         self._store_after_end(request, progress, observed_response)
+        if progress.status < 400 and not observed_response.error and request.may_lose_end:
+            self._record_second_names(request, progress.response_copy, observed_response)
         session = self.ledger.record(tenant, session, match.row_name, exchange, _traceparent(progress)) or session
         self.sessions.record_response(
             match,
@@ -192,6 +198,25 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
                 request.ref, match.conversation.chain, request.history.covered_count
             ),
         )
+
+    def _record_second_names(
+        self, request: PreparedRequest, response_copy: bytes, observed_response: ObservedResponse
+    ) -> None:
+        """Records second names of the request's node; a long text is read in a thread first."""
+        protocol, calls = request.protocol, observed_response.calls
+        record = partial(self.sessions.record_second_names, request.session_match, protocol, request.caller.tenant)
+        if calls or len(response_copy) <= _MAX_READ_INLINE:
+            record(calls, "" if calls else _read_text(protocol, response_copy))
+            return
+
+        async def read_and_record() -> None:
+            text = await self.tasks.offload(_read_text, protocol, response_copy)
+            if not self.erasures.was_erased_since(
+                request.caller.tenant, request.session_match.session.id, request.started_at
+            ):
+                record((), text)
+
+        self.tasks.spawn(read_and_record(), "read the text of a response")
 
     def _find_sums(self, request: PreparedRequest) -> tuple[StoredSum, ...]:
         """Returns the counts of the forwarded list, and of the one without insertions, for other workers."""
@@ -289,6 +314,12 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             costs=costs,
             agent=_build_agent_report(request.visible_request),
         )
+
+
+def _read_text(protocol: WireProtocol, body: bytes) -> str:
+    """Returns the text of a response."""
+    is_stream = body.lstrip()[:1] not in (b"{", b"[")
+    return response_text(protocol.parser(is_stream, reads_content=True), body)
 
 
 def _describe_decision(request: PassthroughRequest | PreparedRequest) -> str:

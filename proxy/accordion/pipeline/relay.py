@@ -26,6 +26,8 @@ from accordion.protocols.sse import SseBuffer
 
 _log = logging.getLogger("accordion")
 
+_MAX_COPY = 1 << 20
+"""The longest body of which a copy is kept, in bytes."""
 _BODY_HEADERS = frozenset({b"content-length", b"content-encoding"})
 _PROXY_PREFIX = b"x-accordion-"
 _header_name = itemgetter(0)
@@ -50,6 +52,8 @@ class ExchangeProgress(msgspec.Struct):
     """The whole events of `last_output` that contain more than text; None if they are not known."""
     insertion: ToolRoundInsertion | None = None
     """The tool rounds that the client does not know of, to be stored before the response ends."""
+    response_copy: bytes = b""
+    """The body of the response without content encoding, for a reader of its text; empty if none is kept."""
 
 
 StoreResponse = Callable[[ObservedResponse], Awaitable[None]]
@@ -59,8 +63,11 @@ StoreResponse = Callable[[ObservedResponse], Awaitable[None]]
 class _ObserverFeed:
     """Feeds an observer with whole events of a stream, or a document's bytes, without content encoding."""
 
-    def __init__(self, observer: ResponseObserver | None, encoding: str, *, is_stream: bool) -> None:
+    def __init__(self, observer: ResponseObserver | None, encoding: str, *, is_stream: bool, keeps_copy: bool) -> None:
         self._observer = observer
+        self._keeps_copy = keeps_copy
+        self.copy = bytearray()
+        """What was observed, for a reader of the text; empty if it is not kept, or too long."""
         self._decoder = Decoder(encoding) if encoding else None
         self._events = SseBuffer() if encoding and is_stream else None
 
@@ -71,18 +78,27 @@ class _ObserverFeed:
         """
         if self._observer is None:
             return
-        data = data if observable is None else observable
+        whole, data = data, data if observable is None else observable
         try:
             if self._decoder is not None:
                 data = self._decoder.feed(data)
             if self._events is not None:
                 data = self._events.feed(data)
+            if self._keeps_copy:
+                self._add_to_copy(data if observable is None else whole)
             if data:
                 self._observer.feed(data)
         except Exception:
             # Reading is optional; the response goes on unread.
             _log.exception("a response could not be read while it was relayed; it is passed on unchanged")
             self._observer = None
+
+    def _add_to_copy(self, data: bytes) -> None:
+        if len(self.copy) + len(data) <= _MAX_COPY:
+            self.copy += data
+        else:
+            self._keeps_copy = False
+            self.copy.clear()
 
 
 class _ResponseEnd:
@@ -140,6 +156,7 @@ async def relay(
     store: StoreResponse | None = None,
     *,
     counts_text: bool = False,
+    keeps_copy: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """Yields the body as it comes; calls `record` with the observed response at the end, however it ends.
 
@@ -147,7 +164,8 @@ async def relay(
     off can therefore end in an error event of the client's own protocol. Any other body is passed on piece by piece.
     Raises UpstreamDisconnected or UpstreamTimeout if the response did not end as it should.
 
-    `protocol` is None if the body is not read; for `counts_text` see its `observer`. `store` is awaited before the end
+    `protocol` is None if the body is not read; for `counts_text` see its `observer`. With `keeps_copy`, `progress` gets
+    a copy of the body at the end. `store` is awaited before the end
     of the body is passed on: the protocol's last event in a stream, the last piece of a document. It is not called if
     the body breaks off.
 
@@ -157,7 +175,7 @@ async def relay(
     media_type, encoding = content_type_and_encoding(response.headers)
     is_stream = media_type == "text/event-stream"
     observer = protocol.observer(is_stream, counts_text=counts_text) if protocol is not None else None
-    observer_feed = _ObserverFeed(observer, encoding, is_stream=is_stream)
+    observer_feed = _ObserverFeed(observer, encoding, is_stream=is_stream, keeps_copy=keeps_copy)
     end = _ResponseEnd(store, observer, observer_feed, progress, is_stream=is_stream) if store is not None else None
     observe = observer_feed.observe if end is None else _ignore
     events = SseBuffer() if is_stream and not encoding else None
@@ -209,6 +227,7 @@ async def relay(
             await pieces.aclose()
         finally:
             await response.close()
+            progress.response_copy = bytes(observer_feed.copy)
             record(_read_observer(observer))
 
 

@@ -262,6 +262,12 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         return (self.request_by_id or self).conversation.provider_state
 
     @property
+    def may_lose_end(self) -> bool:
+        """Whether the client may leave the end of this list out of its next request."""
+        is_own_list = self.request_by_id is None and not self.is_token_count
+        return is_own_list and self.session_match.may_lose_end
+
+    @property
     def available_tokens(self) -> int:
         """The tokens left below the hard limit."""
         return self.limits.hard - self.utilization.occupied_tokens

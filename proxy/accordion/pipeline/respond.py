@@ -52,10 +52,13 @@ class Responder(msgspec.Struct, frozen=True):
         """Returns the provider's response with our headers; it is relayed as the client reads it."""
         request, progress.status = progress.request, response.status
         protocol = store = None
+        keeps_copy = False
         # If the provider reports no usage, a limit of the day counts the text of the response.
         counts_text = request is not None and request.caller.has_day_limit
         if isinstance(request, PreparedRequest) and not (request.is_token_count or request.needs_no_model):
             protocol = request.protocol
+            # The text may have to recognize the response in the next request.
+            keeps_copy = request.may_lose_end
             if response.status < 400 and self.response_history.must_store_before_end(request):
                 store = partial(self.recorder.store_response, progress)
         record = partial(self.recorder.record, progress)
@@ -68,6 +71,7 @@ class Responder(msgspec.Struct, frozen=True):
             record,
             store,
             counts_text=counts_text,
+            keeps_copy=keeps_copy,
         )
         headers = response.headers
         frames = request.frames if isinstance(request, MeasuredRequest) else None

@@ -280,6 +280,11 @@ def output_text(event: ResponseEvent) -> str:
     return "".join([part.text for part in event.parts if type(part) is Content and part.kind == "text"])
 
 
+def response_text(parser: ResponseParser, body: bytes) -> str:
+    """Returns the text of a whole response. `parser` is a new one that reads content."""
+    return "".join(map(output_text, (*parser.feed(body), *parser.close())))
+
+
 def content_of_field(kind: ContentKind, value: Any) -> tuple[Content, ...]:
     """Returns the content of a field that has a text, or something else; nothing where it is empty."""
     if not value:

@@ -63,18 +63,20 @@ class PrefixIndex:
     The values are this worker's own writes of the node: a stored value that equals one of them has nothing new.
     """
 
-    async def find(self, scope: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
+    async def find(
+        self, scope: bytes, conversation: Conversation, second_names: Collection[bytes] = ()
+    ) -> tuple[int, PrefixNode | None]:
         """Returns the index (-1: none) and the node of the longest recorded prefix of a list.
 
-        Reads the store if it may know more, and brings all nodes into memory that decide about the session. When
-        the store is unavailable, the nodes in memory are used.
+        Reads the store if it may know more, and brings all nodes into memory that decide about the session; those of
+        `second_names` are read along. When the store is unavailable, the nodes in memory are used.
         """
-        index, base = await self._find_deepest(scope, conversation)
+        index, base = await self._find_deepest(scope, conversation, second_names)
         worker_sync = self.worker_sync
         if base is not None or worker_sync is None or not (self.store.is_available and has_response(conversation)):
             return index, base
         # Another worker may have served the conversation a moment ago.
-        names = [scope + key for key in conversation.identity_chain[-_LOOKUP_SIZES[0] :]]
+        names = [*[scope + key for key in conversation.identity_chain[-_LOOKUP_SIZES[0] :]], *second_names]
         pending = [name for name in names if worker_sync.is_pending(node_id(name))]
         if not pending:
             return index, base
@@ -85,12 +87,16 @@ class PrefixIndex:
         # Even if no node arrived: this worker may have served another request of the conversation meanwhile.
         return await self._find_deepest(scope, conversation)
 
-    async def _find_deepest(self, scope: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
+    async def _find_deepest(
+        self, scope: bytes, conversation: Conversation, second_names: Collection[bytes] = ()
+    ) -> tuple[int, PrefixNode | None]:
         chain = conversation.identity_chain
         index, base = find_deepest(self.nodes, scope, chain)
         loaded: set[bytes] = set()
         for size in _LOOKUP_SIZES:
             uncertain = {*self._uncertain_names(scope, conversation, index, base, size)} - loaded
+            if uncertain and not loaded:
+                uncertain.update(second_names)
             if not (uncertain and await self._load(uncertain)):
                 break
             loaded |= uncertain

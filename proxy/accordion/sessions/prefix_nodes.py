@@ -53,7 +53,8 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     counted: int = 0
     overhead_key: bytes = b""
     chain: bytes = b""
-    """Of a response id's node: the chain key that the id stands for."""
+    """Of a response id's node: the chain key that the id stands for. Of a second name (transient_messages.py): the
+    identity key of the end of the longer list; empty if the name is ambiguous."""
     branch: bytes = b""
     base: bytes = b""
     compaction_id: str = msgspec.field(default="", name="fold")
@@ -83,6 +84,9 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     sums: tuple[StoredSum, ...] = ()
     """Token counts of the messages of the request of `reported` as it was forwarded, and without insertions if it has
     any. A worker that is new to the conversation need not count them again."""
+    shorter: bytes = b""
+    """The identity key of the end of the shorter list that a later request had, if it left out the end of this one
+    (transient_messages.py)."""
     insertions: bytes = b""
     """A digest of the insertions from the last covered message up to here, with those that the response brought; empty
     if it is not known."""

@@ -10,8 +10,9 @@ recorded prefix, the *base*, names its session, in one of three cases:
    request that nobody continues. As long as neither goes on, the branch of the newest request has the session. The
    first branch that goes on keeps it, and every branch that goes on later is a fork.
 
-Nodes of earlier versions have chain keys as names; they are found if no other node is, or if the request would be a
-fork. Labels (client_metadata.py) only divide: two labels never share a session.
+A client may leave the end of its list out of the next request; then the base is found by its second name
+(transient_messages.py). Nodes of earlier versions have chain keys as names; they are found if no other node is, or if
+the request would be a fork. Labels (client_metadata.py) only divide: two labels never share a session.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from accordion.model.cache import LONGEST_NAME
 from accordion.model.conversation import Conversation
 from accordion.model.costs import CachedPrompt
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Put, WorkerSync
-from accordion.model.records import Session
+from accordion.model.records import ObservedCall, Session
+from accordion.model.tenant import TenantScope
+from accordion.protocols.base import WireProtocol
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_index import PrefixIndex
 from accordion.sessions.prefix_nodes import (
     PrefixNode,
     StoredSum,
+    count_responses,
     extend_chain,
     find_deepest,
     find_rival_branch,
@@ -50,6 +54,16 @@ from accordion.sessions.prefix_nodes import (
     session_id_from_node,
 )
 from accordion.sessions.tenants import TENANTS, Caller
+from accordion.sessions.transient_messages import (
+    copy_digest,
+    find_newest_request,
+    find_responses,
+    has_possible_end,
+    list_ends,
+    response_digest,
+    second_name,
+    with_end,
+)
 
 
 class SessionMatch(msgspec.Struct, frozen=True):
@@ -58,7 +72,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
     `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 if the provider
     keeps the messages before). `is_recorded` is False if the request continues provider-kept state without a node.
     `has_same_form` is False if the client sends that prefix in another form than before: then `base_node` has no
-    report.
+    report. Nor has it one if the client left out the end of that request.
     """
 
     session: Session
@@ -71,6 +85,39 @@ class SessionMatch(msgspec.Struct, frozen=True):
     has_same_form: bool = True
     had_other_form: bool = False
     """Whether this request or an earlier one of the session has messages in another form than the one before it."""
+    lost_end: bool = False
+    """Whether the request lacks the end of the one from which it continues."""
+
+    @property
+    def may_lose_end(self) -> bool:
+        """Whether the next request may lack the end of this one, so that its node needs a second name.
+
+        It will not if this request has the end of the one right before it.
+        """
+        if not self.row_name or self.conversation.is_kept_by_provider or not has_possible_end(self.conversation):
+            return False
+        if self.base_node is None or self.lost_end:
+            return True
+        return count_responses(self.conversation, self.base_index) != 1
+
+
+class _Base(msgspec.Struct, frozen=True):
+    """The node from which a request continues (None: there is none), and the index of its message (-1).
+
+    `second` is the node of its second name if it was found by that. Then `chain`, the request's identity keys, has the
+    key of the base at `index`, in place of `shorter`.
+    """
+
+    index: int
+    node: PrefixNode | None
+    chain: Sequence[bytes]
+    second: PrefixNode | None = None
+    shorter: bytes = b""
+
+    @property
+    def is_continued_otherwise(self) -> bool:
+        """Whether another message followed the node, so that a request is a fork."""
+        return self.node is not None and self.node.next not in (b"", next_key(self.chain, self.index))
 
     @property
     def continues_by_id(self) -> bool:
@@ -125,11 +172,6 @@ def _exact_key(conversation: Conversation) -> bytes:
     return conversation.chain[-1]
 
 
-def _is_continued_otherwise(base: PrefixNode, identity: Sequence[bytes], index: int) -> bool:
-    """Whether a base was already continued by another message, so that a request is a fork."""
-    return base.next not in (b"", next_key(identity, index))
-
-
 @dataclass(slots=True)
 class Sessions:
     """The sessions of one worker: a cache over the store, which other workers and earlier runs write too.
@@ -170,16 +212,56 @@ class Sessions:
         scope = make_scope(caller, client_metadata)
         if conversation.is_kept_by_provider:
             return await self._resolve_continuation(caller, client_metadata, scope, conversation)
-        index, base = await self.prefix_index.find(scope, conversation)
-        if conversation.identity and (base is None or _is_continued_otherwise(base, conversation.identity, index)):
+        base = await self._find_base(scope, conversation)
+        if conversation.identity and (base.node is None or base.is_continued_otherwise):
             # Nodes of earlier versions have the names of the chain.
             exact = replace(conversation, identity=())
             exact_index, node = await self.prefix_index.find(scope, exact)
-            if node is not None and exact_index > index:
-                match = self._match(caller, client_metadata, scope, exact, exact_index, node, request_id)
+            if node is not None and exact_index > base.index:
+                exact_base = _Base(exact_index, node, exact.chain)
+                match = self._match(caller, client_metadata, scope, exact, exact_base, request_id)
                 self.record_end(scope, match.session.id, conversation)
                 return structs.replace(match, conversation=conversation)
-        return self._match(caller, client_metadata, scope, conversation, index, base, request_id, new_session_id)
+        return self._match(caller, client_metadata, scope, conversation, base, request_id, new_session_id)
+
+    async def _find_base(self, scope: bytes, conversation: Conversation) -> _Base:
+        """Finds the node from which a request continues, by its name or by its second name."""
+        names = self._list_second_names(scope, conversation)
+        if names and (base := await self._find_by_second_name(scope, conversation, names[:1])) is not None:
+            return base
+        # Of the earlier ones, the store may have newer ones than this worker.
+        index, node = await self.prefix_index.find(scope, conversation, [name for _, name in names if name])
+        if names and (base := await self._find_by_second_name(scope, conversation, names)) is not None:
+            return base
+        return _Base(index, node, conversation.identity_chain)
+
+    def _list_second_names(self, scope: bytes, conversation: Conversation) -> list[tuple[int, bytes]]:
+        """Returns the second names that nodes of earlier requests may have, the newest first.
+
+        Each comes with the index of the message before the response; the name is empty if the response cannot be
+        recognized. There are none if the newest of these requests has a node in memory.
+        """
+        chain, newest = conversation.identity_chain, find_newest_request(conversation.messages)
+        if newest < 0 or scope + chain[newest] in self.prefix_index.nodes:
+            return []
+        names = list[tuple[int, bytes]]()
+        for index, response in find_responses(conversation):
+            digest = copy_digest(response)
+            names.append((index, second_name(scope, chain[index], digest) if digest else b""))
+        return names
+
+    async def _find_by_second_name(
+        self, scope: bytes, conversation: Conversation, names: Sequence[tuple[int, bytes]]
+    ) -> _Base | None:
+        """Finds the node from which a request continues by a second name in memory; None if there is none, or if the
+        request contains the end of a later request."""
+        nodes, chain = self.prefix_index.nodes, conversation.identity_chain
+        at, second = next(((at, nodes[name]) for at, name in names if name in nodes), (-1, None))
+        if second is None or not second.chain or find_deepest(nodes, scope, chain)[0] >= at:
+            return None
+        longer = with_end(conversation, at, second.chain)
+        index, node = await self.prefix_index.find(scope, longer)
+        return _Base(at, node, longer.identity_chain, second, chain[at]) if index == at else None
 
     def _match(
         self,
@@ -187,14 +269,13 @@ class Sessions:
         client_metadata: ClientMetadata,
         scope: bytes,
         conversation: Conversation,
-        index: int,
-        base: PrefixNode | None,
+        found: _Base,
         request_id: str,
         new_session_id: str = "",
     ) -> SessionMatch:
-        """Finds or creates the session of a request that continues from `base`, and records the request's node."""
-        chain = conversation.identity_chain
-        form = _RequestForm.of(conversation, index, base)
+        """Finds or creates the session of a request that continues from a base, and records the request's node."""
+        index, base, chain, second = found.index, found.node, found.chain, found.second
+        form = _RequestForm.of(conversation, index, second or base)
         if base is None:
             name = scope + (chain[-1] if chain else request_id.encode())
             own_id = node_id(name)
@@ -202,6 +283,8 @@ class Sessions:
             if chain:
                 self.prefix_index.write(name, own_id, form.build_node(session_id))
         elif chain[index] != chain[-1]:
+            if found.shorter:
+                base = structs.replace(base, shorter=found.shorter)
             session_id, forked_from = self._choose_session(scope, chain, index, base, form)
         else:
             # The same list again is a retry, unless the conversation has continued since. Then it is a new one with
@@ -211,13 +294,14 @@ class Sessions:
             if forked_from:
                 self.prefix_index.add(scope + chain[-1], form.build_node(session_id))
         session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, scope)
-        if base is not None and not form.is_exact:
+        if base is not None and (second is not None or not form.is_exact):
             base = structs.replace(
                 base, reported=0, counted=0, overhead_key=b"", compaction_id="", covered_count=0, model="", cached=None
             )
         return SessionMatch(
-            session, row, conversation, scope, base, form.base_index, True, form.is_exact, form.is_reworded
-        )
+            session, row, conversation, scope, base, form.base_index, True, form.is_exact, form.is_reworded,
+            second is not None,
+        )  # fmt: skip
 
     def record_end(self, scope: bytes, session_id: str, conversation: Conversation) -> None:
         """Records a node at the end of a list, so that later requests that contain the list belong to the session."""
@@ -294,6 +378,43 @@ class Sessions:
                 )
                 self.prefix_index.write(name, node_id(name), updated)
 
+    def record_second_names(
+        self,
+        session_match: SessionMatch,
+        protocol: WireProtocol,
+        tenant: TenantScope,
+        calls: Sequence[ObservedCall],
+        text: str,
+    ) -> None:
+        """Records second names of the node of a request that `may_lose_end`, after a response with these calls, or else
+        with this text."""
+        if not (digest := response_digest(calls, [text])):
+            return
+        conversation, session_id = session_match.conversation, session_match.session.id
+        for end, exact in list_ends(conversation, protocol, tenant):
+            name = second_name(session_match.scope, end, digest)
+            if self._is_awaited(session_match, name):
+                # Another conversation has the same shorter list and the same response. Which of the two a later request
+                # continues cannot be known, so it continues neither.
+                node = structs.replace(self.prefix_index.nodes[name], chain=b"")
+            else:
+                node = PrefixNode(
+                    session_id,
+                    chain=conversation.identity_chain[-1],
+                    exact=b"" if exact == end else exact,
+                    reworded=session_match.had_other_form,
+                )
+            self.prefix_index.add(name, node)
+
+    def _is_awaited(self, session_match: SessionMatch, name: bytes) -> bool:
+        """Whether a second name belongs to another session, which was not continued so far."""
+        nodes = self.prefix_index.nodes
+        node = nodes.get(name)
+        if node is None or node.session == session_match.session.id:
+            return False
+        end = nodes.get(session_match.scope + node.chain)
+        return end is None or not end.next
+
     def record_states(self, caller: Caller, states: Mapping[str, PrefixNode]) -> None:
         """Records nodes under the provider's ids of responses or conversations."""
         for state_id, node in states.items():
@@ -368,9 +489,10 @@ class Sessions:
             node = rival.node
             if not is_same_branch:
                 self._transfer_session(scope, node.branch, chain[-1] if node is base else chain[index])
-            if node is not base and rival.key in chain:
+            end = next((key for key in (rival.key, node.shorter) if key and key in chain), b"")
+            if node is not base and end:
                 # The rival branch was never continued, such as a side request: this branch gets the session back.
-                response_key = next_key(chain, chain.index(rival.key))
+                response_key = next_key(chain, chain.index(end))
                 node = structs.replace(node, next=response_key, branch=rival.own_branch)
                 self.prefix_index.add(scope + rival.key, node)
         return session_id, ""
