@@ -190,7 +190,10 @@ def test_before_a_compaction_item_only_user_messages_are_counted() -> None:
 def test_the_latest_of_several_compactions_counts() -> None:
     first, last = from_model(Opaque("compaction", 400)), from_model(Opaque("compaction", 40))
     asked = conversation(*turns(3), first, *turns(3), last, message("now"), protocol_name="messages")
-    assert TokenMeter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.RESPONSE_START
+    assert (
+        TokenMeter(Words()).measure(asked, WINDOW).messages
+        == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.RESPONSE_START
+    )
 
 
 def test_a_compaction_that_failed_drops_nothing() -> None:

@@ -89,6 +89,11 @@ class SessionMatch(msgspec.Struct, frozen=True):
     """Whether the request lacks the end of the one from which it continues."""
 
     @property
+    def continues_by_id(self) -> bool:
+        """Whether the request continues `base_node` by an id: the provider keeps the messages before."""
+        return self.base_node is not None and self.base_index < 0
+
+    @property
     def may_lose_end(self) -> bool:
         """Whether the next request may lack the end of this one, so that its node needs a second name.
 
@@ -118,11 +123,6 @@ class _Base(msgspec.Struct, frozen=True):
     def is_continued_otherwise(self) -> bool:
         """Whether another message followed the node, so that a request is a fork."""
         return self.node is not None and self.node.next not in (b"", next_key(self.chain, self.index))
-
-    @property
-    def continues_by_id(self) -> bool:
-        """Whether the request continues `base_node` by an id: the provider keeps the messages before."""
-        return self.base_node is not None and self.base_index < 0
 
 
 class _RequestForm(msgspec.Struct, frozen=True):
