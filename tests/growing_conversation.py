@@ -31,7 +31,7 @@ def call_id(turn: int) -> str:
 class GrowingConversation:
     """One conversation in one process."""
 
-    world: PipelineSetup
+    setup: PipelineSetup
     protocol_name: ProtocolName = "chat"
     bodies: list[bytes] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class GrowingConversation:
         answer = {"max_tokens": 10} if self.protocol_name == "messages" else {}
         self.bodies.append(json.dumps(body(history, self.protocol_name, **answer)).encode())
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        out, _ = await self.world.ask(PATHS[self.protocol_name], self.bodies[-1], named)
+        out, _ = await self.setup.ask(PATHS[self.protocol_name], self.bodies[-1], named)
         return out
 
     async def until(self, last: int, **headers: str) -> Outbound:
@@ -53,7 +53,7 @@ class GrowingConversation:
     @property
     def forwarded(self) -> bytes:
         """The body that the provider got last."""
-        sent = self.world.upstream.requests[-1].body
+        sent = self.setup.upstream.requests[-1].body
         assert isinstance(sent, bytes)
         return sent
 

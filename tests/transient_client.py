@@ -56,15 +56,15 @@ class TransientClient:
 
     async def request(self, *pieces: Piece) -> str:
         """Sends the history with a text of the moment and adds the response to it; returns the session."""
-        writer, world = WRITERS[self.protocol_name], self.workers[self.requests % len(self.workers)]
+        writer, setup = WRITERS[self.protocol_name], self.workers[self.requests % len(self.workers)]
         self.requests += 1
         body = writer.request(
             "gpt-5", self.with_end(f"It is {self.requests} o'clock at {self.name}."), stream=self.stream
         )
         path, reply = writer.path("gpt-5", stream=self.stream), ScriptedReply(self.requests, pieces, 100, 20)
-        world.upstream.answers = [self._answer(path, reply, body)]
-        out, _ = await world.ask(path.partition("?")[0], body)
-        await world.outbox.flush()
+        setup.upstream.answers = [self._answer(path, reply, body)]
+        out, _ = await setup.ask(path.partition("?")[0], body)
+        await setup.outbox.flush()
         self.history += writer.replied(reply_document(self.protocol_name, reply, body))
         session = header(out, "x-accordion-session")
         assert out.status == 200

@@ -131,9 +131,9 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
     rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
-    folds = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
+    compactions = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
     assert [value is not None for value in await setup.store.get_many(rows)] == [False, True, True, True]
-    assert [value is not None for value in await setup.store.get_many(folds)] == [False, True, True, True]
+    assert [value is not None for value in await setup.store.get_many(compactions)] == [False, True, True, True]
     assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
 
 

@@ -36,8 +36,8 @@ class Talk:
     """A conversation in one process: what the user says, and what is answered, under the id `msg_…` of the answer.
     `names`: the client names the answers."""
 
-    def __init__(self, world: PipelineSetup, *, names: bool = True, store: bool = True, **headers: str) -> None:
-        self.world = world
+    def __init__(self, setup: PipelineSetup, *, names: bool = True, store: bool = True, **headers: str) -> None:
+        self.setup = setup
         self.names = names
         self.store = store
         self.headers = headers
@@ -51,22 +51,22 @@ class Talk:
         self.input += [{"role": "user", "content": f"part {number}"}, call, read]
         said = item(number, answer)
         whole = {"id": f"resp_{number}", "model": "gpt-5", "status": "completed", "store": self.store, "output": [said]}
-        self.world.upstream.answers.append(FakeReply(pieces=(json.dumps(whole).encode(),)))
-        out, _ = await self.world.ask(
+        self.setup.upstream.answers.append(FakeReply(pieces=(json.dumps(whole).encode(),)))
+        out, _ = await self.setup.ask(
             RESPONSES, {"model": "gpt-5", "input": self.input, "store": self.store}, self.headers
         )
         assert out.status == 200
         self.session = header(out, "x-accordion-session") or ""
         self.state = json.loads(header(out, "x-accordion-compaction") or '{"state":"none"}')["state"]
         self.input.append({"type": "item_reference", "id": said["id"]} if self.names else said)
-        await tasks_of(self.world).done()
+        await tasks_of(self.setup).done()
 
     async def load_archived(self, *numbers: int) -> dict[int, str]:
         """What the archive has of these answers for this tenant."""
         pairs: Headers = tuple((name.encode(), value.encode()) for name, value in self.headers.items())
-        caller = self.world.forward.tenants.identify(dict(pairs))
+        caller = self.setup.forward.tenants.identify(dict(pairs))
         names = {f"msg_{number}": number for number in numbers}
-        found = await self.world.builder.archive.load_items(caller.tenant, names)
+        found = await self.setup.builder.archive.load_items(caller.tenant, names)
         return {names[name]: json.loads(wire)["content"][0]["text"] for name, wire in found.items()}
 
 
@@ -81,12 +81,12 @@ def item(number: int, text: str) -> Json:
     }
 
 
-def tasks_of(world: PipelineSetup) -> Tasks:
-    assert isinstance(world.tasks, Tasks)
-    return world.tasks
+def tasks_of(setup: PipelineSetup) -> Tasks:
+    assert isinstance(setup.tasks, Tasks)
+    return setup.tasks
 
 
-def world(**more: Any) -> PipelineSetup:
+def setup(**more: Any) -> PipelineSetup:
     return PipelineSetup(tasks=Tasks(), **more)
 
 
@@ -104,7 +104,7 @@ def forwarded_text(of: PipelineSetup) -> str:
 async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(window: int) -> None:
     told = []
     for names in (True, False):
-        made = world(windows=FakeWindows(window))
+        made = setup(windows=FakeWindows(window))
         talk = Talk(made, names=names)
         for number in range(100):
             await talk.turn(number, answer(number))
@@ -119,7 +119,7 @@ async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(
 
 
 async def test_referenced_items_are_kept_from_the_first_response_on() -> None:
-    talk = Talk(world())
+    talk = Talk(setup())
     await talk.turn(0, answer(0))
     assert await talk.load_archived(0) == {}
     await talk.turn(1, answer(1))
@@ -140,14 +140,14 @@ async def test_referenced_items_are_kept_from_the_first_response_on() -> None:
 async def test_nothing_is_kept_of_who_sends_the_words_or_is_not_folded(
     config: str, names: bool, store: bool, headers: dict[str, str]
 ) -> None:
-    talk = Talk(world(config=config), names=names, store=store, **headers)
+    talk = Talk(setup(config=config), names=names, store=store, **headers)
     for number in range(4):
         await talk.turn(number, answer(number))
     assert await talk.load_archived(*range(4)) == {}
 
 
 async def test_a_tenant_names_its_own_words_only() -> None:
-    made = world(loopback=False)
+    made = setup(loopback=False)
     one = Talk(made, authorization="Bearer one")
     for number in range(3):
         await one.turn(number, answer(number))
@@ -159,7 +159,7 @@ async def test_a_tenant_names_its_own_words_only() -> None:
 
 
 async def test_erased_items_are_gone_from_archive_and_memory() -> None:
-    made = world()
+    made = setup()
     named, fresh = Talk(made), Talk(made)
     for number in range(3):
         await named.turn(number, answer(number))
@@ -176,7 +176,7 @@ async def test_erased_items_are_gone_from_archive_and_memory() -> None:
 
 async def test_words_that_came_while_the_store_was_away_are_kept_when_it_is_back() -> None:
     store = FickleStore()
-    talk = Talk(world(store=store))
+    talk = Talk(setup(store=store))
     await talk.turn(0, answer(0))
     store.away = True
     await talk.turn(1, answer(1))
@@ -187,7 +187,7 @@ async def test_words_that_came_while_the_store_was_away_are_kept_when_it_is_back
 
 async def test_items_not_yet_named_are_bounded_in_memory() -> None:
     """Those that were said last stay."""
-    made = world()
+    made = setup()
     caller = made.forward.tenants.identify({})
     talks = [Talk(made) for _ in range(200)]
     for number, talk in enumerate(talks):
@@ -200,7 +200,7 @@ async def test_items_not_yet_named_are_bounded_in_memory() -> None:
 
 async def test_the_oldest_words_go_first_where_a_store_stays_away_for_long() -> None:
     store = FickleStore()
-    talk = Talk(made := world(store=store))
+    talk = Talk(made := setup(store=store))
     made.spooled.spool._memory.capacity = 0
     store.away = True
     for number in range(200):

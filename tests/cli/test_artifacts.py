@@ -50,12 +50,12 @@ def fill_store(folder: Path, keys: tuple[ProxyKey, ...] = ()) -> FilledStore:
     async def fill() -> dict[str, str]:
         store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
         await store.put_if_absent(Key("", "secret/tenants"), SECRET.encode())
-        world, found = small_window_setup(store=store, keys=keys), {}
+        setup, found = small_window_setup(store=store, keys=keys), {}
         for key in keys or (ProxyKey("default", ""),):
             headers = {"x_accordion_key": key.key} if key.key else {}
-            out = await GrowingConversation(world).until(COMPACTED_AT + 1, **headers)
+            out = await GrowingConversation(setup).until(COMPACTED_AT + 1, **headers)
             found[key.id] = header(out, "x-accordion-session") or ""
-        await world.outbox.flush()
+        await setup.outbox.flush()
         await store.close()
         return found
 

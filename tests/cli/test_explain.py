@@ -347,15 +347,15 @@ def test_an_edge_that_proxies_inferred_is_told_with_its_call(tmp_path: Path) -> 
     async def fill() -> None:
         store: Any = SqliteStore(tmp_path / "kept.db", timeout=30.0)
         await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
-        world = PipelineSetup(store=store)
+        setup = PipelineSetup(store=store)
         message = {"role": "assistant", "content": None, "tool_calls": [
             {"id": "c-1", "type": "function", "function": {"name": "Task", "arguments": json.dumps({"prompt": task})}}
         ]}  # fmt: skip
         reply = {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
-        world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
-        await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "Well?"}]})
-        await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": task}]})
-        await world.outbox.flush()
+        setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+        await setup.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "Well?"}]})
+        await setup.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": task}]})
+        await setup.outbox.flush()
         await store.close()
 
     asyncio.run(fill())

@@ -29,8 +29,8 @@ def fill_store(folder: Path, turns: int, protocol_name: ProtocolName = "chat") -
         await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
         talk = GrowingConversation(small_window_setup(store=store, config="archive: {record: all}"), protocol_name)
         out = await talk.until(turns)
-        await talk.world.archive.transcripts.flush()
-        await talk.world.outbox.flush()
+        await talk.setup.archive.transcripts.flush()
+        await talk.setup.outbox.flush()
         await store.close()
         return header(out, "x-accordion-session") or "", json.loads(talk.forwarded)
 

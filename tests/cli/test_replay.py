@@ -288,9 +288,9 @@ async def test_where_no_tool_is_offered_the_first_fold_keeps_the_system_prompt_t
     transcript = growing_transcript(12)
     transcript.messages[0]["content"] = WORDS * 40
     rows = await replay_one(transcript, window=4_000, settings=settings({"unfold": {"tool": False}}))
-    folds = [row for row in rows if row.state == "folded"]
-    assert folds
-    assert all(row.forwarded.cached >= row.forwarded.utilization.preamble for row in folds)
+    compactions = [row for row in rows if row.state == "folded"]
+    assert compactions
+    assert all(row.forwarded.cached >= row.forwarded.utilization.preamble for row in compactions)
     assert not any(row.tool_name or row.tool_tokens or row.added_tool_tokens for row in rows)
 
 

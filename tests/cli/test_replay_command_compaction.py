@@ -70,9 +70,9 @@ def test_the_record_of_a_fold_names_its_strategies_and_a_later_request_replays_i
         if row["state"] == "replayed":
             assert row["compaction"]["id"] == before["compaction"]["id"]
             assert row["begins_with_the_one_before"] is True
-    folds = [row for row in rows if row["state"] == "folded"]
-    less = sum(step["before"] - step["after"] for row in folds for step in row["compaction"]["steps"])
-    brought = sum(row["tool"]["tokens"] for row in folds if row["tool"]["new"])
+    compactions = [row for row in rows if row["state"] == "folded"]
+    less = sum(step["before"] - step["after"] for row in compactions for step in row["compaction"]["steps"])
+    brought = sum(row["tool"]["tokens"] for row in compactions if row["tool"]["new"])
     assert sum(totals["took"].values()) == less + brought > less
 
 
@@ -111,8 +111,8 @@ def test_a_condensed_table_shows_every_fold_with_its_neighbours() -> None:
     rows, _ = replay_json(*FOLDED)
     out, whole = replay(*FOLDED).stdout, replay(*FOLDED, "--all").stdout
     numbers = [int(found) for found in re.findall(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[\d,]+ ", out, re.MULTILINE)]
-    folds = [row["request"] for row in rows if row["state"] == "folded"]
-    assert {number + beside for number in folds for beside in (-1, 0, 1)} <= set(numbers)
+    compactions = [row["request"] for row in rows if row["state"] == "folded"]
+    assert {number + beside for number in compactions for beside in (-1, 0, 1)} <= set(numbers)
     assert len(numbers) < len(rows)
     assert len(re.findall(r"^ +\d+ +\d+ +[\d,]+ +[\d,]+ +[\d,]+ ", whole, re.MULTILINE)) == len(rows)
 

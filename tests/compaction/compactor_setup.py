@@ -239,7 +239,7 @@ class CompactorSetup:
             self.store = self.spooled
         self.archive = Archive(self.store, sealer=self.sealer, clock=self.clock)
         self.reader = WrittenMessageReader()
-        self.folds = CompactionRepository(self.store, message_reader=self.reader, sealer=self.sealer)
+        self.compactions = CompactionRepository(self.store, message_reader=self.reader, sealer=self.sealer)
         self.extractor = ExtractiveWriter()
         self.author = SummaryAuthor(None, self.extractor, self.tasks, load_prompts())
         if self.teller:
@@ -256,14 +256,14 @@ class CompactorSetup:
             planners = (Planner(self.pipeline), Planner([build_strategy("fixed_limits", {"tokens": self.window // 8})]))
         craft = CompactionAssembler(*planners, self.archive, self.weights, self.reader)
         setup = CompactorServices(
-            self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
+            self.compactions, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
             self.waiting, self.erasures,
         )  # fmt: skip
         self.compactor = Compactor(craft, setup, wait_seconds=self.wait_seconds)
 
     def _settle(self, claim: Put, winner: bytes) -> None:
         if is_compaction_key(claim.key):
-            self.folds.adopt(claim.key, winner)
+            self.compactions.adopt(claim.key, winner)
 
     def case(self, client: Conversation, folded: CompactedConversation | None = None, **changes: Any) -> CompactionJob:
         """A request over its trigger."""
@@ -300,7 +300,7 @@ class CompactorSetup:
     ) -> CompactionResult:
         """Takes one request through replay, measurement, decision and compaction."""
         protocol = PROTOCOLS[client.protocol_name]
-        folded = await self.folds.find(protocol, CONVERSATION, client, check_store=fresh)
+        folded = await self.compactions.find(protocol, CONVERSATION, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
         case = self.case(
             client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=summary_caller

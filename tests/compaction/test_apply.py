@@ -102,11 +102,11 @@ def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(prot
     short = conversation(long_history(3, rounds=2), protocol_name)
     setup = CompactorSetup(archive_results)
     _, first = make(setup, short)
-    base = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, short, first.compaction)
+    base = setup.compactions.apply(PROTOCOLS[protocol_name], TENANT, short, first.compaction)
     assert wires(base) == wires(first.history)
     # The same beginning, longer; what the first fold wrote is not written again.
     later = conversation(long_history(7, rounds=2), protocol_name)
-    over = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
+    over = setup.compactions.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
     _, second = make(setup, later, over)
     assert second.compaction.generation == 2
     assert second.compaction.covered_count > first.compaction.covered_count
@@ -122,7 +122,7 @@ def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(protoc
     client = conversation(long_history(4, rounds=2), protocol_name)
     _, first = make(setup, client)
     later = conversation(long_history(8, rounds=2), protocol_name)
-    over = setup.folds.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
+    over = setup.compactions.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
     work, second = make(setup, later, over)
     blocks = [entry for entry in second.compaction.entries if entry.wire is not None]
     assert len(blocks) == 1
@@ -327,5 +327,5 @@ def test_any_compaction_is_legal_and_keeps_what_is_protected(
         if not view.free[index]:
             assert slot.message.wire in forwarded
     assert forwarded[-1] == client.messages[-1].wire
-    assert setup.folds.apply(spoken, TENANT, client, made.compaction).origins == made.history.origins
+    assert setup.compactions.apply(spoken, TENANT, client, made.compaction).origins == made.history.origins
     assert encode(json.loads(forwarded[0]))

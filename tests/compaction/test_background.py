@@ -59,7 +59,7 @@ def client(turns: int = 6, **options: Any) -> Conversation:
 
 async def ask(of: CompactorSetup, asked: Conversation, **changes: Any) -> CompactionResult:
     changes.setdefault("summary_caller", summary_caller())
-    folded = await of.folds.find(PROTOCOLS["chat"], CONVERSATION, asked, check_store=False)
+    folded = await of.compactions.find(PROTOCOLS["chat"], CONVERSATION, asked, check_store=False)
     return await of.compactor.compact(of.case(asked, folded, **changes), asked)
 
 

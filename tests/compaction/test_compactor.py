@@ -71,7 +71,7 @@ class Fragile(FickleStore):
 async def fold(setup: CompactorSetup, client: Conversation, **changes: Any) -> CompactionResult:
     """What one request of this conversation comes to: replay, then a fold."""
     protocol = PROTOCOLS[client.protocol_name]
-    folded = await setup.folds.find(protocol, CONVERSATION, client, check_store=False)
+    folded = await setup.compactions.find(protocol, CONVERSATION, client, check_store=False)
     return await setup.compactor.compact(setup.case(client, folded, **changes), client)
 
 
@@ -99,7 +99,7 @@ async def test_a_fold_is_made_told_and_found_again(protocol_name: ProtocolName):
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(setup.case(client).utilization.ratio, 4)
     assert seen.writer == "extractive"
-    again = await setup.folds.find(PROTOCOLS[protocol_name], CONVERSATION, client, check_store=True)
+    again = await setup.compactions.find(PROTOCOLS[protocol_name], CONVERSATION, client, check_store=True)
     assert again.compaction == compaction
     assert report_compaction(compaction, "replayed").is_triggered is False
 
@@ -246,7 +246,9 @@ async def test_two_workers_that_fold_at_once_use_the_same_fold():
     made = await asyncio.gather(fold(one, client), fold(other, client))
     third = await fold(CompactorSetup(store=store), client, decision={"action": "pass"})
     assert third.history.compaction is None
-    found = await CompactorSetup(store=store).folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
+    found = await CompactorSetup(store=store).compactions.find(
+        PROTOCOLS["chat"], CONVERSATION, client, check_store=True
+    )
     assert found.compaction is not None
     assert [each.history.compaction for each in made] == [found.compaction] * 2
     assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["folded", "replayed"]
@@ -276,7 +278,9 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     assert (await fold(setup, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
     store.away = store.claims_away = False
     await setup.spooled.publish()
-    other = await CompactorSetup(store=store).folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
+    other = await CompactorSetup(store=store).compactions.find(
+        PROTOCOLS["chat"], CONVERSATION, client, check_store=True
+    )
     assert other.compaction == outcome.history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts))
     assert spool.is_empty
@@ -356,7 +360,7 @@ async def test_a_compaction_whose_session_is_erased_before_its_claim_does_not_re
     store.erase = erase
     outcome = await fold(setup, client)
     assert outcome.history.compaction is not None
-    anew = await CompactorSetup(store=store).folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
+    anew = await CompactorSetup(store=store).compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
     assert anew.compaction is None
     assert (await fold(setup, client, decision={"action": "pass"})).history.compaction is None
     assert await setup.archive.load_rows(TENANT, [message.key for message in client.messages]) == {}
@@ -501,7 +505,7 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
             later = History((*whole.turns[:first], asked, *whole.turns[first:turns], Turn(("Go on.",))), whole.system)
             client = conversation(later, protocol_name)
             setup = CompactorSetup(propose, store=store)
-            found = await setup.folds.find(PROTOCOLS[protocol_name], CONVERSATION, client, check_store=True)
+            found = await setup.compactions.find(PROTOCOLS[protocol_name], CONVERSATION, client, check_store=True)
             assert found.compaction == outcome.history.compaction
             rendering = RequestRenderer()
             now = rendering.render_entries(PROTOCOLS[protocol_name], found)
@@ -521,15 +525,17 @@ async def test_a_compaction_whose_base_the_store_lost_is_forwarded_and_not_store
     client = conversation(long_history(6), "chat")
     first = await fold(setup, client)
     grown = conversation(long_history(9), "chat")
-    assert (await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=False)).compaction is not None
+    assert (
+        await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=False)
+    ).compaction is not None
     store._values.clear()
     second = await fold(setup, grown)
     made, base = second.history.compaction, first.history.compaction
     assert made is not None
     assert base is not None
     assert made.generation > base.generation
-    setup.folds.forget()
-    assert (await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
+    setup.compactions.forget()
+    assert (await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
     third = (await fold(setup, grown)).history.compaction
     assert third is not None
     assert all(await setup.archive.load_artifacts(TENANT, third.artifacts))

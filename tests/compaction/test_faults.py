@@ -116,7 +116,7 @@ async def replayed(
     return outcomes
 
 
-def folds(outcomes: Sequence[CompactionResult]) -> list[str]:
+def compactions(outcomes: Sequence[CompactionResult]) -> list[str]:
     return [outcome.outcome.state for outcome in outcomes if outcome.outcome is not None]
 
 
@@ -124,7 +124,7 @@ def folds(outcomes: Sequence[CompactionResult]) -> list[str]:
 async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_always_fits(protocol_name: ProtocolName):
     setup = CompactorSetup(store=FailingOnce(), pipeline=pipeline(), window=WINDOW)
     outcomes = await replayed(setup, protocol_name)
-    states = folds(outcomes)
+    states = compactions(outcomes)
     assert set(states) == {"folded"}
     assert 2 <= len(states) <= 8
     for outcome in outcomes:
@@ -148,7 +148,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
         outcomes = await replayed(setup, "chat", model=True)
         assert len(outcomes) == len(requests("chat"))
         if spooled or not stays:
-            assert "folded" in folds(outcomes)
+            assert "folded" in compactions(outcomes)
 
 
 @pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
@@ -170,7 +170,7 @@ async def test_every_strategy_may_fail(number: int, protocol_name: ProtocolName)
         ]
         assert not any("a strategy that fails" in reason for reason in reasons)
         # Over the hard limit the smaller form is made without it.
-        assert "folded" in folds(outcomes)
+        assert "folded" in compactions(outcomes)
 
 
 async def raising(*args: Any, **options: Any) -> Any:
@@ -190,7 +190,7 @@ def raise_now(*args: Any, **options: Any) -> Any:
         lambda setup: setattr(setup.author, "write_extractive", raise_now),
         lambda setup: setattr(setup.preparations, "begin", raise_now),
         lambda setup: setattr(setup.preparations, "ready", raising),
-        lambda setup: setattr(setup.folds, "publish", raising),
+        lambda setup: setattr(setup.compactions, "publish", raising),
         lambda setup: setattr(setup.weights, "text", raise_now),
     ],
 )
@@ -209,7 +209,7 @@ async def test_a_task_that_is_never_run_holds_nobody_up_for_long():
     outcomes = []
     for client in requests("chat"):
         outcomes.append(await setup.step(client, summary_caller=summary_caller()))
-    assert "folded" in folds(outcomes)
+    assert "folded" in compactions(outcomes)
     assert {
         outcome.outcome.writer for outcome in outcomes if outcome.outcome and outcome.outcome.state == "folded"
     } <= {

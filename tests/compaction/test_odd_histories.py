@@ -196,14 +196,14 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
     first = await setup.step(early)
     assert first.outcome is not None
     assert first.outcome.state == "folded"
-    later = await setup.folds.find(PROTOCOLS["messages"], CONVERSATION, before, check_store=False)
+    later = await setup.compactions.find(PROTOCOLS["messages"], CONVERSATION, before, check_store=False)
     assert later.compaction is not None
     case = setup.case(before)
     assert setup.compactor._assembler.count_with(case, later) == case.utilization.tokens < 400, (
         "it saves nothing any more"
     )
     client = read(resumed("messages", 40, 30), "messages")
-    replayed = setup.folds.find_local(PROTOCOLS["messages"], CONVERSATION, client)
+    replayed = setup.compactions.find_local(PROTOCOLS["messages"], CONVERSATION, client)
     outcome = await setup.step(client)
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"
@@ -222,16 +222,16 @@ async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> Non
     )
     setup.compactor._assembler._make_digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
     said: dict[str, bytes] = {}
-    folds = 0
+    compactions = 0
     for rounds in range(8, 32, 4):
         client = read(working(rounds, lambda at, one: f"c{at}_{one}", words=800), "chat")
         outcome = await setup.step(client)
-        folds += outcome.outcome is not None and outcome.outcome.state == "folded"
+        compactions += outcome.outcome is not None and outcome.outcome.state == "folded"
         for message in outcome.history.conversation.messages:
             if b"[Result of" in message.wire:
                 called = json.loads(message.wire)["tool_call_id"]
                 assert said.setdefault(called, message.wire) == message.wire
-    assert folds > 1
+    assert compactions > 1
     assert said
 
 

@@ -42,7 +42,7 @@ def summarizing(budget: int) -> Strategy:
 
 
 async def fold(setup: CompactorSetup, client: Conversation) -> CompactionResult:
-    folded = await setup.folds.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
+    folded = await setup.compactions.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
     return await setup.compactor.compact(setup.case(client, folded, decision={"is_requested": True}), client)
 
 
@@ -139,7 +139,7 @@ async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.Mon
     setup = CompactorSetup(summarizing(100))
     await fold(setup, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
-    folded = await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
+    folded = await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
     case = setup.case(client, folded, decision={"is_requested": True})
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}

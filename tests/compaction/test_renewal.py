@@ -60,10 +60,10 @@ class Worker:
         self.tasks, self.store, self.clock = Spawning(), store, clock
         self.archive = Archive(store, sealer=sealer, clock=clock)
         self.renewals = RetentionRenewal(store, self.archive, self.tasks, clock)
-        self.folds = CompactionRepository(store, on_use=self.renewals.renew_compaction, sealer=sealer)
+        self.compactions = CompactionRepository(store, on_use=self.renewals.renew_compaction, sealer=sealer)
 
     async def ask(self, client: Conversation) -> str | None:
-        found = await self.folds.find(CHAT, CONVERSATION, client, check_store=True)
+        found = await self.compactions.find(CHAT, CONVERSATION, client, check_store=True)
         return found.compaction.id if found.compaction is not None else None
 
 
@@ -94,7 +94,7 @@ async def folded(worker: Worker) -> Compaction:
             artifacts=("art_1",),
         )
     )
-    return await worker.folds.publish(CONVERSATION, CLIENT.chain[0], made)
+    return await worker.compactions.publish(CONVERSATION, CLIENT.chain[0], made)
 
 
 async def count_stored(worker: Worker) -> list[int]:

@@ -66,21 +66,21 @@ class Counting(InMemoryStore):
 
 
 async def find(
-    folds: CompactionRepository,
+    compactions: CompactionRepository,
     of: Conversation,
     *,
     fresh: bool = False,
     scope: bytes = SCOPE,
     tenant: TenantScope = TENANT,
 ):
-    found = await folds.find(CHAT, ConversationRef(tenant, scope, "s-1"), of, check_store=fresh)
+    found = await compactions.find(CHAT, ConversationRef(tenant, scope, "s-1"), of, check_store=fresh)
     return found.compaction.id if found.compaction is not None else None
 
 
 async def publish(
-    folds: CompactionRepository, client: Conversation, compaction: Compaction, *, of: bytes = b""
+    compactions: CompactionRepository, client: Conversation, compaction: Compaction, *, of: bytes = b""
 ) -> Compaction:
-    return await folds.publish(CONVERSATION, client.chain[0], compaction, last_chain_key=of)
+    return await compactions.publish(CONVERSATION, client.chain[0], compaction, last_chain_key=of)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -124,10 +124,10 @@ async def test_a_history_that_was_never_folded_goes_on_as_it_came():
 
 
 async def test_a_fold_is_found_again_on_every_longer_history():
-    folds, made = CompactionRepository(InMemoryStore()), fold(client(), 5)
-    await publish(folds, client(keep=2), made)
+    compactions, made = CompactionRepository(InMemoryStore()), fold(client(), 5)
+    await publish(compactions, client(keep=2), made)
     for turns in (2, 3, 6):
-        found = await folds.find(CHAT, CONVERSATION, client(keep=turns), check_store=False)
+        found = await compactions.find(CHAT, CONVERSATION, client(keep=turns), check_store=False)
         assert found.compaction == made
         assert [m.wire for m in found.conversation.messages[:2]] == [
             client().messages[0].wire,
@@ -137,24 +137,24 @@ async def test_a_fold_is_found_again_on_every_longer_history():
 
 
 async def test_the_deepest_fold_that_still_holds_is_used_after_a_rewind():
-    folds, whole = CompactionRepository(InMemoryStore()), client()
+    compactions, whole = CompactionRepository(InMemoryStore()), client()
     shallow, deep = fold(whole, 5), fold(whole, 13, text="more", generation=2)
-    await publish(folds, whole, shallow)
+    await publish(compactions, whole, shallow)
     for turns in (2, 3, 4, 5):
-        assert await find(folds, client(keep=turns)) == shallow.id
-    await publish(folds, whole, deep)
-    assert await find(folds, client(keep=6)) == deep.id
-    assert await find(folds, client(keep=4)) == deep.id
-    assert await find(folds, client(keep=3)) == shallow.id
-    assert await find(folds, client(keep=1)) is None
+        assert await find(compactions, client(keep=turns)) == shallow.id
+    await publish(compactions, whole, deep)
+    assert await find(compactions, client(keep=6)) == deep.id
+    assert await find(compactions, client(keep=4)) == deep.id
+    assert await find(compactions, client(keep=3)) == shallow.id
+    assert await find(compactions, client(keep=1)) is None
 
 
 async def test_an_answer_from_before_a_fold_does_not_hide_it():
-    folds, whole = CompactionRepository(InMemoryStore()), client()
-    assert await find(folds, client(keep=5)) is None
-    await publish(folds, whole, fold(whole, 5))
-    assert await find(folds, client(keep=5)) == fold(whole, 5).id
-    assert await find(folds, client(keep=6)) == fold(whole, 5).id
+    compactions, whole = CompactionRepository(InMemoryStore()), client()
+    assert await find(compactions, client(keep=5)) is None
+    await publish(compactions, whole, fold(whole, 5))
+    assert await find(compactions, client(keep=5)) == fold(whole, 5).id
+    assert await find(compactions, client(keep=6)) == fold(whole, 5).id
 
 
 async def test_a_compaction_that_is_evicted_before_its_first_use_is_found_in_the_store():
@@ -174,31 +174,31 @@ async def test_a_compaction_that_is_published_during_a_look_up_is_found():
             values = await super().get_many(keys)
             if not published:
                 published.append(fold(whole, 5))
-                await publish(folds, whole, published[0])
+                await publish(compactions, whole, published[0])
             return values
 
     whole, published = client(), list[Compaction]()
-    folds = CompactionRepository(Busy())
-    assert await find(folds, client(keep=5), fresh=True) == fold(whole, 5).id
-    assert await find(folds, whole) == fold(whole, 5).id
+    compactions = CompactionRepository(Busy())
+    assert await find(compactions, client(keep=5), fresh=True) == fold(whole, 5).id
+    assert await find(compactions, whole) == fold(whole, 5).id
 
 
 async def test_a_compaction_of_another_branch_costs_no_read_of_the_store():
     store, whole = Counting(), client()
     other = replace(whole, messages=whole.messages[:5], chain=(*whole.chain[:4], b"branch"))
-    folds = CompactionRepository(store)
-    assert await find(folds, other) is None
-    await publish(folds, whole, fold(whole, 5))
-    assert await find(folds, replace(other, messages=whole.messages[:6], chain=(*other.chain, b"next"))) is None
+    compactions = CompactionRepository(store)
+    assert await find(compactions, other) is None
+    await publish(compactions, whole, fold(whole, 5))
+    assert await find(compactions, replace(other, messages=whole.messages[:6], chain=(*other.chain, b"next"))) is None
     assert store.asked == []
 
 
 async def test_another_scope_and_another_tenant_find_nothing():
-    folds, whole = CompactionRepository(InMemoryStore()), client()
-    await publish(folds, whole, fold(whole, 5))
-    assert await find(folds, whole, scope=b"other", fresh=True) is None
-    assert await find(folds, whole, tenant=OTHER, fresh=True) is None
-    assert await find(folds, whole) is not None
+    compactions, whole = CompactionRepository(InMemoryStore()), client()
+    await publish(compactions, whole, fold(whole, 5))
+    assert await find(compactions, whole, scope=b"other", fresh=True) is None
+    assert await find(compactions, whole, tenant=OTHER, fresh=True) is None
+    assert await find(compactions, whole) is not None
 
 
 async def test_a_restart_finds_the_same_bytes_in_the_store():
@@ -212,14 +212,14 @@ async def test_a_restart_finds_the_same_bytes_in_the_store():
 
 async def test_the_store_is_asked_only_where_others_may_know_more():
     store, whole = Counting(), client()
-    folds = CompactionRepository(store)
-    await find(folds, client(keep=3))
+    compactions = CompactionRepository(store)
+    await find(compactions, client(keep=3))
     assert store.asked == []
-    await find(folds, client(keep=3), fresh=True)
+    await find(compactions, client(keep=3), fresh=True)
     assert store.asked == [len(client(keep=3).chain)]
     await CompactionRepository(store).publish(CONVERSATION, whole.chain[0], fold(whole, 13))
-    assert await find(folds, whole) is None
-    assert await find(folds, whole, fresh=True) == fold(whole, 13).id
+    assert await find(compactions, whole) is None
+    assert await find(compactions, whole, fresh=True) == fold(whole, 13).id
 
 
 async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
@@ -237,24 +237,24 @@ async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
 async def test_a_history_that_could_not_be_looked_up_is_looked_up_again():
     store, of = Counting(), client()
     made = await publish(CompactionRepository(store), of, fold(of, 5))
-    folds = CompactionRepository(store)
+    compactions = CompactionRepository(store)
     store.away = True
-    assert await find(folds, of, fresh=True) is None
+    assert await find(compactions, of, fresh=True) is None
     store.away = False
-    assert not folds.knows_position(CONVERSATION, of.chain[-1])
-    assert await find(folds, of, fresh=True) == made.id
-    assert folds.knows_position(CONVERSATION, of.chain[-1])
+    assert not compactions.knows_position(CONVERSATION, of.chain[-1])
+    assert await find(compactions, of, fresh=True) == made.id
+    assert compactions.knows_position(CONVERSATION, of.chain[-1])
 
 
 async def test_while_the_store_is_away_what_is_known_here_must_do():
     store, whole = Counting(), client()
-    folds = CompactionRepository(store)
-    await publish(folds, whole, fold(whole, 5))
+    compactions = CompactionRepository(store)
+    await publish(compactions, whole, fold(whole, 5))
     store.away = True
-    assert await find(folds, whole, fresh=True) == fold(whole, 5).id
+    assert await find(compactions, whole, fresh=True) == fold(whole, 5).id
     with pytest.raises(StoreUnavailable):
-        await publish(folds, whole, fold(whole, 9))
-    assert await find(folds, whole) == fold(whole, 5).id
+        await publish(compactions, whole, fold(whole, 9))
+    assert await find(compactions, whole) == fold(whole, 5).id
 
 
 async def test_the_second_publisher_takes_the_first_compaction():
@@ -272,8 +272,8 @@ async def test_workers_that_fold_one_list_at_two_places_use_the_first_ones_fold(
     shallow, deep = fold(whole, 5), fold(whole, 9)
     assert await publish(one, whole, shallow, of=whole.chain[-1]) == shallow
     assert await publish(other, whole, deep, of=whole.chain[-1]) == shallow
-    for folds in (one, other, CompactionRepository(store)):
-        assert await find(folds, whole, fresh=True) == shallow.id
+    for compactions in (one, other, CompactionRepository(store)):
+        assert await find(compactions, whole, fresh=True) == shallow.id
 
 
 async def test_the_second_worker_publishes_the_compaction_of_a_worker_that_died():
@@ -337,33 +337,33 @@ async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_i
 
 async def test_a_compacted_list_that_is_still_too_long_is_compacted_again():
     store, whole = InMemoryStore(), client()
-    folds, first = CompactionRepository(store), fold(whole, 5)
+    compactions, first = CompactionRepository(store), fold(whole, 5)
     second = fold(whole, 5, text="less", generation=2)
-    await publish(folds, whole, first)
-    assert await publish(folds, whole, second) == second
-    assert await find(folds, whole) == second.id
+    await publish(compactions, whole, first)
+    assert await publish(compactions, whole, second) == second
+    assert await find(compactions, whole) == second.id
     assert await find(CompactionRepository(store), whole, fresh=True) == second.id
 
 
 async def test_an_evicted_compaction_is_fetched_again():
     store, whole = Counting(), client()
     other = conversation(long_history(4, words=4, end="done"), "chat")
-    folds = CompactionRepository(store, capacity=1_500)
-    await publish(folds, whole, fold(whole, 5))
-    assert await find(folds, client(keep=4)) == fold(whole, 5).id
-    await publish(folds, other, fold(other, 5))
-    assert folds.size <= 2_500
+    compactions = CompactionRepository(store, capacity=1_500)
+    await publish(compactions, whole, fold(whole, 5))
+    assert await find(compactions, client(keep=4)) == fold(whole, 5).id
+    await publish(compactions, other, fold(other, 5))
+    assert compactions.size <= 2_500
     assert store.asked == []
-    assert await find(folds, whole) == fold(whole, 5).id
+    assert await find(compactions, whole) == fold(whole, 5).id
     assert store.asked
 
 
 async def test_a_damaged_record_is_passed_over_for_a_shallower_one():
     store, whole = InMemoryStore(), client()
-    folds = CompactionRepository(store)
-    await publish(folds, whole, fold(whole, 5))
+    compactions = CompactionRepository(store)
+    await publish(compactions, whole, fold(whole, 5))
     deep = fold(whole, 9, generation=2)
-    await publish(folds, whole, deep)
+    await publish(compactions, whole, deep)
     [name] = [key.name for key in store._values if deep.anchor.hex() in key.name]
     await store.put(Key("", name), b"\x01rubbish")
     assert await find(CompactionRepository(store), whole, fresh=True) == fold(whole, 5).id
@@ -402,10 +402,10 @@ async def test_a_local_compaction_gives_way_to_the_published_one_from_the_spool(
 
 
 async def test_a_client_that_compacted_itself_is_not_given_the_old_fold():
-    folds, whole = CompactionRepository(InMemoryStore()), client()
-    await publish(folds, whole, fold(whole, 5))
+    compactions, whole = CompactionRepository(InMemoryStore()), client()
+    await publish(compactions, whole, fold(whole, 5))
     shorter = replace(whole, messages=whole.messages[3:], chain=tuple(key[::-1] for key in whole.chain[3:]))
-    assert await find(folds, shorter, fresh=True) is None
+    assert await find(compactions, shorter, fresh=True) is None
 
 
 # A turn has four messages; no fold parts the call in its second from the result in its third.
@@ -419,15 +419,15 @@ def test_the_cache_never_differs_from_a_plain_search(steps: list[tuple[int, int,
 
     async def run() -> None:
         store, whole = InMemoryStore(), client()
-        folds, made = CompactionRepository(store), dict[int, Compaction]()
+        compactions, made = CompactionRepository(store), dict[int, Compaction]()
         for number, (covered, turns, publishes) in enumerate(steps):
             if publishes and covered not in made:
                 made[covered] = fold(whole, covered, text=f"fold {number}", generation=number + 1)
-                await publish(folds, whole, made[covered])
+                await publish(compactions, whole, made[covered])
             length = len(client(keep=turns).chain)
             # The newest message is never behind a block, so that a fold of all of a list is none of that list's.
             deepest = max((each for each in made if each < length), default=0)
-            assert await find(folds, client(keep=turns)) == (made[deepest].id if deepest else None)
+            assert await find(compactions, client(keep=turns)) == (made[deepest].id if deepest else None)
 
     asyncio.run(run())
 

@@ -80,11 +80,11 @@ async def test_a_failure_is_reported_with_its_kind(error: Exception, kind: str, 
         raise error
 
     monkeypatch.setattr(CompactionAssembler, "plan_compaction", fail)
-    world = PipelineSetup(windows=FakeWindows(3_000))
+    setup = PipelineSetup(windows=FakeWindows(3_000))
     words = " ".join(f"word{number}" for number in range(2_000))
     messages = [{"role": role, "content": words[:4_000]} for role in ("user", "assistant") * 3]
-    await world.ask(CHAT, {"model": "gpt-5", "messages": [*messages, {"role": "user", "content": "Go on."}]})
-    outcome = world.recorder.exchanges[-1].compaction
+    await setup.ask(CHAT, {"model": "gpt-5", "messages": [*messages, {"role": "user", "content": "Go on."}]})
+    outcome = setup.recorder.exchanges[-1].compaction
     assert outcome is not None
     assert (outcome.state, outcome.failure) == ("failed", kind)
     assert "secret" not in outcome.reason

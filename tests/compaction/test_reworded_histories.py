@@ -76,8 +76,8 @@ def block(client: Conversation, covered: int, *entries: Any, protocol_name: Prot
     return with_content_id(with_forms(made, client))
 
 
-async def find(folds: CompactionRepository, protocol_name: ProtocolName, of: Conversation, **form: bool) -> Any:
-    return await folds.find(PROTOCOLS[protocol_name], CONVERSATION, of, check_store=False, **form)
+async def find(compactions: CompactionRepository, protocol_name: ProtocolName, of: Conversation, **form: bool) -> Any:
+    return await compactions.find(PROTOCOLS[protocol_name], CONVERSATION, of, check_store=False, **form)
 
 
 # -- adapting ----------------------------------------------------------------------------------------------------------
@@ -155,11 +155,11 @@ async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_other
     client, bare = conversation(listed, protocol_name), conversation(without_reasoning(listed), protocol_name)
     covered = 1 + next(at for at, message in enumerate(client.messages) if b"Turn 1" in message.wire)
     used: list[Compaction] = []
-    folds = CompactionRepository(store, on_use=lambda _ref, _conversation, compaction: used.append(compaction))
+    compactions = CompactionRepository(store, on_use=lambda _ref, _conversation, compaction: used.append(compaction))
     made = block(client, covered, protocol_name=protocol_name)
-    await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, protocol_name, bare)).compaction is None
-    for each in (folds, CompactionRepository(store)):
+    await compactions.publish(CONVERSATION, client.chain[0], made)
+    assert (await find(compactions, protocol_name, bare)).compaction is None
+    for each in (compactions, CompactionRepository(store)):
         found = await find(each, protocol_name, bare, has_same_form=False)
         assert found.compaction.anchor in bare.chain
         assert [m.wire for m in found.conversation.messages[2:]] == [
@@ -186,12 +186,12 @@ async def test_another_form_that_could_not_be_looked_up_is_looked_up_again() -> 
     store, listed = Slow(), entries(History((*work(3), Turn(("And now?",)))), "chat")
     client, bare = conversation(listed, "chat"), conversation(without_reasoning(listed), "chat")
     await CompactionRepository(store).publish(CONVERSATION, client.chain[0], block(client, 8))
-    folds = CompactionRepository(store)
-    assert (await find(folds, "chat", bare, has_same_form=False)).compaction is None
-    assert not folds.knows_position(CONVERSATION, bare.chain[-1])
+    compactions = CompactionRepository(store)
+    assert (await find(compactions, "chat", bare, has_same_form=False)).compaction is None
+    assert not compactions.knows_position(CONVERSATION, bare.chain[-1])
     store.is_slow = False
-    assert (await find(folds, "chat", bare, has_same_form=False)).compaction is not None
-    assert folds.knows_position(CONVERSATION, bare.chain[-1])
+    assert (await find(compactions, "chat", bare, has_same_form=False)).compaction is not None
+    assert compactions.knows_position(CONVERSATION, bare.chain[-1])
 
 
 async def test_a_compaction_from_before_names_were_added_is_found() -> None:
@@ -199,10 +199,10 @@ async def test_a_compaction_from_before_names_were_added_is_found() -> None:
     listed = without_reasoning(listed)
     client = conversation(listed, "chat")
     named = conversation([entry | {"name": "agent"} for entry in listed], "chat")
-    folds, made = CompactionRepository(store), block(client, 4)
+    compactions, made = CompactionRepository(store), block(client, 4)
     assert made.identity_key == b""
-    await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, "chat", named, has_same_form=False)).compaction.covered_count == 4
+    await compactions.publish(CONVERSATION, client.chain[0], made)
+    assert (await find(compactions, "chat", named, has_same_form=False)).compaction.covered_count == 4
 
 
 async def test_a_compaction_that_would_make_the_list_illegal_is_not_used() -> None:
@@ -211,11 +211,11 @@ async def test_a_compaction_that_would_make_the_list_illegal_is_not_used() -> No
     # The call was taken out of the message, and the result with it.
     edited = json.dumps({"role": "assistant", "content": "read it"}).encode()
     made = block(client, 8, CompactionEntry(5, 5, edited, is_edited=True), CompactionEntry(7, 7))
-    folds = CompactionRepository(store)
-    await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, "chat", client)).compaction == made
+    compactions = CompactionRepository(store)
+    await compactions.publish(CONVERSATION, client.chain[0], made)
+    assert (await find(compactions, "chat", client)).compaction == made
     assert (
-        await find(folds, "chat", conversation(without_reasoning(listed), "chat"), has_same_form=False)
+        await find(compactions, "chat", conversation(without_reasoning(listed), "chat"), has_same_form=False)
     ).compaction is None
 
 
@@ -226,8 +226,8 @@ def state(out: Any) -> str:
     return str(json.loads(header(out, "x-accordion-compaction") or "{}").get("state"))
 
 
-def sent(world: PipelineSetup, protocol_name: ProtocolName) -> list[Json]:
-    body = world.upstream.requests[-1].body
+def sent(setup: PipelineSetup, protocol_name: ProtocolName) -> list[Json]:
+    body = setup.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return list(json.loads(body)[LISTS[protocol_name]])
 
@@ -238,18 +238,18 @@ def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
     protocol_name: ProtocolName, random: Random, is_another_worker: bool
 ) -> None:
     async def run() -> None:
-        world = PipelineSetup(windows=FakeWindows(3_000))
+        setup = PipelineSetup(windows=FakeWindows(3_000))
         listed = entries(History((*work(9, words=200), Turn(("And now?",)))), protocol_name)
-        out, _ = await world.ask(PATHS[protocol_name], request(listed, protocol_name))
+        out, _ = await setup.ask(PATHS[protocol_name], request(listed, protocol_name))
         assert state(out) == "folded"
         session = header(out, "x-accordion-session")
         if is_another_worker:
-            await world.outbox.flush()
-            world = PipelineSetup(windows=FakeWindows(3_000), store=world.store)
+            await setup.outbox.flush()
+            setup = PipelineSetup(windows=FakeWindows(3_000), store=setup.store)
         said = {"role": "assistant", "content": "Nothing."}
         other = [*reform(listed, protocol_name, random), said, {"role": "user", "content": "Good."}]
-        out, _ = await world.ask(PATHS[protocol_name], request(other, protocol_name))
-        forwarded, client = sent(world, protocol_name), conversation(other, protocol_name)
+        out, _ = await setup.ask(PATHS[protocol_name], request(other, protocol_name))
+        forwarded, client = sent(setup, protocol_name), conversation(other, protocol_name)
         assert header(out, "x-accordion-session") == session
         assert state(out) in ("replayed", "folded")
         assert len(forwarded) < len(other) // 2
@@ -269,13 +269,13 @@ def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
 async def test_dropping_the_reasoning_of_a_compacted_history_keeps_the_compaction(
     protocol_name: ProtocolName,
 ) -> None:
-    world = PipelineSetup(windows=FakeWindows(3_000))
+    setup = PipelineSetup(windows=FakeWindows(3_000))
     listed = entries(History((*work(9, words=200), Turn(("And now?",)))), protocol_name)
-    out, _ = await world.ask(PATHS[protocol_name], request(listed, protocol_name))
+    out, _ = await setup.ask(PATHS[protocol_name], request(listed, protocol_name))
     assert state(out) == "folded"
-    own = [entry for entry in sent(world, protocol_name) if entry not in listed]
+    own = [entry for entry in sent(setup, protocol_name) if entry not in listed]
     more = [write_message(protocol_name, "assistant", "Nothing."), write_message(protocol_name, "user", "Good.")]
     for asked in ([*listed, *more], [*without_reasoning(listed), *more]):
-        out, _ = await world.ask(PATHS[protocol_name], request(asked, protocol_name))
+        out, _ = await setup.ask(PATHS[protocol_name], request(asked, protocol_name))
         assert state(out) == "replayed"
-        assert [entry for entry in sent(world, protocol_name) if entry not in asked] == own
+        assert [entry for entry in sent(setup, protocol_name) if entry not in asked] == own

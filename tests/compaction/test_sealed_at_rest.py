@@ -118,7 +118,7 @@ async def test_spooled_writes_are_published_sealed_and_read_by_others():
     outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
     store.away = False
     await setup.spooled.publish()
-    found = await CompactorSetup(store=store, sealer=KEY).folds.find(
+    found = await CompactorSetup(store=store, sealer=KEY).compactions.find(
         PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True
     )
     assert found.compaction == outcome.history.compaction
@@ -136,7 +136,7 @@ async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_s
     other.clock.advance(60)
     first = (await other.compactor.compact(other.case(CLIENT), CLIENT)).history.compaction
     await setup.spooled.publish()
-    assert setup.folds.find_local(PROTOCOLS["chat"], CONVERSATION, CLIENT).compaction == first
+    assert setup.compactions.find_local(PROTOCOLS["chat"], CONVERSATION, CLIENT).compaction == first
 
 
 async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
@@ -145,14 +145,14 @@ async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
     first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     for sealer in (OTHER, None):
         worker = CompactorSetup(store=store, sealer=sealer)
-        found = await worker.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
+        found = await worker.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction is None
         worker.clock.advance(60)
         again = (await worker.compactor.compact(worker.case(CLIENT), CLIENT)).history.compaction
         assert again is not None
         assert again.id != first.id
         fresh = CompactorSetup(store=store, sealer=sealer)
-        found = await fresh.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
+        found = await fresh.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction == again
         assert all(await fresh.archive.load_artifacts(TENANT, again.artifacts))
 
@@ -162,7 +162,7 @@ async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
     setup = CompactorSetup(store=store, sealer=KEY)
     first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     rotated = CompactorSetup(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
-    found = await rotated.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
+    found = await rotated.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
     assert found.compaction == first
     assert all(await rotated.archive.load_artifacts(TENANT, first.artifacts))
 
@@ -197,7 +197,7 @@ async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_
     assert made is not None
     assert made.artifacts
     assert not any(await setup.archive.load_artifacts(TENANT, made.artifacts))
-    assert (await setup.folds.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
+    assert (await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
     again = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, again.artifacts))
 

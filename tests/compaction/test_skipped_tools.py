@@ -26,9 +26,9 @@ def grown(calls: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("skip", "kinds"), [("other", {"range", "result"}), ("look_*", {"range"})])
 async def test_results_of_skipped_tools_make_no_artifacts(skip: str, kinds: set[str]) -> None:
-    world = PipelineSetup(windows=FakeWindows(size=6_000), config=PIPELINE % skip)
-    out, _ = await world.ask(CHAT, grown(40))
+    setup = PipelineSetup(windows=FakeWindows(size=6_000), config=PIPELINE % skip)
+    out, _ = await setup.ask(CHAT, grown(40))
     session = dict(out.headers)[b"x-accordion-session"].decode()
-    tenant = world.forward.tenants.identify({}).tenant
-    artifacts = await world.builder.archive.list_artifacts(tenant, session)
+    tenant = setup.forward.tenants.identify({}).tenant
+    artifacts = await setup.builder.archive.list_artifacts(tenant, session)
     assert {artifact.kind for artifact in artifacts} == kinds

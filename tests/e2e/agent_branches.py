@@ -110,7 +110,7 @@ class Branches:
             if two.fixed != one.fixed or two.entries[: len(one.entries)] != one.entries
         ]
 
-    def folds(self) -> list[tuple[str, int]]:
+    def compactions(self) -> list[tuple[str, int]]:
         """The requests that were compacted."""
         return [(name, at) for name, run in self.runs.items() for at in compacted_requests(run)]
 

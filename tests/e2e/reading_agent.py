@@ -65,7 +65,7 @@ class ReadingAgent:
         return last["role"] in ("user", "tool")
 
     @property
-    def folds(self) -> list[int]:
+    def compactions(self) -> list[int]:
         """The provider's requests that were compacted anew."""
         return [self.starts[at] for at in compacted_requests(self.run)]
 
@@ -92,13 +92,13 @@ class ReadingAgent:
         provider = self.provider
         # Of a fold at the beginning of a turn nothing may be left that was said before.
         alone = [at for at in provider.alone if at]
-        assert not set(alone) - set(self.folds), alone
-        held = [at for at in self.folds if at not in alone]
+        assert not set(alone) - set(self.compactions), alone
+        held = [at for at in self.compactions if at not in alone]
         assert provider.broke == held, [provider.how(at) for at in provider.broke if at not in held][:3]
 
     def offered(self) -> None:
         """Checks that the tool is offered in every request from the first compaction on."""
-        first = min(self.folds, default=len(self.provider.taken))
+        first = min(self.compactions, default=len(self.provider.taken))
         assert [bool(name) for name in self.provider.offered] == [
             at >= first for at in range(len(self.provider.taken))
         ]  # fmt: skip

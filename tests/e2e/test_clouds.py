@@ -108,7 +108,7 @@ async def test_an_agent_goes_on_past_its_window_and_reads_back(
 ):
     async with agent(proxy, protocol_name, connect, f"{target} {stream}", stream=stream, ways=("o", "ot")) as one:
         await one.rounds(60)
-        assert one.folds
+        assert one.compactions
         assert one.provider.problems == []
         assert one.provider.refusals == []
         assert {"o", "ot"} <= set(one.provider.done)
@@ -231,7 +231,7 @@ async def test_the_requests_own_model_writes_summaries_at_its_cloud(
     async with agent(proxy, protocol_name, connect, f"{target} summaries", stream=True) as one:
         one.provider.summary = good(protocol_name)
         await one.rounds(60)
-        assert one.folds
+        assert one.compactions
         assert one.provider.problems == []
         assert one.provider.summaries
         version = {vertex: "vertex-2023-10-16", bedrock: "bedrock-2023-05-31"}.get(connect, "")

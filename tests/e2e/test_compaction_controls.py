@@ -200,7 +200,7 @@ async def test_a_clients_own_compaction_is_left_alone_and_starts_a_new_history(p
         while float(run.answers[-1]["x-accordion-utilization"]) < TRIGGER - 0.03:
             await rounds(run, 1)
         fold = run.compactions[-1]
-        folds, size = len(compacted_requests(run)), len(provider.taken[-1].entries)
+        compactions, size = len(compacted_requests(run)), len(provider.taken[-1].entries)
         run.say("Q: summarize the conversation so far.")
         run.headers["x-claude-code-request-class"] = "compaction"
         before = provider.taken[-1]
@@ -209,7 +209,7 @@ async def test_a_clients_own_compaction_is_left_alone_and_starts_a_new_history(p
         assert fold is not None
         assert said is not None
         assert (said["state"], said["id"]) == ("replayed", fold["id"])
-        assert len(compacted_requests(run)) == folds, "it is not folded further"
+        assert len(compacted_requests(run)) == compactions, "it is not folded further"
         assert provider.taken[-1].entries[:size] == before.entries
         # The client goes on from its own summary.
         run.headers.clear()

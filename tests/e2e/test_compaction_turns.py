@@ -36,9 +36,9 @@ async def test_a_turn_that_begins_over_its_trigger_is_folded_soon_and_once(
             await asyncio.sleep(0.1)
             await run.step()
     full = [float(head["x-accordion-utilization"]) for head in run.answers[first:]]
-    folds = [at - first for at in compacted_requests(run) if at >= first]
+    compactions = [at - first for at in compacted_requests(run) if at >= first]
     assert provider.problems == []
-    assert folds
-    assert folds[0] <= 20
-    assert len(folds) <= 3
+    assert compactions
+    assert compactions[0] <= 20
+    assert len(compactions) <= 3
     assert max(full[20:]) < 0.75

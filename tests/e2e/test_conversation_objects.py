@@ -35,7 +35,7 @@ async def test_an_agent_goes_on_past_its_window_and_the_object_stays_whole(start
         if way:
             one.provider.ways = (way,)
         await one.rounds(60)
-        assert one.folds
+        assert one.compactions
         assert one.provider.problems == []
         assert one.provider.refusals == []
         assert max(each.tokens for each in one.provider.taken) <= WINDOW

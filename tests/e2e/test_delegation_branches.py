@@ -61,10 +61,10 @@ async def test_each_is_measured_and_folded_by_itself(small: Proxies, protocol_na
     assert made.provider.problems == []
     assert made.provider.refusals == []
     assert made.foreign() == [], "nor by a summary"
-    folds = made.folds()
-    assert made.broken() == folds
-    assert {name for name, _ in folds} == {TOP, "red", "blue"}
-    first = {name: min(at for whose, at in folds if whose == name) for name in made.runs}
+    compactions = made.compactions()
+    assert made.broken() == compactions
+    assert {name for name, _ in compactions} == {TOP, "red", "blue"}
+    first = {name: min(at for whose, at in compactions if whose == name) for name in made.runs}
     assert first[TOP] < first["red"], "whose list is longer folds earlier"
     told = {name: {said["id"] for said in run.compactions if said is not None} for name, run in made.runs.items()}
     assert len(set.union(*told.values())) == sum(map(len, told.values())), "no fold is two agents'"
@@ -96,7 +96,7 @@ async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_
         await made.step("scarlet")
         del made.runs["scarlet"].headers["x-accordion-compact"]
         at = len(made.taken["scarlet"]) - 1
-        assert made.folds() == [("scarlet", at)]
+        assert made.compactions() == [("scarlet", at)]
         assert made.visible_calls("scarlet") & of_red == set()
         await made.step("blue")
         await made.step("scarlet")

@@ -53,7 +53,7 @@ class Shared:
     """One list, and what was forwarded of it for each agent."""
 
     protocol_name: str
-    world: PipelineSetup
+    setup: PipelineSetup
     parents: dict[str, str]
     listed: list[Json]
     made: dict[str, str] = field(default_factory=dict)
@@ -72,15 +72,15 @@ class Shared:
         said = "" if made and not step.speaks else f"Step {self.number}."
         thought = "so" if step.thinks and self.protocol_name != "chat" else None
         reply = agent_replies.WHOLE[self.protocol_name](AgentReply(self.number, made, said, thought, 10))
-        self.world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+        self.setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
         writer = WRITERS[self.protocol_name]
         model = "claude-sonnet-4-5" if self.protocol_name == "messages" else "gpt-5"
         body = writer.with_tools(writer.request(model, self.listed), TOOLS[self.protocol_name])
         self.asked = self.listed
-        out, _ = await self.world.ask(PATHS[self.protocol_name], body, delegation_headers(name, self.parents))
+        out, _ = await self.setup.ask(PATHS[self.protocol_name], body, delegation_headers(name, self.parents))
         assert out.status == 200
         self.sent.setdefault(name, []).append(
-            json.loads(self.world.upstream.requests[-1].body)[LISTS[self.protocol_name]]
+            json.loads(self.setup.upstream.requests[-1].body)[LISTS[self.protocol_name]]
         )
         self.made |= dict.fromkeys(made, name)
         self.listed = [*self.listed, *writer.replied(reply), *self._answered(made)]

@@ -51,7 +51,7 @@ def prober(protocol_name: str, run: str) -> Prober:
 
 async def all_folded(made: Branches) -> None:
     """The agents work by turns until each had a fold."""
-    while len({name for name, _ in made.folds()}) < len(made.runs):
+    while len({name for name, _ in made.compactions()}) < len(made.runs):
         assert len(made.provider.taken) < 300, "not all had a fold"
         for name in made.runs:
             await made.step(name)
@@ -171,7 +171,7 @@ async def test_a_summary_that_a_model_writes_is_of_what_the_agent_sees(start: St
     async with start_branches(
         proxy, protocol_name, {"su-red": TOP, "su-blue": TOP}, run="summaries", provider=model
     ) as made:
-        while len(made.folds()) < 4:
+        while len(made.compactions()) < 4:
             assert len(model.taken) < 300, "there were no folds"
             for name in ("su-red", "su-blue"):
                 await made.step(name)

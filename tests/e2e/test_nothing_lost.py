@@ -53,36 +53,36 @@ def leaves(value: Any) -> Iterator[str]:
         yield value
 
 
-async def behind(world: PipelineSetup, names: Iterable[str]) -> str:
+async def behind(setup: PipelineSetup, names: Iterable[str]) -> str:
     """What people read of these artifacts: their text, the arguments of their calls, what is no text."""
-    told, tenant = [], world.forward.tenants.identify({}).tenant
+    told, tenant = [], setup.forward.tenants.identify({}).tenant
     for name in names:
-        lent = await world.builder.archive_reader.read(tenant, ReadRequest(name))
+        lent = await setup.builder.archive_reader.read(tenant, ReadRequest(name))
         assert lent is not None, name
         assert not lent.part.next
         told += [lent.part.text, lent.input, *(text for wire in lent.wires for text in leaves(json.loads(wire)))]
     return "\n".join(told)
 
 
-async def listed(world: PipelineSetup, session: str) -> list[str]:
+async def listed(setup: PipelineSetup, session: str) -> list[str]:
     """The ids of what left a session."""
-    page = await world.builder.archive_reader.list_artifacts(
-        world.forward.tenants.identify({}).tenant, session, limit=10_000
+    page = await setup.builder.archive_reader.list_artifacts(
+        setup.forward.tenants.identify({}).tenant, session, limit=10_000
     )
     return [each.id for each in page.artifacts]
 
 
-async def read_back(world: PipelineSetup, names: Iterable[str], session: str) -> str:
+async def read_back(setup: PipelineSetup, names: Iterable[str], session: str) -> str:
     """What our tool hands over of these artifacts."""
-    tenant = world.forward.tenants.identify({}).tenant
+    tenant = setup.forward.tenants.identify({}).tenant
     pairs = [(name, path) for name in names for path in ("", "$input")]
-    return "\n".join([await page_by_page(world, tenant, *each, session) for each in pairs])
+    return "\n".join([await page_by_page(setup, tenant, *each, session) for each in pairs])
 
 
-async def page_by_page(world: PipelineSetup, tenant: TenantScope, name: str, path: str, session: str) -> str:
+async def page_by_page(setup: PipelineSetup, tenant: TenantScope, name: str, path: str, session: str) -> str:
     """All of an artifact as our tool hands it over, put together again."""
     reading = ReadContext(tenant, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
-    desk, whole, offset = world.forward.tool_loop.artifact_tool, "", 1
+    desk, whole, offset = setup.forward.tool_loop.artifact_tool, "", 1
     while offset:
         arguments = json.dumps({"id": name, "offset": offset, "path": path})
         [answer] = await desk.answer_calls(reading, [ArtifactToolCall("c", "read_artifact", arguments)])
@@ -103,34 +103,34 @@ def there(leaf: str, text: str) -> bool:
     )
 
 
-async def nothing_lost(world: PipelineSetup, protocol_name: ProtocolName, request: Json) -> bool:
+async def nothing_lost(setup: PipelineSetup, protocol_name: ProtocolName, request: Json) -> bool:
     """Sends a request, and looks for all of it; gives whether it went out folded.
 
     A model has the text back by the ids that it sees, but for its own old thoughts and what was dropped by config.
     People have all of it: what left the session, and the whole history as it was said.
     """
-    before = len(world.upstream.requests)
-    out, _ = await world.ask(PATHS[protocol_name], json.dumps(request).encode())
-    if len(world.upstream.requests) == before:
+    before = len(setup.upstream.requests)
+    out, _ = await setup.ask(PATHS[protocol_name], json.dumps(request).encode())
+    if len(setup.upstream.requests) == before:
         # What fits in no form is refused, and nothing goes out.
         return False
-    sent, listing = json.loads(world.upstream.requests[-1].body), LISTS[protocol_name]
+    sent, listing = json.loads(setup.upstream.requests[-1].body), LISTS[protocol_name]
     if sent[listing] == request[listing]:
         return False
     session = dict(out.headers)[b"x-accordion-session"].decode()
     shown = "\n".join(leaves(sent))
     ids = dict.fromkeys(ID.findall(shown))
-    model = shown + await read_back(world, ids, session)
-    people = shown + await behind(world, dict.fromkeys([*ids, *await listed(world, session)]))
+    model = shown + await read_back(setup, ids, session)
+    people = shown + await behind(setup, dict.fromkeys([*ids, *await listed(setup, session)]))
     for entry in request[listing]:
         thoughts = set(thought_in(entry))
         for leaf in leaves(entry):
             assert leaf in thoughts or there(leaf, people), (leaf[:200], entry)
             pictured = leaf in thoughts or "iVBOR" in leaf[:40]
-            assert pictured or "drop" in world.config or there(leaf, model), (leaf[:200], entry)
-    await world.archive.transcripts.flush()
-    original = await world.builder.archive_reader.transcripts.original(
-        world.forward.tenants.identify({}).tenant, session
+            assert pictured or "drop" in setup.config or there(leaf, model), (leaf[:200], entry)
+    await setup.archive.transcripts.flush()
+    original = await setup.builder.archive_reader.transcripts.original(
+        setup.forward.tenants.identify({}).tenant, session
     )
     assert original is not None
     assert original.missing == 0
@@ -163,10 +163,10 @@ def at(value: Json, name: str) -> Iterator[str]:
 async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_shows(
     protocol_name: ProtocolName, history: History, pipeline: str, window: int
 ):
-    world = PipelineSetup(windows=FakeWindows(size=window), config=pipeline)
+    setup = PipelineSetup(windows=FakeWindows(size=window), config=pipeline)
     for count in range(len(history.turns)):
         grown = History(history.turns[: count + 1], history.system)
-        await nothing_lost(world, protocol_name, body(with_long_results(grown), protocol_name))
+        await nothing_lost(setup, protocol_name, body(with_long_results(grown), protocol_name))
 
 
 @pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
@@ -177,7 +177,7 @@ async def test_of_a_recorded_conversation_all_is_found_again(path: Path, protoco
     longest = max(read_recording(path), key=lambda said: len(json.dumps(said)))
     system = "\n".join(entry["content"] for entry in longest if entry["role"] == "system")
     words = sum(len(json.dumps(entry).split()) for entry in longest if entry["role"] != "system")
-    world, folds = PipelineSetup(windows=FakeWindows(size=len(system.split()) + max(1_500, words // 2))), 0
+    setup, compactions = PipelineSetup(windows=FakeWindows(size=len(system.split()) + max(1_500, words // 2))), 0
     for share in (0.5, 0.8, 1.0):
         said = longest[: int(share * len(longest))]
         while said and said[-1]["role"] == "assistant":
@@ -193,5 +193,5 @@ async def test_of_a_recorded_conversation_all_is_found_again(path: Path, protoco
             request |= fields.get(protocol_name, {"system": system})
         if protocol_name == "chat" and system:
             request = {"model": "m", "messages": [{"role": "system", "content": system}, *entries]}
-        folds += await nothing_lost(world, protocol_name, request)
-    assert folds
+        compactions += await nothing_lost(setup, protocol_name, request)
+    assert compactions

@@ -99,7 +99,7 @@ async def test_reasoning_that_led_to_a_reading_alone_leaves_with_it(start: Start
     async with start_reading_agent(proxy, "responses", f"led {stream}", ways=ways, every=1, stream=stream) as one:
         await one.until_offered()
         await one.rounds(30)
-    assert len(one.folds) > 3
+    assert len(one.compactions) > 3
     one.whole(*ways)
 
 

@@ -65,7 +65,7 @@ async def works_again(one: ReadingAgent) -> None:
     taken = one.provider.taken
     attempts = [each for each in taken[: first + 1] if each.request.body == taken[first].request.body]
     assert len(attempts) == 2, "the second attempt is the first one, to the letter"
-    assert one.provider.broke == one.folds
+    assert one.provider.broke == one.compactions
 
 
 @EACH

@@ -61,7 +61,7 @@ async def test_what_was_read_back_is_not_archived_again(proxies: Proxies, protoc
     proxy = proxies[protocol_name]
     async with start_reading_agent(proxy, protocol_name, "again", ways=("wo w", "o t", "wop t"), every=1) as one:
         await one.until_offered()
-        while len(one.folds) < 3:
+        while len(one.compactions) < 3:
             await one.rounds(4)
         session = one.run.answers[-1]["x-accordion-session"]
     kept = (await get_page(proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()

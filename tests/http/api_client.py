@@ -20,72 +20,72 @@ from tests.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup
 
 
-def archive_reader(world: PipelineSetup) -> ArchiveReader:
+def archive_reader(setup: PipelineSetup) -> ArchiveReader:
     """The reader of the archive behind the API."""
-    archive, spoken = world.builder.archive, PROTOCOLS
-    transcripts = TranscriptStore(archive, world.tasks, world.clock, "all")
-    reader = world.builder.reader
+    archive, spoken = setup.builder.archive, PROTOCOLS
+    transcripts = TranscriptStore(archive, setup.tasks, setup.clock, "all")
+    reader = setup.builder.reader
     export_and_erasure = ExportAndErasure(
         archive,
-        world.tasks,
+        setup.tasks,
         describe_value,
         lambda name, tenant: reader.reader_for(spoken[name], tenant),
-        world.archive.erasures,
-        world.spooled.drop_erased,
+        setup.archive.erasures,
+        setup.spooled.drop_erased,
     )
-    return ArchiveReader(archive, transcripts, export_and_erasure, spoken, world.tasks, world.clock)
+    return ArchiveReader(archive, transcripts, export_and_erasure, spoken, setup.tasks, setup.clock)
 
 
 def client(
-    world: PipelineSetup,
+    setup: PipelineSetup,
     reader: ArchiveReader | None = None,
     memories: FakeMemories | None = None,
     base_url: str = "http://127.0.0.1:8787",
     token: str = OWNER_TOKEN,
 ) -> TestClient:
     """A client of the API, with the token of the proxy's owner, and of the page."""
-    sent = world.builder.sent_history(lambda: world.forward.compaction_step.list_meter.insertion_composer)
-    reader = reader or archive_reader(world)
+    sent = setup.builder.sent_history(lambda: setup.forward.compaction_step.list_meter.insertion_composer)
+    reader = reader or archive_reader(setup)
     administration = Administration(
-        lambda: world.forward.tenants, world.created_keys, world.key_usage, lambda: world.observe
+        lambda: setup.forward.tenants, setup.created_keys, setup.key_usage, lambda: setup.observe
     )
     pages = Pages(
         PageServices(
-            lambda: world.observe,
-            lambda: world.forward.tenants,
+            lambda: setup.observe,
+            lambda: setup.forward.tenants,
             reader,
             sent,
-            world.builder.session_overrides,
+            setup.builder.session_overrides,
             None,
-            lambda tenant: Health("memory://", world.store.is_available, "", 0, {}, []),
+            lambda tenant: Health("memory://", setup.store.is_available, "", 0, {}, []),
             ExchangeFeed(),
-            world.clock,
-            world.tasks,
+            setup.clock,
+            setup.tasks,
             "1.2.3",
             administration,
         )
     )
     more = ArchiveApi(
-        lambda: world.observe,
-        lambda: world.forward.tenants,
+        lambda: setup.observe,
+        lambda: setup.forward.tenants,
         reader,
-        world.builder.session_overrides,
+        setup.builder.session_overrides,
         lambda: memories or FakeMemories(),
         sent,
     )
     api = RestApi(
-        lambda: world.observe,
-        lambda: world.forward.tenants,
+        lambda: setup.observe,
+        lambda: setup.forward.tenants,
         Metrics(),
         lambda error: PROTOCOLS["chat"].render_error(error, "req-1"),
         "1.2.3",
-        world.builder.session_overrides,
+        setup.builder.session_overrides,
         [
             *more.routes(),
-            *AdminApi(lambda: world.forward.tenants, administration, world.clock.now).routes(),
+            *AdminApi(lambda: setup.forward.tenants, administration, setup.clock.now).routes(),
             *pages.routes(),
         ],
-        now=world.clock.now,
+        now=setup.clock.now,
     )
     headers = {"x-accordion-token": token}
     return TestClient(api.app(), base_url=base_url, headers=headers, follow_redirects=False)

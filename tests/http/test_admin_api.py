@@ -22,25 +22,25 @@ KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello."}]}
 
 
-def world_with_keys() -> PipelineSetup:
+def setup_with_keys() -> PipelineSetup:
     return PipelineSetup(keys=KEYS, admin_key=ADMIN)
 
 
 async def test_a_key_is_created_used_listed_and_revoked() -> None:
-    world = world_with_keys()
-    await world.created_keys.poll()
-    http = client(world)
+    setup = setup_with_keys()
+    await setup.created_keys.poll()
+    http = client(setup)
     answer = http.post("/accordion/keys", json={"tenant": "research"}, headers=AS_ADMIN)
     made = answer.json()
     assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
     assert {**made, "key": "", "id": ""} == {
-        "id": "", "tenant": "research", "source": "store", "created": world.clock.now(), "key": "",
+        "id": "", "tenant": "research", "source": "store", "created": setup.clock.now(), "key": "",
         "limits": {"tokens_per_day": None, "dollars_per_day": None, "requests_per_minute": None},
         "today": {"requests": 0, "tokens": 0, "dollars": 0.0},
     }  # fmt: skip
     own = {"x-accordion-key": made["key"], "authorization": "Bearer sk-own"}
     assert http.get("/accordion/sessions", headers=own).status_code == 200
-    assert (await world.ask(CHAT, BODY, own))[0].status == 200
+    assert (await setup.ask(CHAT, BODY, own))[0].status == 200
     listed = http.get("/accordion/keys", headers=AS_ADMIN)
     assert [(key["id"], key["tenant"], key["source"]) for key in listed.json()["keys"]] == [
         ("one", "one", "config"), ("two", "two", "config"), (made["id"], "research", "store"),
@@ -49,21 +49,21 @@ async def test_a_key_is_created_used_listed_and_revoked() -> None:
     revoked = http.delete(f"/accordion/keys/{made['id']}", headers=AS_ADMIN)
     assert (revoked.status_code, revoked.json()) == (200, {"id": made["id"], "revoked": True})
     assert http.get("/accordion/sessions", headers=own).status_code == 401
-    assert (await world.ask(CHAT, BODY, own))[0].status == 401
+    assert (await setup.ask(CHAT, BODY, own))[0].status == 401
     again = http.delete(f"/accordion/keys/{made['id']}", headers=AS_ADMIN)
     assert (again.status_code, again.json()["error"]["code"]) == (404, "key_not_found")
 
 
 @pytest.mark.parametrize("method", ["DELETE", "PATCH"])
 def test_a_key_of_the_config_is_not_changed_here(method: str) -> None:
-    answer = client(world_with_keys()).request(method, "/accordion/keys/one", headers=AS_ADMIN, content=b"{}")
+    answer = client(setup_with_keys()).request(method, "/accordion/keys/one", headers=AS_ADMIN, content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "configured_key")
 
 
 async def test_limits_are_set_at_the_creation_and_changed_later() -> None:
-    world = world_with_keys()
-    await world.created_keys.poll()
-    http = client(world)
+    setup = setup_with_keys()
+    await setup.created_keys.poll()
+    http = client(setup)
     made = http.post(
         "/accordion/keys", json={"tenant": "research", "tokens_per_day": 500, "dollars_per_day": 1.5}, headers=AS_ADMIN
     ).json()
@@ -73,8 +73,8 @@ async def test_limits_are_set_at_the_creation_and_changed_later() -> None:
     limits = {"tokens_per_day": None, "dollars_per_day": 1.5, "requests_per_minute": 2}
     assert (changed.status_code, changed.json()["limits"], "key" in changed.json()) == (200, limits, False)
     own = {"x-accordion-key": made["key"], "authorization": "Bearer sk-own"}
-    assert [(await world.ask(CHAT, BODY, own))[0].status for _ in range(3)] == [200, 200, 429]
-    await world.outbox.flush()
+    assert [(await setup.ask(CHAT, BODY, own))[0].status for _ in range(3)] == [200, 200, 429]
+    await setup.outbox.flush()
     listed = http.get("/accordion/keys", headers=AS_ADMIN).json()["keys"][-1]
     assert (listed["limits"], listed["today"]["requests"]) == (limits, 2)
     unknown = http.patch("/accordion/keys/0123456789ab", json={"tokens_per_day": 5}, headers=AS_ADMIN)
@@ -89,9 +89,9 @@ BAD_LIMITS = [
 
 @pytest.mark.parametrize("body", BAD_LIMITS)
 async def test_bad_limits_change_nothing(body: bytes) -> None:
-    world = world_with_keys()
-    await world.created_keys.poll()
-    http = client(world)
+    setup = setup_with_keys()
+    await setup.created_keys.poll()
+    http = client(setup)
     made = http.post("/accordion/keys", json={"tenant": "research", "tokens_per_day": 5}, headers=AS_ADMIN).json()
     assert http.patch(f"/accordion/keys/{made['id']}", content=body, headers=AS_ADMIN).status_code == 400
     assert http.get("/accordion/keys", headers=AS_ADMIN).json()["keys"][-1]["limits"] == made["limits"]
@@ -108,7 +108,7 @@ ROUTES = [
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("key", ["", "key-one", "wrong", ADMIN[:-1], ADMIN + "x", ADMIN.upper()])
 def test_no_other_key_opens_a_route_of_administrators(method: str, path: str, key: str) -> None:
-    http = client(world_with_keys())
+    http = client(setup_with_keys())
     for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {**AS_ADMIN, "x-accordion-key": key}):
         answer = http.request(method, path, headers=headers)
         assert answer.status_code == 401, headers
@@ -118,13 +118,13 @@ def test_no_other_key_opens_a_route_of_administrators(method: str, path: str, ke
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_no_web_site_uses_the_admin_key(method: str, path: str) -> None:
-    answer = client(world_with_keys()).request(method, path, headers={**AS_ADMIN, "origin": "https://evil.example"})
+    answer = client(setup_with_keys()).request(method, path, headers={**AS_ADMIN, "origin": "https://evil.example"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
 
 
-@pytest.mark.parametrize("world", [PipelineSetup(), PipelineSetup(keys=KEYS), PipelineSetup(loopback=False)])
-def test_without_an_admin_key_nobody_is_an_administrator(world: PipelineSetup) -> None:
-    http = client(world)
+@pytest.mark.parametrize("setup", [PipelineSetup(), PipelineSetup(keys=KEYS), PipelineSetup(loopback=False)])
+def test_without_an_admin_key_nobody_is_an_administrator(setup: PipelineSetup) -> None:
+    http = client(setup)
     for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer key-one"}, {"x-accordion-key": ""}):
         answer = http.get("/accordion/keys", headers=headers)
         assert answer.status_code == 401
@@ -132,14 +132,14 @@ def test_without_an_admin_key_nobody_is_an_administrator(world: PipelineSetup) -
 
 
 def test_the_admin_key_is_no_key_of_a_tenant() -> None:
-    http = client(world_with_keys())
+    http = client(setup_with_keys())
     for path in ("/accordion/sessions", "/accordion/models", "/accordion/export", "/accordion/savings"):
         assert http.get(path, headers=AS_ADMIN).status_code == 401
     assert http.delete("/accordion/archive", headers=AS_ADMIN).status_code == 401
 
 
 def test_metrics_need_the_admin_key_where_there_are_proxy_keys() -> None:
-    assert client(world_with_keys()).get("/metrics", headers=AS_ADMIN).status_code == 200
+    assert client(setup_with_keys()).get("/metrics", headers=AS_ADMIN).status_code == 200
     refused = client(PipelineSetup(keys=KEYS)).get("/metrics", headers={"authorization": "Bearer key-one"})
     assert (refused.status_code, "set `admin_key`" in refused.text) == (401, True)
     assert client(PipelineSetup()).get("/metrics").status_code == 200
@@ -154,13 +154,13 @@ BAD_BODIES: list[Any] = [
 
 @pytest.mark.parametrize("body", BAD_BODIES)
 def test_a_bad_body_creates_no_key(body: bytes) -> None:
-    http = client(world_with_keys())
+    http = client(setup_with_keys())
     assert http.post("/accordion/keys", content=body, headers=AS_ADMIN).status_code == 400
     assert len(http.get("/accordion/keys", headers=AS_ADMIN).json()["keys"]) == len(KEYS)
 
 
 def test_a_body_that_is_too_long_is_refused() -> None:
-    answer = client(world_with_keys()).post("/accordion/keys", content=b" " * 70_000, headers=AS_ADMIN)
+    answer = client(setup_with_keys()).post("/accordion/keys", content=b" " * 70_000, headers=AS_ADMIN)
     assert answer.status_code == 413
 
 
@@ -178,23 +178,23 @@ def reported() -> FakeReply:
 
 async def used_world() -> PipelineSetup:
     """A proxy with two tenants of the config and one of a created key; `one` has sent a request."""
-    world = PipelineSetup(keys=KEYS, admin_key=ADMIN, config=PRICES)
-    await world.created_keys.poll()
-    await world.created_keys.create("research", KeyLimits(tokens_per_day=5_000_000, requests_per_minute=60))
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, {**BODY, "model": "m"}, {"x-accordion-key": "key-one", "authorization": "Bearer sk-own"})
-    return world
+    setup = PipelineSetup(keys=KEYS, admin_key=ADMIN, config=PRICES)
+    await setup.created_keys.poll()
+    await setup.created_keys.create("research", KeyLimits(tokens_per_day=5_000_000, requests_per_minute=60))
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, {**BODY, "model": "m"}, {"x-accordion-key": "key-one", "authorization": "Bearer sk-own"})
+    return setup
 
 
-def signed_in(world: PipelineSetup, key: str) -> TestClient:
-    browser = client(world, base_url="https://proxy.example")
+def signed_in(setup: PipelineSetup, key: str) -> TestClient:
+    browser = client(setup, base_url="https://proxy.example")
     assert browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN).status_code == 303
     return browser
 
 
 async def test_the_administrator_sees_what_each_tenant_costs() -> None:
-    world = await used_world()
-    http = client(world)
+    setup = await used_world()
+    http = client(setup)
     found = http.get("/accordion/tenants?days=7", headers=AS_ADMIN).json()
     assert (found["first"], found["last"], found["next"]) == ("1970-01-06", "1970-01-12", None)
     tenants = {tenant["tenant"]: tenant for tenant in found["tenants"]}
@@ -212,27 +212,27 @@ async def test_the_administrator_sees_what_each_tenant_costs() -> None:
 
 
 async def test_only_the_administrator_sees_the_hold_out_of_all_tenants_together() -> None:
-    world = await used_world()
-    await write_sessions(world.store, world.clock.now(), "one", groups(spread(1.2, 40), spread(1.0, 20)))
-    await write_sessions(world.store, world.clock.now(), "two", groups(spread(1.2, 40), spread(1.0, 20)))
-    http = client(world)
+    setup = await used_world()
+    await write_sessions(setup.store, setup.clock.now(), "one", groups(spread(1.2, 40), spread(1.0, 20)))
+    await write_sessions(setup.store, setup.clock.now(), "two", groups(spread(1.2, 40), spread(1.0, 20)))
+    http = client(setup)
     found = http.get("/accordion/tenants?limit=2", headers=AS_ADMIN).json()
     assert (found["holdout"]["sessions"]["holdout"], found["holdout"]["verdict"]) == (40, "costs")
     later = http.get(f"/accordion/tenants?limit=2&after={found['next']}", headers=AS_ADMIN).json()
     assert later["holdout"] is None
-    assert found["holdout"]["sentence"] in signed_in(world, ADMIN).get(f"{PAGES}/tenants").text
+    assert found["holdout"]["sentence"] in signed_in(setup, ADMIN).get(f"{PAGES}/tenants").text
     own = http.get("/accordion/savings", headers={"x-accordion-key": "key-one"}).json()["holdout"]
     assert (own["sessions"]["holdout"], own["verdict"]) == (20, "too_few")
 
 
 @pytest.mark.parametrize("query", ["days=0", "days=401", "days=x", "limit=0", "limit=1001", "limit=-1"])
 async def test_a_wrong_number_of_days_or_tenants_is_refused(query: str) -> None:
-    assert client(world_with_keys()).get(f"/accordion/tenants?{query}", headers=AS_ADMIN).status_code == 400
+    assert client(setup_with_keys()).get(f"/accordion/tenants?{query}", headers=AS_ADMIN).status_code == 400
 
 
 async def test_the_administrators_page_lists_all_tenants_and_shows_no_tenants_data() -> None:
-    world = await used_world()
-    browser = signed_in(world, ADMIN)
+    setup = await used_world()
+    browser = signed_in(setup, ADMIN)
     assert ADMIN not in str(browser.cookies.get("accordion_page"))
     shown = browser.get(f"{PAGES}/tenants?days=7")
     text = " ".join(re.sub(r"<[^>]+>", " ", shown.text).split())
@@ -249,14 +249,14 @@ async def test_the_administrators_page_lists_all_tenants_and_shows_no_tenants_da
 
 
 async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
-    world = await used_world()
-    shown = signed_in(world, "key-one").get(f"{PAGES}/tenants")
+    setup = await used_world()
+    shown = signed_in(setup, "key-one").get(f"{PAGES}/tenants")
     assert (shown.status_code, "research" in shown.text) == (403, False)
     assert client(PipelineSetup()).get(f"{PAGES}/tenants").status_code == 403
     other = client(PipelineSetup(keys=KEYS, admin_key="another-admin-key-of-it"), base_url="https://proxy.example")
-    other.cookies.set("accordion_page", str(signed_in(world, ADMIN).cookies.get("accordion_page")))
+    other.cookies.set("accordion_page", str(signed_in(setup, ADMIN).cookies.get("accordion_page")))
     assert other.get(f"{PAGES}/tenants").headers["location"].startswith(f"{PAGES}/sign-in")
-    foreign = signed_in(world, ADMIN).get(f"{PAGES}/tenants", headers={"origin": "https://evil.example"})
+    foreign = signed_in(setup, ADMIN).get(f"{PAGES}/tenants", headers={"origin": "https://evil.example"})
     assert (foreign.status_code, "research" in foreign.text) == (403, False)
 
 

@@ -25,9 +25,9 @@ HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": 
 
 
 async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
-    world = PipelineSetup()
-    await world.ask(CHAT, HELLO)
-    (model,) = client(world).get("/accordion/models").json()["models"]
+    setup = PipelineSetup()
+    await setup.ask(CHAT, HELLO)
+    (model,) = client(setup).get("/accordion/models").json()["models"]
     assert model["model"] == "m"
     assert model["limits"] == {
         "window": 100_000,
@@ -42,12 +42,12 @@ async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
 
 
 async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
-    world = PipelineSetup()
+    setup = PipelineSetup()
     usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
-    world.upstream.answers = [FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))]
-    await world.ask(CHAT, HELLO, {"x-accordion-session": "label-12345"})
-    await world.ask(CHAT, HELLO, {"x-accordion-session": "label-67890"})
-    http = client(world)
+    setup.upstream.answers = [FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))]
+    await setup.ask(CHAT, HELLO, {"x-accordion-session": "label-12345"})
+    await setup.ask(CHAT, HELLO, {"x-accordion-session": "label-67890"})
+    http = client(setup)
     listed = http.get("/accordion/sessions").json()["sessions"]
     assert {session["label"] for session in listed} == {"label-12345", "label-67890"}
     assert len(http.get("/accordion/sessions?limit=1").json()["sessions"]) == 1
@@ -58,12 +58,12 @@ async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
 
 
 async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
-    world = PipelineSetup()
+    setup = PipelineSetup()
     for number in range(7):
         # Some are of the same time; then the id decides.
-        world.clock.advance(number % 3)
-        await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
-    http = client(world)
+        setup.clock.advance(number % 3)
+        await setup.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
+    http = client(setup)
     whole = http.get("/accordion/sessions").json()
     assert (len(whole["sessions"]), whole["next"]) == (7, None)
     times = [session["updated"] for session in whole["sessions"]]
@@ -77,29 +77,29 @@ async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
 
 
 async def test_a_session_that_several_workers_served_is_listed_once_with_their_sum() -> None:
-    world = PipelineSetup()
-    await world.ask(CHAT, HELLO)
-    (one,) = client(world).get("/accordion/sessions").json()["sessions"]
+    setup = PipelineSetup()
+    await setup.ask(CHAT, HELLO)
+    (one,) = client(setup).get("/accordion/sessions").json()["sessions"]
     mine, other = (Key(sessions_collection(TENANT), f"{one['id']}.{worker}.1") for worker in ("worker", "w2"))
-    theirs = await world.store.get(mine)
+    theirs = await setup.store.get(mine)
     assert theirs is not None
-    await world.store.put(other, theirs)
-    (both,) = client(world).get("/accordion/sessions?limit=1").json()["sessions"]
+    await setup.store.put(other, theirs)
+    (both,) = client(setup).get("/accordion/sessions?limit=1").json()["sessions"]
     assert both["totals"]["requests"] == 2 * one["totals"]["requests"]
 
 
 async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
     """There may be many thousands; what is of no page only tells when it was."""
-    world = PipelineSetup()
+    setup = PipelineSetup()
     for number in range(5):
-        world.clock.advance(1)
-        await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
-    old = client(world).get("/accordion/sessions").json()["sessions"][-1]
+        setup.clock.advance(1)
+        await setup.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
+    old = client(setup).get("/accordion/sessions").json()["sessions"][-1]
     key = Key(sessions_collection(TENANT), f"{old['id']}.worker.1")
     # A newer version may keep more of a session than this one can read.
-    row = msgspec.msgpack.decode(await world.store.get(key) or b"")
-    await world.store.put(key, msgspec.msgpack.encode({**row, "totals": "elsewhere"}))
-    assert len(client(world).get("/accordion/sessions?limit=3").json()["sessions"]) == 3
+    row = msgspec.msgpack.decode(await setup.store.get(key) or b"")
+    await setup.store.put(key, msgspec.msgpack.encode({**row, "totals": "elsewhere"}))
+    assert len(client(setup).get("/accordion/sessions?limit=3").json()["sessions"]) == 3
 
 
 async def test_errors_say_what_to_do_in_openais_shape() -> None:
@@ -123,22 +123,22 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
 
 
 async def test_configured_models_are_listed_before_any_traffic() -> None:
-    world = PipelineSetup()
-    world.observe = replace(world.observe, configured_models=("smart", "local"))
-    found = client(world).get("/accordion/models").json()["models"]
+    setup = PipelineSetup()
+    setup.observe = replace(setup.observe, configured_models=("smart", "local"))
+    found = client(setup).get("/accordion/models").json()["models"]
     assert [each["model"] for each in found] == ["smart", "local"]
     assert {(each["last"], each["updated"], each["totals"]["requests"]) for each in found} == {(None, None, 0)}
-    assert found[0]["limits"]["window"] == world.windows.window("smart").size
+    assert found[0]["limits"]["window"] == setup.windows.window("smart").size
 
 
 async def test_a_proxy_whose_store_never_answered_is_not_ready() -> None:
     store = FickleStore()
     store.away = True
-    world = PipelineSetup(store=store)
-    world.observe = replace(world.observe, store_has_answered=lambda: False)
-    answer = client(world).get("/readyz")
+    setup = PipelineSetup(store=store)
+    setup.observe = replace(setup.observe, store_has_answered=lambda: False)
+    answer = client(setup).get("/readyz")
     assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "store": "unavailable"})
-    assert client(world).get("/healthz").status_code == 200
+    assert client(setup).get("/healthz").status_code == 200
 
 
 async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:
@@ -205,17 +205,17 @@ def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:
 
 
 async def test_a_session_and_its_models_sums_tell_what_the_model_read_back() -> None:
-    world = small_window_setup()
-    talk = GrowingConversation(world)
+    setup = small_window_setup()
+    talk = GrowingConversation(setup)
     session = header(await talk.until(COMPACTED_AT), "x-accordion-session")
-    http = client(world)
+    http = client(setup)
     artifact = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"][0]["id"]
     function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact})}
     call = {"tool_calls": [{"id": "call_own", "type": "function", "function": function}]}
-    world.upstream.answers = [chat_reply(call, "tool_calls", 1_000), chat_reply({"content": "Done."}, "stop", 1_300)]
-    asked = len(world.upstream.requests)
+    setup.upstream.answers = [chat_reply(call, "tool_calls", 1_000), chat_reply({"content": "Done."}, "stop", 1_300)]
+    asked = len(setup.upstream.requests)
     await talk.turn(COMPACTED_AT + 1)
-    assert len(world.upstream.requests) == asked + 2
+    assert len(setup.upstream.requests) == asked + 2
     shown = http.get(f"/accordion/sessions/{session}").json()
     last = shown["exchanges"][-1]
     assert last["usage"]["input"] == 1_300

@@ -31,26 +31,26 @@ ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 JSON = {"accept": "application/json"}
 
 
-async def folded(world: PipelineSetup, key: str = "") -> tuple[str, list[dict[str, Any]]]:
+async def folded(setup: PipelineSetup, key: str = "") -> tuple[str, list[dict[str, Any]]]:
     """A session that was folded, and its artifacts as the API lists them."""
     headers = {"x_accordion_key": key} if key else {}
-    session = header(await GrowingConversation(world).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
+    session = header(await GrowingConversation(setup).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
     assert session is not None
     sent = {"x-accordion-key": key} if key else {}
-    listed = client(world).get(f"/accordion/artifacts?session={session}", headers=sent).json()["artifacts"]
+    listed = client(setup).get(f"/accordion/artifacts?session={session}", headers=sent).json()["artifacts"]
     return session, sorted(listed, key=lambda each: each["messages"])
 
 
-def caller(world: PipelineSetup, key: str = "") -> Caller:
-    return world.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
+def caller(setup: PipelineSetup, key: str = "") -> Caller:
+    return setup.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
 
 
-async def store_artifact(world: PipelineSetup, wires: list[bytes], text: str = "part") -> Artifact:
+async def store_artifact(setup: PipelineSetup, wires: list[bytes], text: str = "part") -> Artifact:
     """Messages put away for the one tenant, as one artifact."""
     rows = [ArchivedMessage(bytes([number]) * 32, wire) for number, wire in enumerate(wires)]
-    keys, tenant = tuple(row.key for row in rows), caller(world).tenant
+    keys, tenant = tuple(row.key for row in rows), caller(setup).tenant
     made = Artifact("art_0123456789ab", "range" if text == "range" else "part", "chat", keys, 3, 3, 0, session="s-kept")
-    await world.builder.archive.write(world.builder.archive.build_puts(tenant, rows, [made]))
+    await setup.builder.archive.write(setup.builder.archive.build_puts(tenant, rows, [made]))
     return made
 
 
@@ -72,36 +72,36 @@ OWNERS = [
 
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_to_erase_and_to_export_a_local_caller_needs_the_owners_token(method: str, path: str) -> None:
-    world = small_window_setup()
-    session, _ = await folded(world)
+    setup = small_window_setup()
+    session, _ = await folded(setup)
     for token in ("", "token-of-another", OWNER_TOKEN[:-1]):
-        answer = client(world, token=token).request(method, path.format(session=session))
+        answer = client(setup, token=token).request(method, path.format(session=session))
         assert error(answer)[:2] == (401, "token_required"), token
         assert "x-accordion-token" in answer.text
         assert OWNER_TOKEN_FILE in answer.text
-    assert client(world, token="").get(f"/accordion/sessions/{session}").status_code == 200
-    answer = client(world).request(method, path.format(session=session))
+    assert client(setup, token="").get(f"/accordion/sessions/{session}").status_code == 200
+    answer = client(setup).request(method, path.format(session=session))
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_a_page_of_another_site_cannot_erase_with_the_token_either(method: str, path: str) -> None:
-    world = small_window_setup()
-    session, _ = await folded(world)
+    setup = small_window_setup()
+    session, _ = await folded(setup)
     foreign = {"origin": "http://127.0.0.1:3000"}
-    answer = client(world).request(method, path.format(session=session), headers=foreign)
+    answer = client(setup).request(method, path.format(session=session), headers=foreign)
     assert error(answer)[:2] == (403, "foreign_origin")
 
 
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_callers_identified_by_credentials_need_no_token(method: str, path: str) -> None:
-    for world, headers in (
+    for setup, headers in (
         (small_window_setup(keys=(ONE,)), {"x-accordion-key": "key-one"}),
         (small_window_setup(loopback=False), {"authorization": "Bearer sk-own"}),
     ):
         talk = {name.replace("-", "_"): value for name, value in headers.items()}
-        session = header(await GrowingConversation(world).until(COMPACTED_AT + 1, **talk), "x-accordion-session")
-        answer = client(world, token="").request(method, path.format(session=session), headers=headers)
+        session = header(await GrowingConversation(setup).until(COMPACTED_AT + 1, **talk), "x-accordion-session")
+        answer = client(setup, token="").request(method, path.format(session=session), headers=headers)
         assert answer.status_code == 200, answer.text
 
 
@@ -109,10 +109,10 @@ async def test_callers_identified_by_credentials_need_no_token(method: str, path
 
 
 async def test_an_artifact_is_text_and_its_record_beside_it_where_json_is_asked_for() -> None:
-    world = small_window_setup()
-    session, listed = await folded(world)
+    setup = small_window_setup()
+    session, listed = await folded(setup)
     result = next(each for each in listed if each["call_id"] == call_id(2))
-    http = client(world)
+    http = client(setup)
     plain = http.get(f"/accordion/artifacts/{result['id']}")
     assert plain.headers["content-type"] == "text/plain; charset=utf-8"
     assert plain.text.startswith("word2_0_0 word2_0_1")
@@ -128,19 +128,19 @@ async def test_an_artifact_is_text_and_its_record_beside_it_where_json_is_asked_
 
 
 async def test_a_stretch_of_messages_is_all_of_them() -> None:
-    world = small_window_setup()
-    _, listed = await folded(world)
+    setup = small_window_setup()
+    _, listed = await folded(setup)
     stretch = next(each for each in listed if each["kind"] == "range")
-    text = client(world).get(f"/accordion/artifacts/{stretch['id']}").text
+    text = client(setup).get(f"/accordion/artifacts/{stretch['id']}").text
     first, last = stretch["messages"]
     assert all(f"[{index}] " in text for index in range(first, last + 1))
 
 
 async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -> None:
-    world = PipelineSetup()
+    setup = PipelineSetup()
     lines = "\\n".join(f"line {number}" for number in range(1, 11))
-    await store_artifact(world, [b'{"role":"user","content":"%s"}' % lines.encode()])
-    http = client(world)
+    await store_artifact(setup, [b'{"role":"user","content":"%s"}' % lines.encode()])
+    http = client(setup)
 
     def get(query: str) -> Any:
         return http.get(f"/accordion/artifacts/art_0123456789ab?{query}")
@@ -149,7 +149,7 @@ async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -
     assert (page.text, page.headers["x-accordion-next"]) == ("line 3\nline 4", "5")
     assert get("offset=-2").text == "line 9\nline 10"
     assert get("pattern=e%207$").text.splitlines()[2] == "7:line 7"
-    await store_artifact(world, [b'{"role":"user","content":"{\\"a\\": {\\"b\\": [1, \\"two\\"]}}"}'])
+    await store_artifact(setup, [b'{"role":"user","content":"{\\"a\\": {\\"b\\": [1, \\"two\\"]}}"}'])
     assert get("path=$.a.b[1]").text == "two"
     assert (
         "the value at" in http.get("/accordion/artifacts/art_0123456789ab?path=$.a.b[1]", headers=JSON).json()["shown"]
@@ -169,63 +169,63 @@ async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -
     ],
 )
 async def test_what_cannot_be_had_of_an_artifact_is_said(query: str, param: str | None, words: str) -> None:
-    world = PipelineSetup()
-    await store_artifact(world, [b'{"role":"user","content":"one line"}'])
-    answer = client(world).get(f"/accordion/artifacts/art_0123456789ab?{query}")
+    setup = PipelineSetup()
+    await store_artifact(setup, [b'{"role":"user","content":"one line"}'])
+    answer = client(setup).get(f"/accordion/artifacts/art_0123456789ab?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
     assert words in error(answer)[2]
 
 
 async def test_an_image_is_had_as_the_client_sent_it() -> None:
-    world = PipelineSetup()
+    setup = PipelineSetup()
     wire = b'{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}'
-    await store_artifact(world, [wire])
-    assert client(world).get("/accordion/artifacts/art_0123456789ab", headers=JSON).json()["originals"] == [
+    await store_artifact(setup, [wire])
+    assert client(setup).get("/accordion/artifacts/art_0123456789ab", headers=JSON).json()["originals"] == [
         json.loads(wire)
     ]
 
 
 async def test_an_artifact_is_never_served_as_html() -> None:
-    world = PipelineSetup()
-    await store_artifact(world, [b'{"role":"user","content":"<script>alert(1)</script>"}'])
-    answer = client(world).get("/accordion/artifacts/art_0123456789ab", headers={"accept": "text/html"})
+    setup = PipelineSetup()
+    await store_artifact(setup, [b'{"role":"user","content":"<script>alert(1)</script>"}'])
+    answer = client(setup).get("/accordion/artifacts/art_0123456789ab", headers={"accept": "text/html"})
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
-    world = PipelineSetup()
-    made = await store_artifact(world, [b'{"role":"user","content":"a"}', b'{"role":"user","content":"b"}'], "range")
-    assert client(world).get(f"/accordion/artifacts/{made.id}").status_code == 200
-    await world.store.delete([Key("", f"row/{made.keys[0].hex()}")])
-    assert error(client(world).get(f"/accordion/artifacts/{made.id}"))[:2] == (404, "artifact_not_found")
+    setup = PipelineSetup()
+    made = await store_artifact(setup, [b'{"role":"user","content":"a"}', b'{"role":"user","content":"b"}'], "range")
+    assert client(setup).get(f"/accordion/artifacts/{made.id}").status_code == 200
+    await setup.store.delete([Key("", f"row/{made.keys[0].hex()}")])
+    assert error(client(setup).get(f"/accordion/artifacts/{made.id}"))[:2] == (404, "artifact_not_found")
 
 
 async def test_reading_an_artifact_extends_its_retention() -> None:
-    world = PipelineSetup()
-    made = await store_artifact(world, [b'{"role":"user","content":"x"}'])
-    http, tenant, retention = client(world), caller(world).tenant, world.builder.archive.retention
-    world.clock.advance(retention / 2)
+    setup = PipelineSetup()
+    made = await store_artifact(setup, [b'{"role":"user","content":"x"}'])
+    http, tenant, retention = client(setup), caller(setup).tenant, setup.builder.archive.retention
+    setup.clock.advance(retention / 2)
     assert http.get(f"/accordion/artifacts/{made.id}").status_code == 200
-    found = [page async for page in _entries(world, tenant)]
+    found = [page async for page in _entries(setup, tenant)]
     assert [entry.kind for page in found for entry in page] == ["read"]
 
 
-def _entries(world: PipelineSetup, tenant: TenantScope) -> AsyncIterator[Any]:
+def _entries(setup: PipelineSetup, tenant: TenantScope) -> AsyncIterator[Any]:
     from accordion.archive import archive_entries
 
-    return archive_entries.scan_entries(world.store, tenant.archive_namespace)
+    return archive_entries.scan_entries(setup.store, tenant.archive_namespace)
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_sessions_artifacts_are_listed_in_pages() -> None:
-    world = small_window_setup()
-    session, listed = await folded(world)
-    http, after, found = client(world), "", []
+    setup = small_window_setup()
+    session, listed = await folded(setup)
+    http, after, found = client(setup), "", []
     while True:
         page = http.get("/accordion/artifacts", params={"session": session, "limit": 3, "after": after}).json()
         assert len(page["artifacts"]) <= 3
@@ -238,9 +238,9 @@ async def test_a_sessions_artifacts_are_listed_in_pages() -> None:
 
 
 async def test_a_session_without_artifacts_has_an_empty_list() -> None:
-    world = small_window_setup()
-    session = header(await GrowingConversation(world).until(1), "x-accordion-session")
-    answer = client(world).get(f"/accordion/artifacts?session={session}")
+    setup = small_window_setup()
+    session = header(await GrowingConversation(setup).until(1), "x-accordion-session")
+    answer = client(setup).get(f"/accordion/artifacts?session={session}")
     assert answer.json() == {"session": session, "artifacts": [], "next": None}
 
 
@@ -262,30 +262,30 @@ async def test_a_list_that_cannot_be_had_is_refused(query: str, told: tuple[int,
 
 
 async def test_the_whole_history_is_a_request_of_its_protocol() -> None:
-    world = small_window_setup()
-    session, _ = await folded(world)
-    reader, said = archive_reader(world), chat("first", "second", "third", temperature=0)
-    reader.transcripts.record(caller(world).tenant, session, said, folded=True)
+    setup = small_window_setup()
+    session, _ = await folded(setup)
+    reader, said = archive_reader(setup), chat("first", "second", "third", temperature=0)
+    reader.transcripts.record(caller(setup).tenant, session, said, folded=True)
     await reader.transcripts.flush()
-    answer = client(world, reader).get(f"/accordion/sessions/{session}/original")
+    answer = client(setup, reader).get(f"/accordion/sessions/{session}/original")
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-accordion-dialect"] == "chat"
     assert "x-accordion-missing" not in answer.headers
     body = answer.json()
     assert [each["content"] for each in body["messages"]] == ["You are an agent.", "first", "second", "third"]
     assert body["model"] == "gpt-5"
-    found = await reader.transcripts.find(caller(world).tenant, session)
+    found = await reader.transcripts.find(caller(setup).tenant, session)
     assert found is not None
-    await world.store.delete([Key("", f"row/{found.rows[2].hex()}")])
-    answer = client(world, reader).get(f"/accordion/sessions/{session}/original")
+    await setup.store.delete([Key("", f"row/{found.rows[2].hex()}")])
+    answer = client(setup, reader).get(f"/accordion/sessions/{session}/original")
     assert answer.headers["x-accordion-missing"] == "1"
     assert [each["content"] for each in answer.json()["messages"]] == ["You are an agent.", "first", "third"]
 
 
 async def test_a_history_that_was_not_recorded_is_told_from_an_unknown_session() -> None:
-    world = small_window_setup()
-    session, _ = await folded(world)
-    http = client(world)
+    setup = small_window_setup()
+    session, _ = await folded(setup)
+    http = client(setup)
     assert error(http.get(f"/accordion/sessions/{session}/original"))[:2] == (404, "original_not_found")
     assert error(http.get("/accordion/sessions/s-unknown/original"))[:2] == (404, "session_not_found")
 
@@ -294,10 +294,10 @@ async def test_a_history_that_was_not_recorded_is_told_from_an_unknown_session()
 
 
 async def test_an_export_is_lines_of_json_that_end_with_their_counts() -> None:
-    world = small_window_setup()
-    session, listed = await folded(world)
+    setup = small_window_setup()
+    session, listed = await folded(setup)
     for path in (f"/accordion/sessions/{session}/export", "/accordion/export"):
-        answer = client(world).get(path)
+        answer = client(setup).get(path)
         assert answer.headers["content-type"] == "application/x-ndjson"
         lines = [json.loads(line) for line in answer.text.splitlines()]
         assert lines[-1]["type"] == "end"
@@ -307,9 +307,9 @@ async def test_an_export_is_lines_of_json_that_end_with_their_counts() -> None:
 
 
 async def test_nothing_kept_is_an_empty_export_and_an_unknown_session_none() -> None:
-    world = small_window_setup()
-    session = header(await GrowingConversation(world).until(1), "x-accordion-session")
-    http = client(world)
+    setup = small_window_setup()
+    session = header(await GrowingConversation(setup).until(1), "x-accordion-session")
+    http = client(setup)
     for path in ("/accordion/export", f"/accordion/sessions/{session}/export"):
         assert http.get(path).json() == {"type": "end", "counts": {}}
     assert error(http.get("/accordion/sessions/s-unknown/export"))[:2] == (404, "session_not_found")
@@ -336,11 +336,11 @@ class Fading(InMemoryStore):
 
 
 async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
-    world = small_window_setup(store=Fading())
-    await folded(world)
-    http, ends = client(world), []
+    setup = small_window_setup(store=Fading())
+    await folded(setup)
+    http, ends = client(setup), []
     for calls in range(60):
-        world.store.left = calls  # type: ignore[attr-defined]
+        setup.store.left = calls  # type: ignore[attr-defined]
         answer = http.get("/accordion/export")
         if answer.status_code == 503:
             assert error(answer)[1] == "store_unavailable"
@@ -355,13 +355,13 @@ async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
 
 
 async def test_an_erased_session_is_gone_and_others_stay() -> None:
-    world = small_window_setup()
-    session, listed = await folded(world)
-    other = header(await send_question(world, "Something else."), "x-accordion-session")
-    http = client(world)
+    setup = small_window_setup()
+    session, listed = await folded(setup)
+    other = header(await send_question(setup, "Something else."), "x-accordion-session")
+    http = client(setup)
     lines = map(json.loads, http.get(f"/accordion/sessions/{session}/export").text.splitlines())
     rows = [bytes.fromhex(line["key"]) for line in lines if line["type"] == "row"]
-    assert set(await world.builder.archive.load_rows(caller(world).tenant, rows)) == set(rows)
+    assert set(await setup.builder.archive.load_rows(caller(setup).tenant, rows)) == set(rows)
     http.put(f"/accordion/sessions/{session}/pins", json={"call_ids": ["call_1"]})
     told = http.delete(f"/accordion/sessions/{session}")
     assert told.status_code == 200
@@ -379,39 +379,39 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
         assert http.get(path).status_code == 404, path
     assert error(http.delete(f"/accordion/sessions/{session}"))[:2] == (404, "session_not_found")
     assert http.get("/accordion/export").json()["type"] == "end"
-    assert await world.builder.session_overrides.load(TENANT, [session]) == [SessionOverrides()]
+    assert await setup.builder.session_overrides.load(TENANT, [session]) == [SessionOverrides()]
     assert [each["id"] for each in http.get("/accordion/sessions").json()["sessions"]] == [other]
-    assert await world.builder.archive.load_rows(caller(world).tenant, rows) == {}
+    assert await setup.builder.archive.load_rows(caller(setup).tenant, rows) == {}
 
 
 @pytest.mark.parametrize("answers", [0, 1, 3])
 async def test_the_places_of_an_erased_session_are_gone_and_those_of_others_stay(answers: int) -> None:
-    world = PipelineSetup()
-    other = header(await send_question(world, "Something else."), "x-accordion-session")
+    setup = PipelineSetup()
+    other = header(await send_question(setup, "Something else."), "x-accordion-session")
     texts = [("user", "assistant")[at % 2] + f" {at}" for at in range(2 * answers + 1)]
     for end in range(1, len(texts) + 1, 2):
         said = [{"role": text.split()[0], "content": text} for text in texts[:end]]
-        asked, _ = await world.ask("/v1/chat/completions", {"model": "m", "messages": said})
+        asked, _ = await setup.ask("/v1/chat/completions", {"model": "m", "messages": said})
     session = header(asked, "x-accordion-session")
-    await world.outbox.flush()
-    assert [point.session for point in load_nodes(world)].count(session) == answers + 1
-    assert client(world).delete(f"/accordion/sessions/{session}").status_code == 200
-    assert [point.session for point in load_nodes(world)] == [other]
+    await setup.outbox.flush()
+    assert [point.session for point in load_nodes(setup)].count(session) == answers + 1
+    assert client(setup).delete(f"/accordion/sessions/{session}").status_code == 200
+    assert [point.session for point in load_nodes(setup)] == [other]
 
 
-def load_nodes(world: PipelineSetup) -> list[PrefixNode]:
-    values = [held.value for key, held in world.store._values.items() if key.name.startswith("point/")]
+def load_nodes(setup: PipelineSetup) -> list[PrefixNode]:
+    values = [held.value for key, held in setup.store._values.items() if key.name.startswith("point/")]
     return [point for value in values if (point := decode(value)) is not None]
 
 
 async def test_a_session_is_forgotten_by_its_whole_name_only() -> None:
-    world = small_window_setup()
-    session, _ = await folded(world)
+    setup = small_window_setup()
+    session, _ = await folded(setup)
     for other in (f"{session}.worker", session[:-1], ""):
-        assert await world.observe.forget_sessions(TENANT, other) == []
-    assert await world.observe.forget_sessions(OTHER, session) == []
-    assert await world.observe.forget_sessions(TENANT, session) == [session]
-    assert await world.observe.find_session(TENANT, session) is None
+        assert await setup.observe.forget_sessions(TENANT, other) == []
+    assert await setup.observe.forget_sessions(OTHER, session) == []
+    assert await setup.observe.forget_sessions(TENANT, session) == [session]
+    assert await setup.observe.find_session(TENANT, session) is None
 
 
 async def test_what_may_be_done_with_a_session_is_told_by_whichever_route() -> None:
@@ -420,15 +420,15 @@ async def test_what_may_be_done_with_a_session_is_told_by_whichever_route() -> N
     assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
 
-async def send_question(world: PipelineSetup, text: str) -> Any:
-    return (await world.ask("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": text}]}))[0]
+async def send_question(setup: PipelineSetup, text: str) -> Any:
+    return (await setup.ask("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": text}]}))[0]
 
 
 async def test_a_tenant_erases_all_of_its_own_and_nothing_else() -> None:
-    world = small_window_setup(keys=(ONE, TWO))
-    mine, _ = await folded(world, "key-one")
-    theirs, listed = await folded(world, "key-two")
-    http = client(world)
+    setup = small_window_setup(keys=(ONE, TWO))
+    mine, _ = await folded(setup, "key-one")
+    theirs, listed = await folded(setup, "key-two")
+    http = client(setup)
     told = http.delete("/accordion/archive", headers={"x-accordion-key": "key-one"}).json()
     assert (told["sessions"], told["verified"]) == (1, True)
     assert http.get(f"/accordion/sessions/{mine}", headers={"x-accordion-key": "key-one"}).status_code == 404
@@ -450,44 +450,44 @@ class Late(FakeMemories):
 
 
 async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_session() -> None:
-    world, memories = small_window_setup(keys=(ONE, TWO)), FakeMemories()
-    session, _ = await folded(world, "key-one")
-    mine, theirs = caller(world, "key-one"), caller(world, "key-two")
+    setup, memories = small_window_setup(keys=(ONE, TWO)), FakeMemories()
+    session, _ = await folded(setup, "key-one")
+    mine, theirs = caller(setup, "key-one"), caller(setup, "key-two")
     session_memory = memory("All of it.", type="session")
     await put(memories, memory("The gate is red."), session_memory, tenant=mine.tenant)
     await put(memories, memory("The gate is blue."), tenant=theirs.tenant)
     for each in (mine, theirs):
-        await world.store.put(Key(TENANTS_WITH_MEMORIES, each.tenant.name), b"")
-    http, key = client(world, memories=memories), {"x-accordion-key": "key-one"}
+        await setup.store.put(Key(TENANTS_WITH_MEMORIES, each.tenant.name), b"")
+    http, key = client(setup, memories=memories), {"x-accordion-key": "key-one"}
     told = http.delete(f"/accordion/sessions/{session}", headers=key).json()
     assert (told["verified"], "memories" in told, len(memories.of(mine.tenant).memories)) == (True, False, 2)
     told = http.delete("/accordion/archive", headers=key).json()
     assert (told["verified"], told["memories"]) == (True, {"before": 2, "after": 0})
     assert memories.of(mine.tenant).memories == {}
     assert len(memories.of(theirs.tenant).memories) == 1
-    assert [name for name, _ in await world.store.scan(TENANTS_WITH_MEMORIES)] == [theirs.tenant.name]
+    assert [name for name, _ in await setup.store.scan(TENANTS_WITH_MEMORIES)] == [theirs.tenant.name]
 
 
 async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> None:
-    world = small_window_setup(keys=(ONE,))
-    mine = caller(world, "key-one")
-    await world.store.put(Key(TENANTS_WITH_MEMORIES, mine.tenant.name), b"")
-    answer = client(world, memories=Late()).delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
+    setup = small_window_setup(keys=(ONE,))
+    mine = caller(setup, "key-one")
+    await setup.store.put(Key(TENANTS_WITH_MEMORIES, mine.tenant.name), b"")
+    answer = client(setup, memories=Late()).delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
     assert (answer.status_code, answer.json()["verified"]) == (409, False)
     assert answer.json()["memories"] == {"before": 0, "after": 1}
-    assert [name for name, _ in await world.store.scan(TENANTS_WITH_MEMORIES)] == [mine.tenant.name]
+    assert [name for name, _ in await setup.store.scan(TENANTS_WITH_MEMORIES)] == [mine.tenant.name]
 
 
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
-    world = small_window_setup()
-    session, _ = await folded(world)
-    reader = archive_reader(world)
+    setup = small_window_setup()
+    session, _ = await folded(setup)
+    reader = archive_reader(setup)
 
     async def erase(tenant: TenantScope, session: str | None = None) -> ErasureResult:
         return ErasureResult(3, 9, 0, False)
 
     reader.export_and_erasure.erase = erase  # type: ignore[method-assign]
-    told = client(world, reader).delete(f"/accordion/sessions/{session}")
+    told = client(setup, reader).delete(f"/accordion/sessions/{session}")
     assert (told.status_code, told.json()["verified"]) == (409, False)
 
 
@@ -536,9 +536,9 @@ class Noting(InMemoryStore):
 @pytest.mark.parametrize(("method", "path"), ASKED)
 async def test_records_of_another_tenant_are_answered_exactly_as_missing_ones(method: str, path: str) -> None:
     store = Noting()
-    world = small_window_setup(keys=(ONE, TWO), store=store)
-    session, listed = await folded(world, "key-one")
-    http = client(world)
+    setup = small_window_setup(keys=(ONE, TWO), store=store)
+    session, listed = await folded(setup, "key-one")
+    http = client(setup)
 
     def asked(artifact: str, session: str, key: str) -> tuple[Any, ...]:
         store.asked.clear()
@@ -563,10 +563,10 @@ async def test_nobody_enters_without_a_key(method: str, path: str) -> None:
 
 @pytest.mark.parametrize(("method", "path"), [*ASKED, ("GET", "/accordion/export"), ("DELETE", "/accordion/archive")])
 async def test_a_store_that_is_away_is_said(method: str, path: str) -> None:
-    world = small_window_setup(store=Fading())
-    session, listed = await folded(world)
-    http: TestClient = client(world)
-    world.store.left = 0  # type: ignore[attr-defined]
+    setup = small_window_setup(store=Fading())
+    session, listed = await folded(setup)
+    http: TestClient = client(setup)
+    setup.store.left = 0  # type: ignore[attr-defined]
     answer = http.request(method, path.format(artifact=listed[0]["id"], session=session))
     if path == "/accordion/sessions/{session}/original":
         assert error(answer)[0] in (404, 503)

@@ -108,9 +108,9 @@ def test_no_tenant_is_named_in_the_metrics() -> None:
     assert b"tenant-of-somebody" not in metrics.render()[0]
 
 
-def count_compactions(*folds: CompactionOutcome) -> dict[tuple[str, tuple[str, ...]], float]:
+def count_compactions(*compactions: CompactionOutcome) -> dict[tuple[str, tuple[str, ...]], float]:
     metrics = Metrics()
-    for each in folds:
+    for each in compactions:
         metrics.exchange("t", exchange(compaction=each), "")
     return samples(metrics)
 

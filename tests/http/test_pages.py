@@ -33,10 +33,10 @@ OWN = {"sec-fetch-site": "same-origin"}
 PAGES = "/accordion/pages"
 
 
-async def compacted(world: PipelineSetup, **headers: str) -> str:
+async def compacted(setup: PipelineSetup, **headers: str) -> str:
     """A session that was compacted."""
-    session = header(await GrowingConversation(world).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
-    await world.archive.transcripts.flush()
+    session = header(await GrowingConversation(setup).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
+    await setup.archive.transcripts.flush()
     assert session is not None
     return session
 
@@ -45,17 +45,17 @@ def recording(**fields: Any) -> PipelineSetup:
     return small_window_setup(config="archive: {record: all}", **fields)
 
 
-def signed_in(world: PipelineSetup, key: str) -> TestClient:
+def signed_in(setup: PipelineSetup, key: str) -> TestClient:
     """A browser that has signed in."""
-    browser = client(world, base_url="https://proxy.example")
+    browser = client(setup, base_url="https://proxy.example")
     answer = browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN)
     assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
     return browser
 
 
-def owner(world: PipelineSetup) -> TestClient:
+def owner(setup: PipelineSetup) -> TestClient:
     """A browser of this machine that has opened the address that the proxy printed."""
-    browser = client(world, token="")
+    browser = client(setup, token="")
     answer = browser.get(f"{PAGES}/sign-in?token={OWNER_TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
     return browser
@@ -69,9 +69,9 @@ def text_of(html: str) -> str:
 
 
 async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
-    world = recording()
-    session = await compacted(world)
-    http = owner(world)
+    setup = recording()
+    session = await compacted(setup)
+    http = owner(setup)
     record = http.get(f"/accordion/sessions/{session}").json()
     (made,) = {each["compaction"]["id"] for each in record["exchanges"] if each["compaction"]}
     (artifact, *_) = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"]
@@ -98,24 +98,24 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
 
 
 async def test_conversation_text_is_never_markup() -> None:
-    world = recording()
-    talk = GrowingConversation(world)
+    setup = recording()
+    talk = GrowingConversation(setup)
     await talk.turn(2)
     body = talk.bodies[-1].replace(b"word1_0_0", b"<img src=x onerror=alert(1)>&amp;")
     assert body != talk.bodies[-1]
-    out, _ = await world.ask("/v1/chat/completions", body, {"x-accordion-session": "label-of-mine"})
-    await world.archive.transcripts.flush()
-    html = client(world).get(f"{PAGES}/sessions/{header(out, 'x-accordion-session')}/sent").text
+    out, _ = await setup.ask("/v1/chat/completions", body, {"x-accordion-session": "label-of-mine"})
+    await setup.archive.transcripts.flush()
+    html = client(setup).get(f"{PAGES}/sessions/{header(out, 'x-accordion-session')}/sent").text
     assert "<img" not in html
     assert "&lt;img src=x onerror=alert(1)&gt;&amp;amp;" in html
 
 
 async def test_sessions_are_paged_and_found_by_their_label() -> None:
-    world = recording()
+    setup = recording()
     for number in range(23):
-        await GrowingConversation(world).turn(1, x_accordion_session=f"label-{number:02d}")
-        world.clock.advance(1)
-    http = client(world)
+        await GrowingConversation(setup).turn(1, x_accordion_session=f"label-{number:02d}")
+        setup.clock.advance(1)
+    http = client(setup)
     first = http.get(f"{PAGES}/sessions").text
     assert re.findall(r">(label-\d\d)<", first) == [f"label-{number:02d}" for number in range(22, 2, -1)]
     (rest,) = re.findall(r'rel="next" href="([^"]+)"', first)
@@ -138,10 +138,10 @@ async def test_an_error_is_a_page_that_says_what_happened() -> None:
 
 
 async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> None:
-    world = recording()
-    talk = GrowingConversation(world)
+    setup = recording()
+    talk = GrowingConversation(setup)
     await talk.until(COMPACTED_AT + 1)
-    http = client(world)
+    http = client(setup)
     report = http.get("/accordion/savings").json()
     html = http.get(f"{PAGES}/savings").text
     assert report["days"]
@@ -160,9 +160,9 @@ async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> Non
 
 
 async def test_changes_by_the_page_are_those_of_the_api() -> None:
-    world = recording()
-    session = await compacted(world)
-    http = owner(world)
+    setup = recording()
+    session = await compacted(setup)
+    http = owner(setup)
     path, api = f"{PAGES}/sessions/{session}", f"/accordion/sessions/{session}"
     for change, fields in (("compact", {"x": ""}), ("mode", {"mode": "observe"}), ("pin", {"call_id": call_id(3)})):
         answer = http.post(f"{path}/{change}", data=fields, headers=OWN)
@@ -172,15 +172,15 @@ async def test_changes_by_the_page_are_those_of_the_api() -> None:
     assert (record["compaction_wanted"], record["mode"], record["pins"]) == (True, "observe", [call_id(3)])
     assert http.post(f"{path}/unpin", data={"call_id": call_id(3)}, headers=OWN).status_code == 303
     assert http.get(api).json()["pins"] == []
-    assert http.get(f"{path}/export").content == client(world).get(f"{api}/export").content
+    assert http.get(f"{path}/export").content == client(setup).get(f"{api}/export").content
     assert http.post(f"{path}/mode", data={"mode": "now"}, headers=OWN).status_code == 400
     assert http.post(f"{path}/pin", data={"call_id": ""}, headers=OWN).status_code == 400
 
 
 async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
-    world = recording()
-    session = await compacted(world)
-    http = owner(world)
+    setup = recording()
+    session = await compacted(setup)
+    http = owner(setup)
     path = f"{PAGES}/sessions/{session}/erase"
     assert http.post(path, data={"confirm": "yes"}, headers=OWN).status_code == 400
     assert http.put(f"/accordion/sessions/{session}/mode", json={"mode": "off"}).status_code == 200
@@ -188,14 +188,14 @@ async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
     assert answer.status_code == 200
     assert "Erased" in answer.text
     assert http.get(f"/accordion/sessions/{session}").status_code == 404
-    tenant = world.forward.tenants.identify({}).tenant
-    assert await world.builder.session_overrides.load(tenant, [session]) == [SessionOverrides()]
+    tenant = setup.forward.tenants.identify({}).tenant
+    assert await setup.builder.session_overrides.load(tenant, [session]) == [SessionOverrides()]
 
 
 async def test_a_change_that_another_site_sends_is_refused() -> None:
-    world = recording()
-    session = await compacted(world)
-    http = owner(world)
+    setup = recording()
+    session = await compacted(setup)
+    http = owner(setup)
     for headers in (
         {},
         {"origin": "http://127.0.0.1:9999"},
@@ -217,9 +217,9 @@ async def test_a_change_that_another_site_sends_is_refused() -> None:
 
 
 async def test_a_change_is_a_form_and_not_a_document_of_another_type() -> None:
-    world = recording()
-    session = await compacted(world)
-    answer = client(world).post(f"{PAGES}/sessions/{session}/mode", json={"mode": "off"}, headers=OWN)
+    setup = recording()
+    session = await compacted(setup)
+    answer = client(setup).post(f"{PAGES}/sessions/{session}/mode", json={"mode": "off"}, headers=OWN)
     assert answer.status_code == 400
 
 
@@ -227,15 +227,15 @@ async def test_a_change_is_a_form_and_not_a_document_of_another_type() -> None:
 
 
 async def test_where_proxy_keys_are_configured_a_person_signs_in_and_sees_one_tenant() -> None:
-    world = recording(keys=(ONE, TWO))
-    session = await compacted(world, x_accordion_key="key-one")
+    setup = recording(keys=(ONE, TWO))
+    session = await compacted(setup, x_accordion_key="key-one")
     path = f"{PAGES}/sessions/{session}"
-    stranger = client(world, base_url="https://proxy.example")
+    stranger = client(setup, base_url="https://proxy.example")
     answer = stranger.get(path)
     assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGES}/sign-in?to={path.replace('/', '%2F')}")
     wrong = stranger.post(f"{PAGES}/sign-in", data={"key": "key-three", "to": path}, headers=OWN)
     assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
-    one, two = signed_in(world, "key-one"), signed_in(world, "key-two")
+    one, two = signed_in(setup, "key-one"), signed_in(setup, "key-two")
     assert "memory://" not in one.get(f"{PAGES}/health").text
     assert one.get(path).status_code == 200
     assert two.get(path).status_code == 404
@@ -308,10 +308,10 @@ async def test_without_keys_other_machines_and_other_host_names_are_refused() ->
 
 
 async def test_on_this_machine_a_person_signs_in_to_erase_and_to_export_and_looks_without() -> None:
-    world = recording()
-    session = await compacted(world)
+    setup = recording()
+    session = await compacted(setup)
     path = f"{PAGES}/sessions/{session}"
-    stranger = client(world, token="")
+    stranger = client(setup, token="")
     assert "Sign in to export or erase" in stranger.get(path).text
     assert f'href="{path}/export"' not in stranger.get(path).text
     for answer in (stranger.get(f"{path}/export"), stranger.get(f"{path}/erase")):
@@ -334,9 +334,9 @@ async def test_on_this_machine_a_person_signs_in_to_erase_and_to_export_and_look
 
 
 async def test_the_pages_cookie_gives_other_sites_neither_the_api_nor_a_download() -> None:
-    world = recording()
-    session = await compacted(world)
-    browser = owner(world)
+    setup = recording()
+    session = await compacted(setup)
+    browser = owner(setup)
     assert browser.get("/accordion/export").status_code == 401
     assert browser.delete(f"/accordion/sessions/{session}").status_code == 401
     for site in ("same-site", "cross-site"):
@@ -362,9 +362,9 @@ async def test_an_unknown_cookie_is_no_caller() -> None:
 
 
 async def test_an_open_page_is_told_of_its_own_tenants_exchanges_until_the_server_stops() -> None:
-    world = small_window_setup()
-    await GrowingConversation(world).turn(1)
-    (exchange,) = world.recorder.exchanges
+    setup = small_window_setup()
+    await GrowingConversation(setup).turn(1)
+    (exchange,) = setup.recorder.exchanges
     feed, stopping = ExchangeFeed(), asyncio.Event()
     events = feed.open("one", stopping)
     assert (await anext(events)).startswith(b"retry:")
@@ -451,12 +451,12 @@ def test_citations_and_artifacts_are_links_and_the_text_stays_the_same(line: str
 
 
 async def test_the_comparison_with_a_hold_out_is_on_the_page_and_in_the_api() -> None:
-    world = small_window_setup()
-    http = client(world)
+    setup = small_window_setup()
+    http = client(setup)
     assert http.get("/accordion/savings").json()["holdout"] is None
-    await GrowingConversation(world).turn(1)
+    await GrowingConversation(setup).turn(1)
     assert "hold-out" not in http.get(f"{PAGES}/savings").text
-    await write_sessions(world.store, world.clock.now(), "default", groups(spread(0.5, 80), spread(1.0, 40)))
+    await write_sessions(setup.store, setup.clock.now(), "default", groups(spread(0.5, 80), spread(1.0, 40)))
     found = http.get("/accordion/savings").json()["holdout"]
     html = http.get(f"{PAGES}/savings").text
     assert found["verdict"] == "pays"
@@ -466,12 +466,12 @@ async def test_the_comparison_with_a_hold_out_is_on_the_page_and_in_the_api() ->
 
 
 async def test_a_hold_out_with_few_sessions_and_a_loss_are_shown_as_such() -> None:
-    world = small_window_setup()
-    http = client(world)
-    await GrowingConversation(world).turn(1)
-    await write_sessions(world.store, world.clock.now(), "default", groups([1.0] * 3, [1.0]))
+    setup = small_window_setup()
+    http = client(setup)
+    await GrowingConversation(setup).turn(1)
+    await write_sessions(setup.store, setup.clock.now(), "default", groups([1.0] * 3, [1.0]))
     assert "There are too few sessions to say" in http.get(f"{PAGES}/savings").text
-    await write_sessions(world.store, world.clock.now(), "default", groups(spread(2.0, 80), spread(1.0, 40)))
+    await write_sessions(setup.store, setup.clock.now(), "default", groups(spread(2.0, 80), spread(1.0, 40)))
     assert '<p class="warn"><b>Compaction does not pay for this traffic: it costs 100 % more' in (
         http.get(f"{PAGES}/savings").text
     )

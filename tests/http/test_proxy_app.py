@@ -23,10 +23,10 @@ async def no_socket(*_: object) -> FakeReply:
     raise AssertionError("this is for a WebSocket")
 
 
-def build_app(world: PipelineSetup) -> ProxyApp:
+def build_app(setup: PipelineSetup) -> ProxyApp:
     return ProxyApp(
-        lambda: world.forward,
-        lambda: world.upgrade,
+        lambda: setup.forward,
+        lambda: setup.upgrade,
         no_api,
         WebSocketRelay(no_socket, ConnectionError),
         lambda: "req-1",
@@ -51,9 +51,9 @@ def scope() -> Scope:
 
 @pytest.mark.parametrize("failure", [asyncio.CancelledError(), RuntimeError("no header of HTTP")])
 async def test_a_head_that_cannot_be_sent_lets_go_of_the_providers_reply(failure: BaseException) -> None:
-    world = PipelineSetup()
+    setup = PipelineSetup()
     reply = FakeReply()
-    world.upstream.answers.append(reply)
+    setup.upstream.answers.append(reply)
 
     async def gone(message: Message) -> None:
         assert message["type"] == "http.response.start"
@@ -61,20 +61,20 @@ async def test_a_head_that_cannot_be_sent_lets_go_of_the_providers_reply(failure
 
     # A server that stops cancels what it no longer waits for; it need not hear of that again.
     with pytest.raises(type(failure)) if isinstance(failure, RuntimeError) else nullcontext():
-        await build_app(world)(scope(), receive_body, gone)
+        await build_app(setup)(scope(), receive_body, gone)
     assert reply.closed
-    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(200, "client_disconnected")]
+    assert [(seen.status, seen.error) for seen in setup.recorder.exchanges] == [(200, "client_disconnected")]
 
 
 async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
-    world = PipelineSetup()
-    world.upstream.answers.append(FakeReply(pieces=(b"{", b"}")))
+    setup = PipelineSetup()
+    setup.upstream.answers.append(FakeReply(pieces=(b"{", b"}")))
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await build_app(world)(scope(), receive_body, send)
+    await build_app(setup)(scope(), receive_body, send)
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
     assert [(message["body"], message.get("more_body", False)) for message in sent[1:]] == [
         (b"{", True),
@@ -84,27 +84,27 @@ async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
 
 
 async def test_an_answer_of_known_length_ends_with_its_last_piece() -> None:
-    world = PipelineSetup()
-    world.upstream.answers.append(FakeReply(pieces=(b"{", b"}"), headers=((b"content-length", b"2"),)))
+    setup = PipelineSetup()
+    setup.upstream.answers.append(FakeReply(pieces=(b"{", b"}"), headers=((b"content-length", b"2"),)))
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await build_app(world)(scope(), receive_body, send)
+    await build_app(setup)(scope(), receive_body, send)
     assert [(message["body"], message["more_body"]) for message in sent[1:]] == [(b"{", True), (b"}", False)]
-    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(200, "")]
+    assert [(seen.status, seen.error) for seen in setup.recorder.exchanges] == [(200, "")]
 
 
 async def test_an_answer_of_known_length_without_a_body_is_ended_too() -> None:
-    world = PipelineSetup()
-    world.upstream.answers.append(FakeReply(pieces=(), headers=((b"content-length", b"0"),)))
+    setup = PipelineSetup()
+    setup.upstream.answers.append(FakeReply(pieces=(), headers=((b"content-length", b"0"),)))
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await build_app(world)(scope(), receive_body, send)
+    await build_app(setup)(scope(), receive_body, send)
     assert [(message["body"], message.get("more_body", False)) for message in sent[1:]] == [(b"", False)]
 
 
@@ -117,8 +117,8 @@ class Stuck(FakeReply):
 
 
 async def test_a_server_that_stops_ends_a_stream_with_an_error_event() -> None:
-    world = PipelineSetup()
-    world.upstream.answers.append(Stuck(headers=((b"content-type", b"text/event-stream"),)))
+    setup = PipelineSetup()
+    setup.upstream.answers.append(Stuck(headers=((b"content-type", b"text/event-stream"),)))
     sent: list[bytes] = []
     begun = asyncio.Event()
 
@@ -127,31 +127,31 @@ async def test_a_server_that_stops_ends_a_stream_with_an_error_event() -> None:
         if sent[-1]:
             begun.set()
 
-    serving = asyncio.create_task(build_app(world)(scope(), receive_body, send))
+    serving = asyncio.create_task(build_app(setup)(scope(), receive_body, send))
     await begun.wait()
     serving.cancel("the server's own words")
     await serving
     assert b"proxy_stopping" in sent[-1]
-    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(200, "proxy_stopping")]
+    assert [(seen.status, seen.error) for seen in setup.recorder.exchanges] == [(200, "proxy_stopping")]
 
 
 async def test_a_server_that_stops_before_the_provider_answered_says_so() -> None:
-    world, asked = PipelineSetup(), asyncio.Event()
+    setup, asked = PipelineSetup(), asyncio.Event()
 
     async def never(request: object) -> FakeReply:
         asked.set()
         await asyncio.Event().wait()
         raise AssertionError
 
-    world.upstream.send = never  # type: ignore[method-assign, assignment]
+    setup.upstream.send = never  # type: ignore[method-assign, assignment]
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    serving = asyncio.create_task(build_app(world)(scope(), receive_body, send))
+    serving = asyncio.create_task(build_app(setup)(scope(), receive_body, send))
     await asked.wait()
     serving.cancel()
     await serving
     assert (sent[0]["status"], b"proxy_stopping" in sent[1]["body"]) == (503, True)
-    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(503, "proxy_stopping")]
+    assert [(seen.status, seen.error) for seen in setup.recorder.exchanges] == [(503, "proxy_stopping")]

@@ -40,10 +40,10 @@ def reported() -> FakeReply:
 
 
 async def test_savings_are_listed_in_all_and_by_day_model_and_agent() -> None:
-    world = PipelineSetup(config=PRICES)
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, HELLO)
-    found = client(world).get("/accordion/savings").json()
+    setup = PipelineSetup(config=PRICES)
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, HELLO)
+    found = client(setup).get("/accordion/savings").json()
     assert (found["first"], found["last"]) == ("1969-12-14", "1970-01-12")
     assert found["total"]["dollars"]["spent"] == 4.5
     assert found["total"]["dollars"]["net"] == 0
@@ -57,10 +57,10 @@ async def test_savings_are_listed_in_all_and_by_day_model_and_agent() -> None:
 
 
 async def test_a_session_and_its_exchanges_have_their_costs() -> None:
-    world = PipelineSetup(config=PRICES)
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, HELLO)
-    http = client(world)
+    setup = PipelineSetup(config=PRICES)
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, HELLO)
+    http = client(setup)
     (session,) = http.get("/accordion/sessions").json()["sessions"]
     assert session["costs"]["dollars"]["spent"] == 4.5
     shown = http.get(f"/accordion/sessions/{session['id']}").json()
@@ -69,11 +69,11 @@ async def test_a_session_and_its_exchanges_have_their_costs() -> None:
 
 @pytest.mark.parametrize("path", ["/accordion/sessions/SESSION", "/accordion/archive"])
 async def test_an_erasure_removes_the_names_of_agents_and_keeps_the_sums(path: str) -> None:
-    world = PipelineSetup(config=PRICES)
+    setup = PipelineSetup(config=PRICES)
     named = {"x-accordion-delegation": "d-1", "x-accordion-agent": "the canary"}
-    world.upstream.answers = [reported() for _ in range(3)]
-    out, _ = await world.ask(CHAT, HELLO, headers=named)
-    http = client(world)
+    setup.upstream.answers = [reported() for _ in range(3)]
+    out, _ = await setup.ask(CHAT, HELLO, headers=named)
+    http = client(setup)
     before = http.get("/accordion/savings").json()
     assert [agent["agent"] for agent in before["agents"]] == ["the canary"]
     assert http.delete(path.replace("SESSION", header(out, "x-accordion-session") or "")).status_code == 200
@@ -81,16 +81,16 @@ async def test_an_erasure_removes_the_names_of_agents_and_keeps_the_sums(path: s
     assert [agent["agent"] for agent in after["agents"]] == [""]
     assert after["total"] == before["total"]
     # The worker's own row of that name is not written again: later requests have one of their own.
-    await world.ask(CHAT, HELLO, headers=named)
+    await setup.ask(CHAT, HELLO, headers=named)
     latest = {agent["agent"]: agent["dollars"]["spent"] for agent in http.get("/accordion/savings").json()["agents"]}
     assert latest == {"": 4.5, "the canary": 4.5}
 
 
 async def test_an_unknown_price_is_null_and_never_zero_dollars() -> None:
-    world = PipelineSetup()
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, {**HELLO, "model": "nobody-knows-it"})
-    found = client(world).get("/accordion/savings").json()
+    setup = PipelineSetup()
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, {**HELLO, "model": "nobody-knows-it"})
+    found = client(setup).get("/accordion/savings").json()
     assert found["total"]["dollars"] is None
     assert found["total"]["requests_unpriced"] == 1
     assert found["total"]["tokens"]["sent"]["input"] == 1_000_000
@@ -105,10 +105,10 @@ async def test_a_wrong_number_of_days_is_refused_by_name(days: str) -> None:
 
 
 async def test_each_tenant_sees_only_its_own_costs_and_a_key_is_needed() -> None:
-    world = PipelineSetup(keys=(ProxyKey("a", "key-a"), ProxyKey("b", "key-b")), config=PRICES)
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, HELLO, {"x-accordion-key": "key-a", "authorization": "Bearer sk-of-the-provider"})
-    http = client(world)
+    setup = PipelineSetup(keys=(ProxyKey("a", "key-a"), ProxyKey("b", "key-b")), config=PRICES)
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, HELLO, {"x-accordion-key": "key-a", "authorization": "Bearer sk-of-the-provider"})
+    http = client(setup)
     requests = [
         http.get("/accordion/savings", headers={"x-accordion-key": f"key-{name}"}).json()["total"]["requests"]
         for name in "ab"

@@ -13,12 +13,12 @@ from tests.writers import LISTS
 
 
 async def recorded(
-    world: PipelineSetup, protocol_name: ProtocolName, turns: int, **headers: str
+    setup: PipelineSetup, protocol_name: ProtocolName, turns: int, **headers: str
 ) -> tuple[GrowingConversation, str]:
     """A conversation of so many turns, and the path of its session."""
-    talk = GrowingConversation(world, protocol_name)
+    talk = GrowingConversation(setup, protocol_name)
     out = await talk.until(turns, **headers)
-    await world.archive.transcripts.flush()
+    await setup.archive.transcripts.flush()
     return talk, f"/accordion/sessions/{header(out, 'x-accordion-session')}"
 
 
@@ -29,10 +29,10 @@ def everywhere(config: str = "") -> PipelineSetup:
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("turns", [2, COMPACTED_AT, COMPACTED_AT + 2, COMPACTED_AT + 8])
 async def test_the_sent_request_is_the_one_that_the_provider_got(protocol_name: ProtocolName, turns: int) -> None:
-    world = everywhere()
-    talk, path = await recorded(world, protocol_name, turns)
-    world.builder.forget_store()
-    answer = client(world).get(f"{path}/sent")
+    setup = everywhere()
+    talk, path = await recorded(setup, protocol_name, turns)
+    setup.builder.forget_store()
+    answer = client(setup).get(f"{path}/sent")
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-accordion-dialect"] == protocol_name
     assert ("x-accordion-compaction-id" in answer.headers) == (turns >= COMPACTED_AT)
@@ -44,26 +44,26 @@ async def test_the_sent_request_is_the_one_that_the_provider_got(protocol_name: 
 
 
 async def test_the_sent_request_of_a_labelled_session_is_found_in_its_own_scope() -> None:
-    world = everywhere()
-    talk, path = await recorded(world, "chat", COMPACTED_AT + 1, x_accordion_session="label-of-mine")
-    sent = client(world).get(f"{path}/sent").json()
+    setup = everywhere()
+    talk, path = await recorded(setup, "chat", COMPACTED_AT + 1, x_accordion_session="label-of-mine")
+    sent = client(setup).get(f"{path}/sent").json()
     assert sent["messages"] == json.loads(talk.forwarded)["messages"] != json.loads(talk.bodies[-1])["messages"]
 
 
 async def test_a_last_request_that_was_not_compacted_was_sent_unchanged() -> None:
-    world = everywhere()
-    talk, path = await recorded(world, "chat", COMPACTED_AT + 1)
+    setup = everywhere()
+    talk, path = await recorded(setup, "chat", COMPACTED_AT + 1)
     await talk.turn(COMPACTED_AT + 2, x_accordion_compact="off")
-    await world.archive.transcripts.flush()
-    answer = client(world).get(f"{path}/sent")
+    await setup.archive.transcripts.flush()
+    answer = client(setup).get(f"{path}/sent")
     assert answer.json()["messages"] == json.loads(talk.bodies[-1])["messages"]
     assert "x-accordion-compaction-id" not in answer.headers
 
 
 async def test_the_difference_names_each_message_of_the_client_once_and_where_it_went() -> None:
-    world = everywhere()
-    talk, path = await recorded(world, "chat", COMPACTED_AT + 2)
-    http = client(world)
+    setup = everywhere()
+    talk, path = await recorded(setup, "chat", COMPACTED_AT + 2)
+    http = client(setup)
     told = http.get(f"{path}/diff").json()
     system, *messages = json.loads(talk.bodies[-1])["messages"]
     assert system["role"] == "system"
@@ -85,9 +85,9 @@ async def test_the_difference_names_each_message_of_the_client_once_and_where_it
 
 @pytest.mark.parametrize("view", ["sent", "diff"])
 async def test_a_session_without_a_transcript_and_one_of_another_tenant_say_so(view: str) -> None:
-    world = small_window_setup()
-    _, path = await recorded(world, "chat", 2)
-    http = client(world)
+    setup = small_window_setup()
+    _, path = await recorded(setup, "chat", 2)
+    http = client(setup)
     answer = http.get(f"{path}/{view}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "original_not_found")
     answer = http.get(f"/accordion/sessions/s-unknown/{view}")
@@ -95,8 +95,8 @@ async def test_a_session_without_a_transcript_and_one_of_another_tenant_say_so(v
 
 
 async def test_a_request_that_is_not_recorded_yet_is_not_made_up() -> None:
-    world = everywhere()
-    talk, path = await recorded(world, "chat", COMPACTED_AT + 1)
+    setup = everywhere()
+    talk, path = await recorded(setup, "chat", COMPACTED_AT + 1)
     await talk.turn(COMPACTED_AT + 2)
-    answer = client(world).get(f"{path}/sent")
+    answer = client(setup).get(f"{path}/sent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "sent_not_found")

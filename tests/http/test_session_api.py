@@ -30,9 +30,9 @@ from tests.pipeline.test_respond import results
 from tests.pipeline_setup import PipelineSetup, header
 
 
-async def start_talk(world: PipelineSetup, turns: int = 1) -> tuple[GrowingConversation, str]:
+async def start_talk(setup: PipelineSetup, turns: int = 1) -> tuple[GrowingConversation, str]:
     """A conversation of so many turns, and where the API has its session."""
-    talk = GrowingConversation(world)
+    talk = GrowingConversation(setup)
     out = await talk.until(turns)
     return talk, f"/accordion/sessions/{header(out, 'x-accordion-session')}"
 
@@ -41,14 +41,14 @@ async def start_talk(world: PipelineSetup, turns: int = 1) -> tuple[GrowingConve
 
 
 async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
-    world, exporter = small_window_setup(), InMemorySpanExporter()
-    world.upstream.answers = [reply_with_usage(0) for _ in range(COMPACTED_AT + 2)]
-    talk = GrowingConversation(world)
+    setup, exporter = small_window_setup(), InMemorySpanExporter()
+    setup.upstream.answers = [reply_with_usage(0) for _ in range(COMPACTED_AT + 2)]
+    talk = GrowingConversation(setup)
     said = [compaction_record(await talk.turn(number)) for number in range(1, COMPACTED_AT + 3)]
     made = said[COMPACTED_AT - 1]
     assert [each.get("state") for each in said[COMPACTED_AT - 2 :]] == [None, "folded", "replayed", "replayed"]
 
-    http = client(world)
+    http = client(setup)
     (listed,) = http.get("/accordion/sessions").json()["sessions"]
     shown = http.get(f"/accordion/sessions/{listed['id']}").json()
     records = [each["compaction"] for each in shown["exchanges"]]
@@ -63,7 +63,7 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
     metrics, provider = Metrics(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     spans = SpanExporter(provider)
-    for exchange in world.recorder.exchanges:
+    for exchange in setup.recorder.exchanges:
         metrics.exchange("t", exchange, "")
         spans.exchange("t", exchange, "")
     found = samples(metrics)
@@ -78,9 +78,9 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
 
 
 async def test_a_session_shows_its_limits_with_their_targets() -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world)
-    assert client(world).get(path).json()["limits"] == {
+    setup = small_window_setup()
+    _, path = await start_talk(setup)
+    assert client(setup).get(path).json()["limits"] == {
         "window": 4_000,
         "conversation_trigger": 2_000,
         "conversation_target": 1_000,
@@ -94,9 +94,9 @@ async def test_a_session_shows_its_limits_with_their_targets() -> None:
 
 
 async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> None:
-    world = small_window_setup()
-    talk, path = await start_talk(world, 4)
-    http = client(world)
+    setup = small_window_setup()
+    talk, path = await start_talk(setup, 4)
+    http = client(setup)
     answer = http.post(f"{path}/compact")
     assert answer.status_code == 202
     said = answer.json()
@@ -111,19 +111,19 @@ async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> No
 
 
 async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world, 3)
-    client(world).post(f"{path}/compact")
-    other = GrowingConversation(world)
+    setup = small_window_setup()
+    _, path = await start_talk(setup, 3)
+    client(setup).post(f"{path}/compact")
+    other = GrowingConversation(setup)
     assert compaction_record(await other.turn(3, x_accordion_session="another-label")) == {}
 
 
 @pytest.mark.parametrize(("mode", "words"), [("off", "Nothing is compacted"), ("observe", "nothing is changed")])
 async def test_without_a_compaction_the_answer_says_so(mode: str, words: str) -> None:
-    world = small_window_setup(config=f"compaction: {{mode: {mode}}}")
-    world.observe = replace(world.observe, mode=lambda model: mode)
-    talk, path = await start_talk(world, 2)
-    answer = client(world).post(f"{path}/compact")
+    setup = small_window_setup(config=f"compaction: {{mode: {mode}}}")
+    setup.observe = replace(setup.observe, mode=lambda model: mode)
+    talk, path = await start_talk(setup, 2)
+    answer = client(setup).post(f"{path}/compact")
     assert (answer.status_code, answer.json()["mode"]) == (202, mode)
     assert words in answer.json()["message"]
     await talk.turn(3)
@@ -137,34 +137,34 @@ async def test_without_a_compaction_the_answer_says_so(mode: str, words: str) ->
 async def test_a_session_switched_off_or_to_observe_is_forwarded_unchanged_until_reset(
     mode: str,
 ) -> None:
-    world = small_window_setup()
-    talk, path = await start_talk(world, COMPACTED_AT)
+    setup = small_window_setup()
+    talk, path = await start_talk(setup, COMPACTED_AT)
     assert talk.forwarded != talk.bodies[-1]
-    http = client(world)
+    http = client(setup)
     assert http.get(f"{path}/mode").json()["mode"] == "auto"
     assert http.put(f"{path}/mode", json={"mode": mode}).json() == {"session": path.rpartition("/")[2], "mode": mode}
     assert http.get(path).json()["mode"] == mode
     said = compaction_record(await talk.turn(COMPACTED_AT + 1))
     assert talk.forwarded == talk.bodies[-1]
     assert said.get("state") == ("observed" if mode == "observe" else None)
-    other = GrowingConversation(world)
+    other = GrowingConversation(setup)
     assert compaction_record(await other.until(COMPACTED_AT, x_accordion_session="another-label"))["state"] == "folded"
     assert http.put(f"{path}/mode", json={"mode": "auto"}).json()["mode"] == "auto"
     assert compaction_record(await talk.turn(COMPACTED_AT + 2))["state"] == "replayed"
 
 
 async def test_a_request_that_asks_for_less_than_its_sessions_mode_gets_less() -> None:
-    world = small_window_setup()
-    talk, path = await start_talk(world, COMPACTED_AT - 1)
-    client(world).put(f"{path}/mode", json={"mode": "observe"})
+    setup = small_window_setup()
+    talk, path = await start_talk(setup, COMPACTED_AT - 1)
+    client(setup).put(f"{path}/mode", json={"mode": "observe"})
     assert compaction_record(await talk.turn(COMPACTED_AT, x_accordion_compact="off")) == {}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"mode": "now"}', b'{"mode": "off", "more": 1}', b"\xff"])
 async def test_a_mode_that_is_none_changes_nothing(body: bytes) -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world)
-    http = client(world)
+    setup = small_window_setup()
+    _, path = await start_talk(setup)
+    http = client(setup)
     answer = http.put(f"{path}/mode", content=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "mode")
     assert http.get(f"{path}/mode").json()["mode"] == "auto"
@@ -175,9 +175,9 @@ async def test_a_mode_that_is_none_changes_nothing(body: bytes) -> None:
 
 
 async def test_pins_are_set_shown_and_taken_back() -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world)
-    http = client(world)
+    setup = small_window_setup()
+    _, path = await start_talk(setup)
+    http = client(setup)
     assert http.get(f"{path}/pins").json()["call_ids"] == []
     answer = http.put(f"{path}/pins", json={"call_ids": ["call_2", "call_1", "call_2"]})
     assert answer.status_code == 200
@@ -190,9 +190,9 @@ async def test_pins_are_set_shown_and_taken_back() -> None:
 
 
 async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> None:
-    world = small_window_setup()
-    talk, path = await start_talk(world, 3)
-    client(world).put(f"{path}/pins", json={"call_ids": [call_id(1)]})
+    setup = small_window_setup()
+    talk, path = await start_talk(setup, 3)
+    client(setup).put(f"{path}/pins", json={"call_ids": [call_id(1)]})
     made = []
     for number in range(4, 15):
         said = compaction_record(await talk.turn(number))
@@ -219,9 +219,9 @@ async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> 
     ],
 )
 async def test_bad_pins_are_refused_with_what_is_wrong_and_change_nothing(body: bytes, param: str, words: str) -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world)
-    http = client(world)
+    setup = small_window_setup()
+    _, path = await start_talk(setup)
+    http = client(setup)
     http.put(f"{path}/pins", json={"call_ids": ["call_1"]})
     answer = http.put(f"{path}/pins", content=body)
     error = answer.json()["error"]
@@ -231,9 +231,9 @@ async def test_bad_pins_are_refused_with_what_is_wrong_and_change_nothing(body: 
 
 
 async def test_a_body_that_is_far_too_large_is_not_taken_in() -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world)
-    answer = client(world).put(f"{path}/pins", content=b" " * 300_000)
+    setup = small_window_setup()
+    _, path = await start_talk(setup)
+    answer = client(setup).put(f"{path}/pins", content=b" " * 300_000)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
@@ -244,55 +244,55 @@ WAYS = [("POST", "/compact"), ("GET", "/pins"), ("PUT", "/pins"), ("DELETE", "/p
 
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_a_session_that_is_not_known_is_not_found(method: str, end: str) -> None:
-    world = small_window_setup()
-    answer = client(world).request(method, f"/accordion/sessions/s-unknown{end}", json={"call_ids": []})
+    setup = small_window_setup()
+    answer = client(setup).request(method, f"/accordion/sessions/s-unknown{end}", json={"call_ids": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "session_not_found")
-    assert await world.store.scan("wishes/forced") == []
+    assert await setup.store.scan("wishes/forced") == []
 
 
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_another_tenants_session_is_not_found(method: str, end: str) -> None:
-    world = small_window_setup(keys=(ProxyKey("red", "key-of-red"), ProxyKey("blue", "key-of-blue")))
-    talk = GrowingConversation(world)
+    setup = small_window_setup(keys=(ProxyKey("red", "key-of-red"), ProxyKey("blue", "key-of-blue")))
+    talk = GrowingConversation(setup)
     out = await talk.turn(2, authorization="Bearer key-of-red", x_accordion_key="key-of-red")
     path = f"/accordion/sessions/{header(out, 'x-accordion-session')}{end}"
-    http = client(world)
+    http = client(setup)
     body: Any = {"call_ids": ["call_1"]}
     own = http.request(method, path, json=body, headers={"authorization": "Bearer key-of-red"})
     assert own.status_code in (200, 202)
     others = http.request(method, path, json=body, headers={"authorization": "Bearer key-of-blue"})
     assert (others.status_code, others.json()["error"]["code"]) == (404, "session_not_found")
     assert http.request(method, path, json=body).status_code == 401
-    assert [name for name, _ in await world.store.scan("pins/blue")] == []
+    assert [name for name, _ in await setup.store.scan("pins/blue")] == []
 
 
 async def test_an_id_that_only_begins_a_row_of_a_session_is_not_found() -> None:
-    world = small_window_setup()
-    await start_talk(world)
-    await world.outbox.flush()
-    (row,) = [name for name, _ in await world.store.scan("sessions/default")]
-    kept = await world.store.get(Key("sessions/default", row)) or b""
-    await world.store.put(Key("sessions/default", f"{row}.more"), kept)
-    assert client(world).get(f"/accordion/sessions/{row}").status_code == 404
+    setup = small_window_setup()
+    await start_talk(setup)
+    await setup.outbox.flush()
+    (row,) = [name for name, _ in await setup.store.scan("sessions/default")]
+    kept = await setup.store.get(Key("sessions/default", row)) or b""
+    await setup.store.put(Key("sessions/default", f"{row}.more"), kept)
+    assert client(setup).get(f"/accordion/sessions/{row}").status_code == 404
 
 
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_a_store_that_is_away_is_said_in_our_error_shape(method: str, end: str) -> None:
     store = FickleStore()
-    world = small_window_setup(store=store)
-    _, path = await start_talk(world)
-    await world.outbox.flush()
+    setup = small_window_setup(store=store)
+    _, path = await start_talk(setup)
+    await setup.outbox.flush()
     store.away = True
-    answer: Any = client(world).request(method, path + end, json={"call_ids": ["call_1"]})
+    answer: Any = client(setup).request(method, path + end, json={"call_ids": ["call_1"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     store.away = False
-    assert client(world).get(f"{path}/pins").json()["call_ids"] == []
+    assert client(setup).get(f"{path}/pins").json()["call_ids"] == []
 
 
 async def test_only_the_right_methods_are_answered() -> None:
-    world = small_window_setup()
-    _, path = await start_talk(world)
-    http: TestClient = client(world)
+    setup = small_window_setup()
+    _, path = await start_talk(setup)
+    http: TestClient = client(setup)
     for method, end, allowed in (("GET", "/compact", {"POST"}), ("POST", "/pins", {"GET", "HEAD", "PUT", "DELETE"})):
         answer = http.request(method, path + end)
         assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")

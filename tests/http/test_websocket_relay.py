@@ -153,9 +153,9 @@ async def test_a_server_that_stops_during_the_handshake_ends_it() -> None:
 
 
 async def test_a_relayed_socket_whose_key_is_revoked_is_closed_at_the_next_message() -> None:
-    world = PipelineSetup(admin_key="acc-admin-7Hk2Qp4RtZ")
-    record, key = await world.created_keys.create("research")
-    await world.created_keys.poll()
+    setup = PipelineSetup(admin_key="acc-admin-7Hk2Qp4RtZ")
+    record, key = await setup.created_keys.create("research")
+    await setup.created_keys.poll()
     socket = Provider()
 
     async def at_once(*_: object) -> UpstreamSocket:
@@ -165,10 +165,10 @@ async def test_a_relayed_socket_whose_key_is_revoked_is_closed_at_the_next_messa
     headers = ((b"authorization", b"Bearer sk-provider"), (b"x-accordion-key", key.encode()))
     asked = Inbound("GET", "/v1/realtime", "", headers, b"", "req-1")
     relay = WebSocketRelay(at_once, Closed)
-    serving = asyncio.ensure_future(relay.serve(lambda: world.upgrade, asked, SCOPE, wire.said.get, wire.send))
+    serving = asyncio.ensure_future(relay.serve(lambda: setup.upgrade, asked, SCOPE, wire.said.get, wire.send))
     while not wire.sent:
         await asyncio.sleep(0)
-    await world.created_keys.revoke(record.id)
+    await setup.created_keys.revoke(record.id)
     wire.said.put_nowait({"type": "websocket.receive", "text": "hello"})
     await serving
     assert socket.sent == []

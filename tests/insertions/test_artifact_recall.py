@@ -80,7 +80,7 @@ def excerpts(entries: list[Json]) -> list[int]:
 
 
 async def compact_first(path: str, **given: Any) -> tuple[PipelineSetup, list[Json]]:
-    """A world in which the history was folded, and what was sent then."""
+    """A setup in which the history was folded, and what was sent then."""
     made = build_world(**given)
     await made.ask(path, request(path))
     before = sent(made, path)
@@ -90,7 +90,7 @@ async def compact_first(path: str, **given: Any) -> tuple[PipelineSetup, list[Js
 
 
 async def send_results(path: str) -> tuple[PipelineSetup, Json, list[Json]]:
-    """A world that was sent a request that ends with results, that request, and its list, which may be added to."""
+    """A setup that was sent a request that ends with results, that request, and its list, which may be added to."""
     made, asked = build_world(), request(path)
     listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
     await made.ask(path, asked)

@@ -31,7 +31,7 @@ def tool(taken: frozenset[str]) -> ToolDefinition:
 
 
 class InsertionSetup(PipelineSetup):
-    """The world with somebody who dresses."""
+    """The setup with somebody who dresses."""
 
     def with_composer(self, *, offers: bool = True) -> InsertionSetup:
         self.insertions = InsertionStore(self.builder.archive, self.outbox, self.clock, self.archive.erasures)
@@ -101,111 +101,111 @@ def names(of: Json) -> list[str]:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
-    world = build_setup()
-    await world.ask(path, request(2, path))
-    assert names(sent(world)) == []
-    await world.ask(path, request(20, path))
-    assert header((await world.ask(path, request(20, path)))[0], "x-accordion-compaction")
-    assert names(sent(world)) == ["read_artifact"]
-    await world.ask(path, later(request(20, path), path))
-    assert names(sent(world)) == ["read_artifact"]
+    setup = build_setup()
+    await setup.ask(path, request(2, path))
+    assert names(sent(setup)) == []
+    await setup.ask(path, request(20, path))
+    assert header((await setup.ask(path, request(20, path)))[0], "x-accordion-compaction")
+    assert names(sent(setup)) == ["read_artifact"]
+    await setup.ask(path, later(request(20, path), path))
+    assert names(sent(setup)) == ["read_artifact"]
 
 
 async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
-    world = build_setup()
-    inbound = world.inbound(CHAT, request(2))
-    await world.forward(inbound)
-    assert world.upstream.requests[-1].body == inbound.body
-    measured = await world.measure(CHAT, request(2))
+    setup = build_setup()
+    inbound = setup.inbound(CHAT, request(2))
+    await setup.forward(inbound)
+    assert setup.upstream.requests[-1].body == inbound.body
+    measured = await setup.measure(CHAT, request(2))
     assert (measured.history_with_insertions, measured.tool_name, measured.utilization.insertions) == (None, "", 0)
 
 
 async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
-    world = build_setup()
+    setup = build_setup()
     theirs = {"type": "function", "function": {"name": "read_artifact", "parameters": {"type": "object"}}}
-    await world.ask(CHAT, request(20, tools=[theirs]))
-    assert names(sent(world)) == ["read_artifact", "accordion_read_artifact"]
-    assert sent(world)["tools"][0] == theirs
-    assert (await world.measure(CHAT, request(20, tools=[theirs]))).tool_name == "accordion_read_artifact"
+    await setup.ask(CHAT, request(20, tools=[theirs]))
+    assert names(sent(setup)) == ["read_artifact", "accordion_read_artifact"]
+    assert sent(setup)["tools"][0] == theirs
+    assert (await setup.measure(CHAT, request(20, tools=[theirs]))).tool_name == "accordion_read_artifact"
 
 
 async def test_no_tool_is_offered_if_it_cannot_be_or_reading_back_is_off():
-    world = build_setup()
-    await world.ask(CHAT, request(20, n=2))
-    assert names(sent(world)) == []
-    assert (await world.measure(CHAT, request(20, n=2))).tool_name == ""
-    world = InsertionSetup(windows=FakeWindows(3_000)).with_composer(offers=False)
-    await world.ask(CHAT, request(20))
-    assert names(sent(world)) == []
-    assert (await world.measure(CHAT, request(20))).compaction_id
+    setup = build_setup()
+    await setup.ask(CHAT, request(20, n=2))
+    assert names(sent(setup)) == []
+    assert (await setup.measure(CHAT, request(20, n=2))).tool_name == ""
+    setup = InsertionSetup(windows=FakeWindows(3_000)).with_composer(offers=False)
+    await setup.ask(CHAT, request(20))
+    assert names(sent(setup)) == []
+    assert (await setup.measure(CHAT, request(20))).compaction_id
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_tool_rounds_are_sent_again_and_counted_separately(path: str):
-    world = build_setup()
+    setup = build_setup()
     asked = request(20, path)
-    await world.ask(path, asked)
-    before = sent(world)["messages"]
-    plain = await world.measure(path, later(asked, path))
-    await world.add(path, asked, read_back(path, 300))
-    measured = await world.measure(path, later(asked, path))
+    await setup.ask(path, asked)
+    before = sent(setup)["messages"]
+    plain = await setup.measure(path, later(asked, path))
+    await setup.add(path, asked, read_back(path, 300))
+    measured = await setup.measure(path, later(asked, path))
     assert measured.compaction_id
     assert 300 <= measured.utilization.insertions <= 330
     assert measured.utilization.tokens == plain.utilization.tokens + measured.utilization.insertions
     assert measured.utilization.messages == plain.utilization.messages
     assert measured.uncorrected_tokens == plain.uncorrected_tokens + measured.utilization.insertions
     assert measured.history == plain.history
-    await world.ask(path, later(asked, path))
-    now = sent(world)["messages"]
+    await setup.ask(path, later(asked, path))
+    now = sent(setup)["messages"]
     assert now[: len(before)] == before
     assert "page299" in json.dumps(now[len(before) + 1])
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_the_size_is_that_of_the_body_that_goes_out(path: str):
-    world = build_setup()
+    setup = build_setup()
     asked = request(20, path)
-    await world.ask(path, asked)
-    await world.add(path, asked, read_back(path, 300))
-    measured = await world.measure(path, later(asked, path))
-    out = await world.forward.prepare(measured)
+    await setup.ask(path, asked)
+    await setup.add(path, asked, read_back(path, 300))
+    measured = await setup.measure(path, later(asked, path))
+    out = await setup.forward.prepare(measured)
     assert out.rewritten_body is not None
     assert abs(measured.body_size - len(out.rewritten_body)) < 200
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_a_client_that_rewrites_its_history_still_gets_earlier_readings_inserted(path: str):
-    world = build_setup()
+    setup = build_setup()
     asked = request(20, path)
-    await world.ask(path, asked)
-    await world.add(path, asked, read_back(path, 300))
+    await setup.ask(path, asked)
+    await setup.add(path, asked, read_back(path, 300))
     more = later(asked, path)
     more["messages"] = [dict(reversed(message.items())) for message in more["messages"]]
     more["messages"][-2]["content"] = [{"type": "text", "text": "The answer."}]
-    await world.ask(path, json.dumps(more, indent=1).encode())
-    assert "page299" in json.dumps(sent(world))
+    await setup.ask(path, json.dumps(more, indent=1).encode())
+    assert "page299" in json.dumps(sent(setup))
 
 
 async def test_a_recall_at_the_newest_message_goes_out_with_it():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20, MESSAGES)
-    await world.ask(MESSAGES, asked)
+    await setup.ask(MESSAGES, asked)
     text = {"role": "user", "content": [{"type": "text", "text": "Recalled: r3_7."}]}
-    await world.add(MESSAGES, asked, lambda anchor: RecallInsertion(anchor, json.dumps(text).encode(), 1.0))
-    await world.ask(MESSAGES, asked)
-    assert [block["text"] for block in sent(world)["messages"][-1]["content"]] == ["What is next?", "Recalled: r3_7."]
+    await setup.add(MESSAGES, asked, lambda anchor: RecallInsertion(anchor, json.dumps(text).encode(), 1.0))
+    await setup.ask(MESSAGES, asked)
+    assert [block["text"] for block in sent(setup)["messages"][-1]["content"]] == ["What is next?", "Recalled: r3_7."]
 
 
 async def test_counting_includes_the_tool_and_the_tool_rounds():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20, MESSAGES)
-    await world.ask(MESSAGES, asked)
-    await world.add(MESSAGES, asked, read_back(MESSAGES, 300))
-    await world.ask(MESSAGES, later(asked, MESSAGES))
-    body = sent(world)
-    await world.ask(COUNT, later(asked, MESSAGES))
-    assert (sent(world)["messages"], names(sent(world))) == (body["messages"], names(body))
-    assert (await world.measure(COUNT, later(asked, MESSAGES))).tool_name == ""
+    await setup.ask(MESSAGES, asked)
+    await setup.add(MESSAGES, asked, read_back(MESSAGES, 300))
+    await setup.ask(MESSAGES, later(asked, MESSAGES))
+    body = sent(setup)
+    await setup.ask(COUNT, later(asked, MESSAGES))
+    assert (sent(setup)["messages"], names(sent(setup))) == (body["messages"], names(body))
+    assert (await setup.measure(COUNT, later(asked, MESSAGES))).tool_name == ""
 
 
 async def test_another_worker_finds_what_was_read_back_in_the_store():
@@ -232,20 +232,20 @@ async def test_while_the_store_is_away_the_request_goes_on():
 
 
 async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20)
-    await world.ask(CHAT, asked)
-    await world.add(CHAT, asked, read_back(CHAT, 1_200))
+    await setup.ask(CHAT, asked)
+    await setup.add(CHAT, asked, read_back(CHAT, 1_200))
     more = later(asked, CHAT, then=words(600, "w"))
-    assert (await world.measure(CHAT, more)).decision.action == "compact"
-    out, _ = await world.ask(CHAT, more, {})
+    assert (await setup.measure(CHAT, more)).decision.action == "compact"
+    out, _ = await setup.ask(CHAT, more, {})
     more = later(more, CHAT, said=words(400, "s"), then="Go on.")
-    out, _ = await world.ask(CHAT, more)
-    measured = await world.measure(CHAT, more)
+    out, _ = await setup.ask(CHAT, more)
+    measured = await setup.measure(CHAT, more)
     assert json.loads(header(out, "x-accordion-compaction") or "{}")["generation"] == 2
-    assert "page299" not in json.dumps(sent(world))
+    assert "page299" not in json.dumps(sent(setup))
     assert measured.utilization.insertions == 0
-    assert names(sent(world)) == ["read_artifact"]
+    assert names(sent(setup)) == ["read_artifact"]
 
 
 def build_recall(tokens: int) -> Any:
@@ -254,60 +254,60 @@ def build_recall(tokens: int) -> Any:
 
 
 async def test_tool_rounds_leave_first_when_the_window_is_full():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20)
-    await world.ask(CHAT, asked)
-    await world.add(CHAT, asked, build_recall(5_000))
-    assert (await world.measure(CHAT, asked)).utilization.tokens > 5_000
-    out, _ = await world.ask(CHAT, asked)
+    await setup.ask(CHAT, asked)
+    await setup.add(CHAT, asked, build_recall(5_000))
+    assert (await setup.measure(CHAT, asked)).utilization.tokens > 5_000
+    out, _ = await setup.ask(CHAT, asked)
     assert out.status == 200
-    assert "page299" not in json.dumps(sent(world))
-    assert names(sent(world)) == ["read_artifact"]
+    assert "page299" not in json.dumps(sent(setup))
+    assert names(sent(setup)) == ["read_artifact"]
 
 
 async def test_without_what_was_read_back_the_last_report_says_nothing():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20)
-    await world.ask(CHAT, asked)
-    bare = (await world.measure(CHAT, asked)).uncorrected_tokens
-    await world.add(CHAT, asked, build_recall(900))
-    world.upstream.answers = [
+    await setup.ask(CHAT, asked)
+    bare = (await setup.measure(CHAT, asked)).uncorrected_tokens
+    await setup.add(CHAT, asked, build_recall(900))
+    setup.upstream.answers = [
         FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": bare + 900}}).encode(),))
     ]
-    await world.ask(CHAT, asked)
-    measured = await world.measure(CHAT, later(asked, CHAT))
+    await setup.ask(CHAT, asked)
+    measured = await setup.measure(CHAT, later(asked, CHAT))
     assert measured.utilization.includes_report
     without = (
-        await world.forward.reader.measurer.list_meter.with_history(measured, measured.history, with_insertions=False)
+        await setup.forward.reader.measurer.list_meter.with_history(measured, measured.history, with_insertions=False)
     ).utilization
     assert (without.includes_report, without.insertions) == (False, 0)
     assert bare < without.tokens < bare + 50
 
 
 async def test_tool_rounds_leave_first_after_an_overflow():
-    world = build_setup(20_000)
+    setup = build_setup(20_000)
     asked = request(20)
     reported = FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": 2_000}}).encode(),))
-    world.upstream.answers = [reported]
-    await world.ask(CHAT, asked, {"x-accordion-compact": "now"})
+    setup.upstream.answers = [reported]
+    await setup.ask(CHAT, asked, {"x-accordion-compact": "now"})
     more = later(asked, CHAT)
-    await world.add(CHAT, more, build_recall(5_000))
+    await setup.add(CHAT, more, build_recall(5_000))
     said = "This model's maximum context length is 4000 tokens. However, your messages resulted in 6000 tokens."
     error = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
-    world.upstream.answers = [FakeReply(400, pieces=(json.dumps(error).encode(),))]
-    out, _ = await world.ask(CHAT, more)
+    setup.upstream.answers = [FakeReply(400, pieces=(json.dumps(error).encode(),))]
+    out, _ = await setup.ask(CHAT, more)
     assert out.status == 200
-    assert "page299" not in json.dumps(sent(world))
-    assert "The answer." in json.dumps(sent(world))
+    assert "page299" not in json.dumps(sent(setup))
+    assert "The answer." in json.dumps(sent(setup))
 
 
 async def test_reported_savings_do_not_include_tool_rounds():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20)
-    await world.ask(CHAT, asked)
-    plain, _ = await world.ask(CHAT, later(asked, CHAT))
-    await world.add(CHAT, asked, read_back(CHAT, 300))
-    out, _ = await world.ask(CHAT, later(asked, CHAT))
+    await setup.ask(CHAT, asked)
+    plain, _ = await setup.ask(CHAT, later(asked, CHAT))
+    await setup.add(CHAT, asked, read_back(CHAT, 300))
+    out, _ = await setup.ask(CHAT, later(asked, CHAT))
     saved = [json.loads(header(each, "x-accordion-compaction") or "{}")["saved"] for each in (plain, out)]
     assert 300 <= saved[0] - saved[1] <= 330
 
@@ -317,13 +317,13 @@ async def test_a_failing_insertion_leaves_the_list_as_it_was(caplog: pytest.LogC
         def insert_rounds(self, *_: Any) -> Any:
             raise RuntimeError("broken")
 
-    world = build_setup()
+    setup = build_setup()
     asked = request(20)
-    await world.ask(CHAT, asked)
-    await world.add(CHAT, asked, read_back(CHAT, 300))
-    composer = world.forward.reader.measurer.list_meter.insertion_composer
-    world.replace_list_meter(insertion_composer=replace(composer, tool_protocols={"chat": Failing()}))
-    out, _ = await world.ask(CHAT, later(asked, CHAT))
+    await setup.ask(CHAT, asked)
+    await setup.add(CHAT, asked, read_back(CHAT, 300))
+    composer = setup.forward.reader.measurer.list_meter.insertion_composer
+    setup.replace_list_meter(insertion_composer=replace(composer, tool_protocols={"chat": Failing()}))
+    out, _ = await setup.ask(CHAT, later(asked, CHAT))
     assert out.status == 200
-    assert "page299" not in json.dumps(sent(world))
+    assert "page299" not in json.dumps(sent(setup))
     assert "could not be put into a request" in caplog.text

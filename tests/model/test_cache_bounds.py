@@ -222,12 +222,12 @@ async def test_pins_that_wait_for_the_store_are_bounded_by_bytes() -> None:
 
 
 async def test_places_of_compactions_are_bounded_by_bytes() -> None:
-    folds = CompactionRepository(InMemoryStore(), lookups_capacity=30_000)
+    compactions = CompactionRepository(InMemoryStore(), lookups_capacity=30_000)
     for number in range(200):
-        await folds.find(
+        await compactions.find(
             OpenAIChat(), ConversationRef(TENANT, b"", ""), talk([user(f"task {number}")]), check_store=False
         )
-    assert 350 * len(folds._known_lookups) <= 10_000
+    assert 350 * len(compactions._known_lookups) <= 10_000
 
 
 def test_edges_found_late_are_counted_for_a_bounded_number_of_tenants() -> None:

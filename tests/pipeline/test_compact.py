@@ -54,8 +54,8 @@ def claude(rounds: int, marked: int = -1) -> Json:
     return {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}
 
 
-def sent(world: PipelineSetup) -> Json:
-    body = world.upstream.requests[-1].body
+def sent(setup: PipelineSetup) -> Json:
+    body = setup.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return dict(json.loads(body))
 
@@ -77,37 +77,37 @@ def state(out: Any) -> str:
     ],
 )
 async def test_an_overflow_is_passed_on_with_compaction_switched_off(config: str, headers: dict[str, str]) -> None:
-    world = PipelineSetup(config=config)
-    world.upstream.answers = [refused(3_000, 5_000)]
-    out, body = await world.ask(CHAT, chat(20), headers)
-    assert (out.status, len(world.upstream.requests)) == (400, 1)
+    setup = PipelineSetup(config=config)
+    setup.upstream.answers = [refused(3_000, 5_000)]
+    out, body = await setup.ask(CHAT, chat(20), headers)
+    assert (out.status, len(setup.upstream.requests)) == (400, 1)
     assert b"maximum context length" in body
-    assert world.windows.learnt
+    assert setup.windows.learnt
 
 
 @pytest.mark.parametrize("kept", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
 async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept: Json) -> None:
-    world = PipelineSetup()
-    world.upstream.answers = [refused(3_000, 5_000)]
+    setup = PipelineSetup()
+    setup.upstream.answers = [refused(3_000, 5_000)]
     outputs = [
         {"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")} for at in range(20)
     ]
     items = [*outputs, {"role": "user", "content": "go on"}]
-    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items, **kept})
+    out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items, **kept})
     # A conversation object's items are asked for, and not given.
-    assert (out.status, [each.method for each in world.upstream.requests].count("POST")) == (400, 1)
+    assert (out.status, [each.method for each in setup.upstream.requests].count("POST")) == (400, 1)
 
 
 async def test_figures_that_an_error_may_only_quote_do_not_shape_the_fold() -> None:
-    world, plain = PipelineSetup(), PipelineSetup()
+    setup, plain = PipelineSetup(), PipelineSetup()
     request = chat(20)
     request["messages"].append({"role": "user", "content": "Who says that maximum context length is 300?"})
-    for each, said in ((world, "maximum context length is 300"), (plain, "prompt is too long")):
+    for each, said in ((setup, "maximum context length is 300"), (plain, "prompt is too long")):
         each.upstream.answers = [FakeReply(400, pieces=(said.encode(),))]
         out, _ = await each.ask(CHAT, request)
         assert (out.status, len(each.upstream.requests)) == (200, 2)
-    assert sent(world) == sent(plain)
-    assert world.windows.learnt == []
+    assert sent(setup) == sent(plain)
+    assert setup.windows.learnt == []
 
 
 # -- where the answer that is asked for takes the room -----------------------------------------------------------------
@@ -134,32 +134,32 @@ def crowded(words: str, limit: int, output: int, given: int) -> FakeReply:
 @pytest.mark.parametrize("words", [VLLM, VLLM_ALONE, OPENAI])
 @pytest.mark.parametrize("output", [8_000, 9_000])
 async def test_no_history_is_folded_where_the_answer_alone_fills_the_window(words: str, output: int) -> None:
-    world, request = PipelineSetup(), chat(20) | {"max_tokens": output}
-    world.upstream.answers = [crowded(words, 8_000, output, 5_000)]
-    out, body = await world.ask(CHAT, request)
-    assert (out.status, len(world.upstream.requests)) == (400, 1)
+    setup, request = PipelineSetup(), chat(20) | {"max_tokens": output}
+    setup.upstream.answers = [crowded(words, 8_000, output, 5_000)]
+    out, body = await setup.ask(CHAT, request)
+    assert (out.status, len(setup.upstream.requests)) == (400, 1)
     assert b"maximum context length is 8000" in body
-    assert {learnt[-1] for learnt in world.windows.learnt} == {8_000}
-    out, _ = await world.ask(CHAT, request | {"max_tokens": 1_000})
+    assert {learnt[-1] for learnt in setup.windows.learnt} == {8_000}
+    out, _ = await setup.ask(CHAT, request | {"max_tokens": 1_000})
     assert (out.status, state(out)) == (200, "none")
-    assert sent(world)["messages"] == request["messages"]
+    assert sent(setup)["messages"] == request["messages"]
 
 
 async def test_no_history_is_folded_where_what_stays_does_not_fit_beside_the_answer() -> None:
-    world, request = PipelineSetup(), chat(20) | {"max_tokens": 5_900}
+    setup, request = PipelineSetup(), chat(20) | {"max_tokens": 5_900}
     request["messages"].append({"role": "user", "content": words(2_000, "question")})
-    world.upstream.answers = [crowded(VLLM, 8_000, 5_900, 6_500)]
-    out, _ = await world.ask(CHAT, request)
-    assert (out.status, len(world.upstream.requests)) == (400, 1)
-    out, _ = await world.ask(CHAT, request | {"max_tokens": 10})
+    setup.upstream.answers = [crowded(VLLM, 8_000, 5_900, 6_500)]
+    out, _ = await setup.ask(CHAT, request)
+    assert (out.status, len(setup.upstream.requests)) == (400, 1)
+    out, _ = await setup.ask(CHAT, request | {"max_tokens": 10})
     assert state(out) == "none"
 
 
 async def test_a_history_is_folded_to_what_the_answer_leaves_of_the_window() -> None:
-    world, request = PipelineSetup(), chat(20) | {"max_tokens": 5_000}
-    world.upstream.answers = [crowded(VLLM, 8_000, 5_000, 6_000)]
-    out, _ = await world.ask(CHAT, request)
-    assert (out.status, len(world.upstream.requests)) == (200, 2)
+    setup, request = PipelineSetup(), chat(20) | {"max_tokens": 5_000}
+    setup.upstream.answers = [crowded(VLLM, 8_000, 5_000, 6_000)]
+    out, _ = await setup.ask(CHAT, request)
+    assert (out.status, len(setup.upstream.requests)) == (200, 2)
     told = json.loads(header(out, "x-accordion-compaction") or "")
     assert (told["state"], told["cause"], told["before"]) == ("folded", "overflow", 6_000)
     assert int(header(out, "x-accordion-tokens") or 0) + 5_000 < 8_000
@@ -176,10 +176,10 @@ async def test_results_of_calls_that_are_sent_by_reference_stay(every: int) -> N
         items.append(call if at % every else {"type": "item_reference", "id": f"fc_{at}"})
         items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
     items += [{"role": "assistant", "content": "found"}, {"role": "user", "content": "go on"}]
-    world = PipelineSetup(windows=FakeWindows(4_000))
-    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
+    setup = PipelineSetup(windows=FakeWindows(4_000))
+    out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items})
     assert (out.status, state(out)) == (200, "folded")
-    given = sent(world)["input"]
+    given = sent(setup)["input"]
     answered = {item["call_id"] for item in given if item.get("type") == "function_call_output"}
     assert {item["id"] for item in given if item.get("type") == "item_reference"} == {
         f"fc_{at}" for at in range(0, 20, every)
@@ -196,12 +196,12 @@ async def test_words_that_are_only_named_before_anybody_spoke_stay() -> None:
         items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
         items.append({"type": "item_reference", "id": f"msg_{at}"})
     items += [{"role": "user", "content": "go on"}]
-    world = PipelineSetup(windows=FakeWindows(4_000))
-    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
+    setup = PipelineSetup(windows=FakeWindows(4_000))
+    out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items})
     assert (out.status, state(out)) == (200, "folded")
-    named = {item["id"] for item in sent(world)["input"] if item.get("type") == "item_reference"}
+    named = {item["id"] for item in sent(setup)["input"] if item.get("type") == "item_reference"}
     assert "msg_task" in named
-    assert len(json.dumps(sent(world)["input"])) < len(json.dumps(items)) * 0.6
+    assert len(json.dumps(sent(setup)["input"])) < len(json.dumps(items)) * 0.6
 
 
 # -- what the system says within the list -----------------------------------------------------------------------------
@@ -235,18 +235,18 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
     if seed % 2:
         messages.append({"role": "system", "content": "the last rule"})
     assert misplaced(messages) == []
-    world, body = PipelineSetup(windows=FakeWindows(100_000)), {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    out, _ = await world.ask(MESSAGES, {**body, "messages": messages}, {"x-accordion-compact": "now"})
+    setup, body = PipelineSetup(windows=FakeWindows(100_000)), {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    out, _ = await setup.ask(MESSAGES, {**body, "messages": messages}, {"x-accordion-compact": "now"})
     assert state(out) == "folded"
-    given = sent(world)["messages"]
+    given = sent(setup)["messages"]
     assert misplaced(given) == []
     ruled = {message["content"] for message in messages if message["role"] == "system"}
     assert all(rule in json.dumps(given) for rule in ruled)
     # What comes behind is taken with the fold, at the same places.
     more = [{"role": "assistant", "content": "well"}, {"role": "user", "content": "and?"}]
-    await world.ask(MESSAGES, {**body, "messages": [*messages, *more]})
-    assert misplaced(sent(world)["messages"]) == []
-    assert sent(world)["messages"][: len(given) - 1] == given[:-1]
+    await setup.ask(MESSAGES, {**body, "messages": [*messages, *more]})
+    assert misplaced(sent(setup)["messages"]) == []
+    assert sent(setup)["messages"][: len(given) - 1] == given[:-1]
 
 
 # -- breakpoints ------------------------------------------------------------------------------------------------------
@@ -254,14 +254,14 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
 
 async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_folded() -> None:
     config = "compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: 'kept as {artifact_id}'}}]}"
-    world = PipelineSetup(windows=FakeWindows(4_000), config=config)
+    setup = PipelineSetup(windows=FakeWindows(4_000), config=config)
     system = [{"type": "text", "text": part, "cache_control": {"type": "ephemeral"}} for part in ("a", "b", "c")]
     marks = []
     for rounds in range(1, 30):
         # Three breakpoints in the system prompt, the fourth moves along with the result before the newest.
-        out, _ = await world.ask(MESSAGES, claude(rounds, marked=max(0, rounds - 2)) | {"system": system})
+        out, _ = await setup.ask(MESSAGES, claude(rounds, marked=max(0, rounds - 2)) | {"system": system})
         assert out.status == 200
-        marks.append(json.dumps(sent(world)).count('"cache_control"'))
+        marks.append(json.dumps(sent(setup)).count('"cache_control"'))
     assert state(out) in ("folded", "replayed")
     assert max(marks) <= 4
 
@@ -274,7 +274,7 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
     model: str, stays: bool
 ) -> None:
     """Scarlet works for red, and then for blue: what it saw of red is hidden before the next fold."""
-    world = PipelineSetup()
+    setup = PipelineSetup()
     messages: list[Json] = [{"role": "user", "content": "the task"}]
 
     async def step(name: str, parent: str, *said: Json, word: str = "auto") -> None:
@@ -282,10 +282,10 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
         reply = {"role": "assistant", "content": [*said, call]}
         document = {"id": "msg_1", "type": "message", "model": model, "stop_reason": "tool_use", **reply}
         answer = json.dumps(document | {"usage": {"input_tokens": 9, "output_tokens": 9}}).encode()
-        world.upstream.answers = [FakeReply(headers=((b"content-type", b"application/json"),), pieces=(answer,))]
+        setup.upstream.answers = [FakeReply(headers=((b"content-type", b"application/json"),), pieces=(answer,))]
         headers = {"x-accordion-delegation": name, "x-accordion-compact": word}
         headers |= {"x-accordion-parent": parent} if parent else {}
-        out, _ = await world.ask(MESSAGES, {"model": model, "max_tokens": 9, "messages": messages}, headers)
+        out, _ = await setup.ask(MESSAGES, {"model": model, "max_tokens": 9, "messages": messages}, headers)
         assert out.status == 200
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": words(50, name)}
         messages.extend([reply, {"role": "user", "content": [result]}])
@@ -294,10 +294,10 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
     await step("blue", "")
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
     await step("scarlet", "red", thinking)
-    before = sent(world)["messages"]
+    before = sent(setup)["messages"]
     assert "toolu_of_red" in json.dumps(before)
     await step("scarlet", "blue", word="now")
-    after = sent(world)["messages"]
+    after = sent(setup)["messages"]
     assert "signature" in json.dumps(after)
     assert (after[: len(before)] == before) is stays
 
@@ -306,17 +306,17 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
 
 
 async def test_a_fold_that_took_an_open_call_out_is_not_applied_once_it_is_answered() -> None:
-    world = PipelineSetup(windows=FakeWindows(4_000))
+    setup = PipelineSetup(windows=FakeWindows(4_000))
     body = chat(20)
     late = body["messages"][3]
     late["tool_calls"].append({"id": "late", "type": "function", "function": {"name": "wait", "arguments": "{}"}})
     messages = [*body["messages"], {"role": "user", "content": "meanwhile"}]
-    out, _ = await world.ask(CHAT, body | {"messages": messages})
+    out, _ = await setup.ask(CHAT, body | {"messages": messages})
     assert state(out) == "folded"
-    assert "late" not in json.dumps(sent(world))
+    assert "late" not in json.dumps(sent(setup))
     messages += [{"role": "assistant", "content": "yes"}, {"role": "tool", "tool_call_id": "late", "content": "now"}]
-    await world.ask(CHAT, body | {"messages": messages})
-    given = json.dumps(sent(world))
+    await setup.ask(CHAT, body | {"messages": messages})
+    given = json.dumps(sent(setup))
     assert ('"id": "late"' in given or '"id":"late"' in given) == ('"tool_call_id": "late"' in given)
 
 
@@ -324,16 +324,16 @@ async def test_a_fold_that_took_an_open_call_out_is_not_applied_once_it_is_answe
 
 
 async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -> None:
-    world = PipelineSetup(windows=FakeWindows(1_000))
+    setup = PipelineSetup(windows=FakeWindows(1_000))
     messages: list[Json] = [{"role": "user", "content": "TASK " + words(1_500, "t")}]
     found = set()
     for at in range(8):
-        await world.ask(CHAT, {"model": "gpt-5", "messages": messages})
-        found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
+        await setup.ask(CHAT, {"model": "gpt-5", "messages": messages})
+        found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(setup))))
         messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
-    tenant = world.forward.tenants.identify({}).tenant
+    tenant = setup.forward.tenants.identify({}).tenant
     protocols = PROTOCOLS
-    texts = {name: await world.builder.artifact_text(name, tenant, protocols) for name in found}
+    texts = {name: await setup.builder.artifact_text(name, tenant, protocols) for name in found}
     assert len(texts) > 2
     assert None not in texts.values()
 
@@ -342,32 +342,32 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
 
 
 async def test_counting_answers_for_any_size() -> None:
-    world = PipelineSetup(windows=FakeWindows(1_000))
+    setup = PipelineSetup(windows=FakeWindows(1_000))
     body = claude(0) | {"system": words(3_000, "s")}
-    out, _ = await world.ask(COUNT, body)
-    assert (out.status, len(world.upstream.requests)) == (200, 1)
-    out, _ = await world.ask(MESSAGES, body)
-    assert (out.status, len(world.upstream.requests)) == (400, 1)
+    out, _ = await setup.ask(COUNT, body)
+    assert (out.status, len(setup.upstream.requests)) == (200, 1)
+    out, _ = await setup.ask(MESSAGES, body)
+    assert (out.status, len(setup.upstream.requests)) == (400, 1)
 
 
 async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> None:
-    world = PipelineSetup(windows=FakeWindows(4_000))
-    out, _ = await world.ask(COUNT, claude(20))
+    setup = PipelineSetup(windows=FakeWindows(4_000))
+    out, _ = await setup.ask(COUNT, claude(20))
     assert state(out) == "folded"
-    counted = sent(world)["messages"]
-    tenant = world.forward.tenants.identify({}).tenant
-    out, _ = await world.ask(MESSAGES, claude(20))
+    counted = sent(setup)["messages"]
+    tenant = setup.forward.tenants.identify({}).tenant
+    out, _ = await setup.ask(MESSAGES, claude(20))
     # It is this request that makes the fold, so that what left is listed with its session.
     assert state(out) == "folded"
-    assert sent(world)["messages"] == counted
-    assert await world.builder.archive.list_artifacts(tenant, header(out, "x-accordion-session") or "")
+    assert sent(setup)["messages"] == counted
+    assert await setup.builder.archive.list_artifacts(tenant, header(out, "x-accordion-session") or "")
 
 
 async def test_a_fold_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:
-    world = PipelineSetup()
-    out, _ = await world.ask(COUNT, claude(20), {"x-accordion-compact": "now"})
+    setup = PipelineSetup()
+    out, _ = await setup.ask(COUNT, claude(20), {"x-accordion-compact": "now"})
     assert state(out) == "folded"
-    out, _ = await world.ask(MESSAGES, claude(20))
+    out, _ = await setup.ask(MESSAGES, claude(20))
     assert state(out) == "none"
 
 
@@ -385,10 +385,10 @@ async def test_thinking_between_calls_that_are_dropped_leaves_with_them() -> Non
         results = [{"type": "tool_result", "tool_use_id": call["id"], "content": words(200, "r")} for call in calls]
         messages.append({"role": "user", "content": results})
     messages += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "next"}]
-    world = PipelineSetup(windows=FakeWindows(6_000), config=config)
-    out, _ = await world.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
+    setup = PipelineSetup(windows=FakeWindows(6_000), config=config)
+    out, _ = await setup.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
     assert state(out) == "folded"
-    replies = [entry["content"] for entry in sent(world)["messages"] if entry["role"] == "assistant"]
+    replies = [entry["content"] for entry in sent(setup)["messages"] if entry["role"] == "assistant"]
     assert [block for block in replies[0] if block["type"] != "thinking"] == [{"type": "text", "text": "step 0"}]
     assert all(not isinstance(content, list) or content[-1]["type"] != "thinking" for content in replies)
 
@@ -402,35 +402,35 @@ async def test_reasoning_leaves_with_the_call_that_nobody_answered() -> None:
         items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
     # The last one was interrupted.
     items[-1] = {"role": "user", "content": "stop that"}
-    world = PipelineSetup(windows=FakeWindows(3_000))
-    out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
+    setup = PipelineSetup(windows=FakeWindows(3_000))
+    out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items})
     assert state(out) == "folded"
-    assert sent(world)["input"][-1] == items[-1]
-    assert "rs_11" not in json.dumps(sent(world))
+    assert sent(setup)["input"][-1] == items[-1]
+    assert "rs_11" not in json.dumps(sent(setup))
 
 
 # -- budgets beside tokens --------------------------------------------------------------------------------------------
 
 
 async def test_images_over_the_budget_leave_even_where_their_references_count_more_tokens() -> None:
-    world = PipelineSetup(config="budgets: {max_images: 10}")
+    setup = PipelineSetup(config="budgets: {max_images: 10}")
     source = {"type": "base64", "media_type": "image/png", "data": Image(1, 1).base64}
     shown = [{"type": "image", "source": source} for _ in range(12)]
     messages: list[Json] = [{"role": "user", "content": [{"type": "text", "text": "the task"}]}]
     messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": shown}]
     messages += [{"role": "assistant", "content": "seen"}, {"role": "user", "content": "go on"}]
-    out, _ = await world.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
+    out, _ = await setup.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
     assert state(out) == "folded"
-    assert json.dumps(sent(world)).count('"image"') <= 10
+    assert json.dumps(sent(setup)).count('"image"') <= 10
 
 
 async def test_room_for_an_answer_is_kept_as_configured_where_the_request_asks_for_none() -> None:
-    world = PipelineSetup(windows=FakeWindows(size=1_000), config="thresholds: {reserved_output: 300}\n")
+    setup = PipelineSetup(windows=FakeWindows(size=1_000), config="thresholds: {reserved_output: 300}\n")
     ask = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-    out, _ = await world.ask(CHAT, ask)
+    out, _ = await setup.ask(CHAT, ask)
     tokens = int(dict(out.headers)[b"x-accordion-tokens"])
     assert dict(out.headers)[b"x-accordion-utilization"] == b"%.4f" % ((tokens + 300) / 1_000)
-    out, _ = await world.ask(CHAT, {**ask, "max_tokens": 50})
+    out, _ = await setup.ask(CHAT, {**ask, "max_tokens": 50})
     assert dict(out.headers)[b"x-accordion-utilization"] == b"%.4f" % ((tokens + 50) / 1_000)
 
 
@@ -443,15 +443,15 @@ def answered(output: int) -> FakeReply:
     return FakeReply(pieces=(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode(),))
 
 
-async def warmed(world: PipelineSetup, outputs: list[int]) -> None:
-    """A world whose model has answered with so many tokens each time."""
+async def warmed(setup: PipelineSetup, outputs: list[int]) -> None:
+    """A setup whose model has answered with so many tokens each time."""
     for at, output in enumerate(outputs):
-        world.upstream.answers = [answered(output)]
-        await world.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"hello {at}"}]})
+        setup.upstream.answers = [answered(output)]
+        await setup.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"hello {at}"}]})
 
 
-def reserved(world: PipelineSetup) -> int:
-    return world.recorder.exchanges[-1].utilization.reserved_output
+def reserved(setup: PipelineSetup) -> int:
+    return setup.recorder.exchanges[-1].utilization.reserved_output
 
 
 @pytest.mark.parametrize(
@@ -468,43 +468,43 @@ def reserved(world: PipelineSetup) -> int:
 async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
     config: str, outputs: list[int], space: int
 ) -> None:
-    world = PipelineSetup(windows=FakeWindows(100_000), config=config)
-    await warmed(world, outputs)
+    setup = PipelineSetup(windows=FakeWindows(100_000), config=config)
+    await warmed(setup, outputs)
     request = chat(30) | {"max_tokens": 45_000}
     request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
-    out, _ = await world.ask(CHAT, request)
-    assert reserved(world) == space
+    out, _ = await setup.ask(CHAT, request)
+    assert reserved(setup) == space
     # With all of it, the request is over the trigger.
     assert state(out) == ("folded" if space == 45_000 else "none")
 
 
 async def test_a_session_with_long_answers_keeps_more_free_than_its_model_needs() -> None:
-    world, request = PipelineSetup(windows=FakeWindows(100_000)), chat(3) | {"max_tokens": 64_000}
-    world.upstream.answers = [answered(20_000)]
-    await world.ask(CHAT, request)
-    await warmed(world, [300] * 70)
+    setup, request = PipelineSetup(windows=FakeWindows(100_000)), chat(3) | {"max_tokens": 64_000}
+    setup.upstream.answers = [answered(20_000)]
+    await setup.ask(CHAT, request)
+    await warmed(setup, [300] * 70)
     request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
-    await world.ask(CHAT, request)
-    assert reserved(world) == 40_000
+    await setup.ask(CHAT, request)
+    assert reserved(setup) == 40_000
 
 
 @pytest.mark.parametrize("words", [VLLM, OPENAI])
 async def test_a_provider_that_counts_requested_output_gets_one_retry_and_is_remembered(words: str) -> None:
-    world = PipelineSetup(windows=FakeWindows(40_000))
-    await warmed(world, [300] * 5)
-    sent_before = len(world.upstream.requests)
-    world.upstream.answers = [crowded(words, 40_000, 30_000, 10_100)]
-    out, _ = await world.ask(CHAT, chat(45) | {"max_tokens": 30_000})
-    assert (out.status, len(world.upstream.requests) - sent_before) == (200, 2)
+    setup = PipelineSetup(windows=FakeWindows(40_000))
+    await warmed(setup, [300] * 5)
+    sent_before = len(setup.upstream.requests)
+    setup.upstream.answers = [crowded(words, 40_000, 30_000, 10_100)]
+    out, _ = await setup.ask(CHAT, chat(45) | {"max_tokens": 30_000})
+    assert (out.status, len(setup.upstream.requests) - sent_before) == (200, 2)
     assert json.loads(header(out, "x-accordion-compaction") or "")["cause"] == "overflow"
-    assert world.windows.counts_output
-    await world.ask(CHAT, chat(1) | {"max_tokens": 30_000})
-    assert reserved(world) == 30_000
+    assert setup.windows.counts_output
+    await setup.ask(CHAT, chat(1) | {"max_tokens": 30_000})
+    assert reserved(setup) == 30_000
 
 
 async def test_an_overflow_by_the_input_alone_does_not_teach_that_output_counts() -> None:
-    world = PipelineSetup(windows=FakeWindows(100_000))
-    await warmed(world, [300] * 5)
-    world.upstream.answers = [refused(3_000, 4_100)]
-    await world.ask(CHAT, chat(20) | {"max_tokens": 64_000})
-    assert not world.windows.counts_output
+    setup = PipelineSetup(windows=FakeWindows(100_000))
+    await warmed(setup, [300] * 5)
+    setup.upstream.answers = [refused(3_000, 4_100)]
+    await setup.ask(CHAT, chat(20) | {"max_tokens": 64_000})
+    assert not setup.windows.counts_output

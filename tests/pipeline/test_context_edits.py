@@ -120,9 +120,9 @@ def parsed_events(body: bytes) -> list[Json]:
 
 def translated(*answers: FakeReply, **more: Any) -> tuple[PipelineSetup, Translator]:
     router = FakeRouter(models={"smart": TRANSLATED}, only=TRANSLATED)
-    world, translator = PipelineSetup(router=router, **more), Translator(*answers)
-    world.replace_in("sender", translator=translator)
-    return world, translator
+    setup, translator = PipelineSetup(router=router, **more), Translator(*answers)
+    setup.replace_in("sender", translator=translator)
+    return setup, translator
 
 
 def without_breakpoints(messages: list[Json]) -> list[Json]:
@@ -145,8 +145,8 @@ def results(body: Json) -> list[str]:
 
 
 async def test_old_tool_uses_are_cleared_for_a_translated_place() -> None:
-    world, translator = translated(message())
-    _, body = await world.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}))
+    setup, translator = translated(message())
+    _, body = await setup.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}))
     [sent] = translator.bodies
     assert "context_management" not in sent
     assert ["r" in text and "art_" in text for text in results(sent)] == [True] * 6 + [False] * 2
@@ -158,10 +158,10 @@ async def test_old_tool_uses_are_cleared_for_a_translated_place() -> None:
 
 
 async def test_cleared_content_stays_cleared_and_is_reported_again() -> None:
-    world, translator = translated(message(), message())
+    setup, translator = translated(message(), message())
     edits = {"edits": [CLEAR]}
-    await world.ask(MESSAGES, claude(8, context_management=edits))
-    _, body = await world.ask(MESSAGES, claude(9, context_management=edits))
+    await setup.ask(MESSAGES, claude(8, context_management=edits))
+    _, body = await setup.ask(MESSAGES, claude(9, context_management=edits))
     assert translator.bodies[1]["messages"][: len(translator.bodies[0]["messages"])] == translator.bodies[0]["messages"]
     [applied] = json.loads(body)["context_management"]["applied_edits"]
     assert applied["cleared_tool_uses"] == 6
@@ -171,21 +171,21 @@ async def test_cleared_content_stays_cleared_and_is_reported_again() -> None:
 @pytest.mark.parametrize("is_configured", [True, False])
 async def test_edits_are_left_out_where_compaction_is_switched_off(mode: str, is_configured: bool) -> None:
     config = f"compaction: {{mode: {mode}}}" if is_configured else ""
-    world, translator = translated(message(), message(), config=config)
+    setup, translator = translated(message(), message(), config=config)
     headers = {} if is_configured else {"x-accordion-compact": mode}
     for edit in (CLEAR, COMPACT_EDIT):
-        _, body = await world.ask(MESSAGES, claude(12, context_management={"edits": [edit]}), headers)
+        _, body = await setup.ask(MESSAGES, claude(12, context_management={"edits": [edit]}), headers)
         assert json.loads(body)["context_management"] == {"applied_edits": []}
         assert [each["type"] for each in json.loads(body)["content"]] == ["text"]
     assert translator.bodies == [claude(12)] * 2
-    alone = json.loads((await world.ask(COMPACT, codex(12), headers))[1])
+    alone = json.loads((await setup.ask(COMPACT, codex(12), headers))[1])
     assert alone["output"][-1]["type"] == "compaction"
     assert len(json.dumps(alone)) < len(json.dumps(codex(12))) / 2
 
 
 async def test_nothing_is_cleared_below_the_trigger() -> None:
-    world, translator = translated(message())
-    _, body = await world.ask(MESSAGES, claude(4, context_management={"edits": [CLEAR]}))
+    setup, translator = translated(message())
+    _, body = await setup.ask(MESSAGES, claude(4, context_management={"edits": [CLEAR]}))
     assert translator.bodies == [claude(4)]
     assert json.loads(body)["context_management"] == {"applied_edits": []}
 
@@ -202,16 +202,16 @@ async def test_nothing_is_cleared_below_the_trigger() -> None:
     ],
 )
 async def test_the_clients_rules_are_followed(more: Json, cleared: int) -> None:
-    world, translator = translated(message())
-    await world.ask(MESSAGES, claude(8, context_management={"edits": [{**CLEAR, **more}]}))
+    setup, translator = translated(message())
+    await setup.ask(MESSAGES, claude(8, context_management={"edits": [{**CLEAR, **more}]}))
     assert sum("art_" in text for text in results(translator.bodies[0])) == cleared
 
 
 @pytest.mark.parametrize(("inputs", "cleared"), [(True, 6), (["read"], 6), (["write"], 0), (False, 0)])
 async def test_inputs_of_calls_are_cleared_if_the_client_wants_it(inputs: Any, cleared: int) -> None:
-    world, translator = translated(message())
+    setup, translator = translated(message())
     edit = {**CLEAR, "clear_tool_inputs": inputs}
-    await world.ask(MESSAGES, claude(8, context_management={"edits": [edit]}))
+    await setup.ask(MESSAGES, claude(8, context_management={"edits": [edit]}))
     calls = [b for e in translator.bodies[0]["messages"] if e["role"] == "assistant" for b in e["content"]]
     assert sum(call["input"] == {} for call in calls) == cleared
     assert [call["id"] for call in calls] == [f"c{at}" for at in range(8)]
@@ -225,9 +225,9 @@ async def test_old_thinking_is_cleared_with_its_count_of_turns() -> None:
         messages += [{"role": "user", "content": f"question {at}"}, {"role": "assistant", "content": answer}]
     messages.append({"role": "user", "content": "and now?"})
     edit = {"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 2}}
-    world, translator = translated(message())
+    setup, translator = translated(message())
     body = {"model": "smart", "max_tokens": 9, "messages": messages, "context_management": {"edits": [edit]}}
-    _, answered = await world.ask(MESSAGES, body)
+    _, answered = await setup.ask(MESSAGES, body)
     kept = [e["content"][0]["type"] for e in translator.bodies[0]["messages"] if e["role"] == "assistant"]
     assert kept == ["text", "text", "thinking", "thinking"]
     [applied] = json.loads(answered)["context_management"]["applied_edits"]
@@ -244,8 +244,8 @@ async def test_a_stream_reports_the_edits_in_its_message_delta() -> None:
         "usage": {"input_tokens": 9, "output_tokens": 1},
     }
     delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
-    world, _ = translated(events({"type": "message_start", "message": start}, delta, {"type": "message_stop"}))
-    _, body = await world.ask(MESSAGES, claude(8, stream=True, context_management={"edits": [CLEAR]}))
+    setup, _ = translated(events({"type": "message_start", "message": start}, delta, {"type": "message_stop"}))
+    _, body = await setup.ask(MESSAGES, claude(8, stream=True, context_management={"edits": [CLEAR]}))
     got = parsed_events(body)
     assert [each["type"] for each in got] == ["message_start", "message_delta", "message_stop"]
     assert got[1]["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 6
@@ -253,16 +253,16 @@ async def test_a_stream_reports_the_edits_in_its_message_delta() -> None:
 
 
 async def test_a_token_count_has_the_tokens_before_and_after() -> None:
-    world, _ = translated()
-    plain = json.loads((await world.ask(COUNT, claude(8)))[1])["input_tokens"]
-    counted = json.loads((await world.ask(COUNT, claude(8, context_management={"edits": [CLEAR]})))[1])
+    setup, _ = translated()
+    plain = json.loads((await setup.ask(COUNT, claude(8)))[1])["input_tokens"]
+    counted = json.loads((await setup.ask(COUNT, claude(8, context_management={"edits": [CLEAR]})))[1])
     assert counted["context_management"] == {"original_input_tokens": plain}
     assert counted["input_tokens"] < plain
 
 
 async def test_cleared_content_can_be_read_by_its_reference() -> None:
     call = {"type": "tool_use", "id": "t1", "name": "read_artifact", "input": {}}
-    world, _ = translated()
+    setup, _ = translated()
 
     class ReadingTranslator(Translator):
         async def send(self, protocol_name: str, body: bytes, *_more: Any) -> FakeReply:
@@ -283,8 +283,8 @@ async def test_cleared_content_can_be_read_by_its_reference() -> None:
             )
 
     reading = ReadingTranslator()
-    world.replace_in("sender", translator=reading)
-    _, body = await world.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}))
+    setup.replace_in("sender", translator=reading)
+    _, body = await setup.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}))
     assert "r0_199" in results(reading.bodies[1])[-1]
     assert json.loads(body)["content"] == [{"type": "text", "text": "Done."}]
     assert json.loads(body)["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 6
@@ -292,12 +292,12 @@ async def test_cleared_content_can_be_read_by_its_reference() -> None:
 
 @pytest.mark.parametrize("route", [NATIVE, Route("cloud", "litellm", model="bedrock/anthropic.claude-x")])
 async def test_a_provider_that_has_edits_gets_them_unchanged(route: Route) -> None:
-    world, translator = PipelineSetup(router=FakeRouter(only=route)), Translator(message())
-    world.replace_in("sender", translator=translator)
-    world.upstream.answers = [message()]
+    setup, translator = PipelineSetup(router=FakeRouter(only=route)), Translator(message())
+    setup.replace_in("sender", translator=translator)
+    setup.upstream.answers = [message()]
     body = claude(8, context_management={"edits": [CLEAR]})
-    out, answered = await world.ask(MESSAGES, json.dumps(body, indent=1).encode())
-    sent = world.upstream.requests[0].body if route is NATIVE else json.dumps(translator.bodies[0], indent=1).encode()
+    out, answered = await setup.ask(MESSAGES, json.dumps(body, indent=1).encode())
+    sent = setup.upstream.requests[0].body if route is NATIVE else json.dumps(translator.bodies[0], indent=1).encode()
     assert sent == json.dumps(body, indent=1).encode()
     assert "context_management" not in json.loads(answered)
     assert header(out, "x-accordion-compaction") is None
@@ -308,46 +308,46 @@ BETA = {"anthropic-beta": "context-management-2025-06-27"}
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_place_that_refuses_the_field_is_asked_again_without_it_and_never_with_it(status: int) -> None:
-    world = PipelineSetup(router=FakeRouter(only=NATIVE))
+    setup = PipelineSetup(router=FakeRouter(only=NATIVE))
     error = {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "context_management: Extra inputs are not permitted"},
     }
-    world.upstream.answers = [reply(error, status), message(), message()]
+    setup.upstream.answers = [reply(error, status), message(), message()]
     body = claude(8, context_management={"edits": [CLEAR]})
     for sent_before in (1, 2):
-        out, answered = await world.ask(MESSAGES, body, BETA)
-        sent = json.loads(world.upstream.requests[sent_before].body)  # type: ignore[arg-type]
+        out, answered = await setup.ask(MESSAGES, body, BETA)
+        sent = json.loads(setup.upstream.requests[sent_before].body)  # type: ignore[arg-type]
         assert out.status == 200
         assert "context_management" not in sent
         assert json.loads(answered)["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 6
-    assert len(world.upstream.requests) == 3
+    assert len(setup.upstream.requests) == 3
 
 
 @pytest.mark.parametrize("body", [b"not json", b"[]", b'{"type": "error"}'])
 async def test_a_response_that_cannot_be_reported_in_goes_on_as_it_came(body: bytes) -> None:
-    world, _ = translated(FakeReply(pieces=(body,)))
-    out, answered = await world.ask(MESSAGES, claude(4, context_management={"edits": [CLEAR]}))
+    setup, _ = translated(FakeReply(pieces=(body,)))
+    out, answered = await setup.ask(MESSAGES, claude(4, context_management={"edits": [CLEAR]}))
     assert (out.status, answered) == (200, body)
 
 
 async def test_an_endpoint_that_refuses_a_context_edit_is_not_asked_for_it_again() -> None:
-    world = PipelineSetup(router=FakeRouter(only=NATIVE_OPENAI))
+    setup = PipelineSetup(router=FakeRouter(only=NATIVE_OPENAI))
     management = [{"type": "compaction", "compact_threshold": 500}]
     unknown = {"error": {"message": "Unknown parameter: 'context_management'.", "param": "context_management"}}
-    world.upstream.answers = [reply(unknown, 400), response(), response()]
+    setup.upstream.answers = [reply(unknown, 400), response(), response()]
     for _ in range(2):
-        _, body = await world.ask(RESPONSES, codex(12, context_management=management))
+        _, body = await setup.ask(RESPONSES, codex(12, context_management=management))
         assert [each["type"] for each in json.loads(body)["output"]] == ["compaction", "message"]
-    assert len(world.upstream.requests) == 3
+    assert len(setup.upstream.requests) == 3
     invalid = {"error": {"message": "Invalid value: 'compaction_trigger'. Supported values are: 'message'."}}
-    world.upstream.answers = [reply(invalid, 400)]
+    setup.upstream.answers = [reply(invalid, 400)]
     asked = codex(13)
     asked["input"].append({"type": "compaction_trigger"})
     for _ in range(2):
-        _, body = await world.ask(RESPONSES, asked)
+        _, body = await setup.ask(RESPONSES, asked)
         assert [each["type"] for each in json.loads(body)["output"]] == ["compaction"]
-    assert len(world.upstream.requests) == 4
+    assert len(setup.upstream.requests) == 4
 
 
 REFUSED_FIELD = "context_management: Extra inputs are not permitted"
@@ -367,11 +367,11 @@ REFUSED_FIELD = "context_management: Extra inputs are not permitted"
 async def test_a_refusal_that_a_provider_with_edits_may_give_teaches_nothing(
     text: str, headers: dict[str, str]
 ) -> None:
-    world = PipelineSetup(router=FakeRouter(only=NATIVE))
+    setup = PipelineSetup(router=FakeRouter(only=NATIVE))
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
-    world.upstream.answers = [reply(error, 400)]
-    out, answered = await world.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}), headers)
-    assert (out.status, len(world.upstream.requests), json.loads(answered)) == (400, 1, error)
+    setup.upstream.answers = [reply(error, 400)]
+    out, answered = await setup.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}), headers)
+    assert (out.status, len(setup.upstream.requests), json.loads(answered)) == (400, 1, error)
 
 
 @pytest.mark.parametrize(
@@ -398,8 +398,8 @@ def test_the_refusal_of_a_whole_field_is_known(text: str) -> None:
 
 
 async def test_a_list_is_compacted_for_a_translated_place() -> None:
-    world, translator = translated(response())
-    _, body = await world.ask(COMPACT, codex(12, instructions="Be brief."))
+    setup, translator = translated(response())
+    _, body = await setup.ask(COMPACT, codex(12, instructions="Be brief."))
     assert translator.bodies == []
     answered = json.loads(body)
     assert answered["object"] == "response.compaction"
@@ -412,11 +412,11 @@ async def test_a_list_is_compacted_for_a_translated_place() -> None:
 
 
 async def test_the_item_stands_for_the_list_with_any_model() -> None:
-    world, translator = translated(response())
-    _, body = await world.ask(COMPACT, codex(12))
+    setup, translator = translated(response())
+    _, body = await setup.ask(COMPACT, codex(12))
     output = json.loads(body)["output"]
-    world.router.only = Route("other", "litellm", model="groq/else")
-    await world.ask(RESPONSES, {"model": "other", "input": [*output, {"role": "user", "content": "go on"}]})
+    setup.router.only = Route("other", "litellm", model="groq/else")
+    await setup.ask(RESPONSES, {"model": "other", "input": [*output, {"role": "user", "content": "go on"}]})
     [sent] = translator.bodies
     texts = json.dumps(sent["input"])
     assert not any(each.get("type") == "compaction" for each in sent["input"])
@@ -430,7 +430,7 @@ async def test_the_item_stands_for_the_list_with_any_model() -> None:
 
 
 async def test_a_list_that_is_compacted_again_repeats_the_clients_messages_alone() -> None:
-    world, translator = translated(response())
+    setup, translator = translated(response())
     output: list[Json] = []
     for number in range(3):
         items = codex(12)["input"]
@@ -438,27 +438,27 @@ async def test_a_list_that_is_compacted_again_repeats_the_clients_messages_alone
             if "call_id" in item:
                 item["call_id"] += f"_{number}"
         items[0]["content"], items[-1]["content"] = f"task {number}", f"sum up {number}"
-        output = json.loads((await world.ask(COMPACT, {"model": "m", "input": [*output, *items]}))[1])["output"]
+        output = json.loads((await setup.ask(COMPACT, {"model": "m", "input": [*output, *items]}))[1])["output"]
     said = [each["content"][0]["text"] for each in output[:-1]]
     assert said == ["task 0", "sum up 0", "task 1", "sum up 1", "task 2", "sum up 2"]
-    await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
+    await setup.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
     sent = [json.dumps(each) for each in translator.bodies[0]["input"]]
     assert sum("written by the proxy" in each for each in sent) == 1
     assert all(sum(f'"{text}"' in each for each in sent) == 1 for text in said)
 
 
 async def test_messages_that_a_client_puts_before_the_item_stay() -> None:
-    world, translator = translated(response())
-    item = json.loads((await world.ask(COMPACT, codex(12)))[1])["output"][-1]
+    setup, translator = translated(response())
+    item = json.loads((await setup.ask(COMPACT, codex(12)))[1])["output"][-1]
     context = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "a sandbox"}]}
-    await world.ask(RESPONSES, {"model": "m", "input": [context, {"role": "user", "content": "where"}, item]})
+    await setup.ask(RESPONSES, {"model": "m", "input": [context, {"role": "user", "content": "where"}, item]})
     first, second = translator.bodies[0]["input"][:2]
     assert (first, second["content"]) == (context, "where")
 
 
 async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
-    world, _ = translated()
-    output = json.loads((await world.ask(COMPACT, codex(12)))[1])["output"]
+    setup, _ = translated()
+    output = json.loads((await setup.ask(COMPACT, codex(12)))[1])["output"]
 
     class ReadingTranslator(Translator):
         async def send(self, protocol_name: str, body: bytes, *_more: Any) -> FakeReply:
@@ -476,51 +476,51 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
             return reply({"id": "resp_0", "object": "response", "status": "completed", "output": [call]})
 
     reading = ReadingTranslator()
-    world.replace_in("sender", translator=reading)
-    await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
+    setup.replace_in("sender", translator=reading)
+    await setup.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
     read = reading.bodies[1]["input"][-1]
     assert read["type"] == "function_call_output"
     assert "r0_1" in read["output"]
 
 
 async def test_a_native_place_has_its_path_asked_unchanged() -> None:
-    world = PipelineSetup()
-    world.upstream.answers = [reply({"object": "response.compaction", "output": []})]
+    setup = PipelineSetup()
+    setup.upstream.answers = [reply({"object": "response.compaction", "output": []})]
     raw = json.dumps(codex(12), indent=1).encode()
-    out, body = await world.ask(COMPACT, raw)
+    out, body = await setup.ask(COMPACT, raw)
     assert out.status == 200
-    assert world.upstream.requests[0].url == "http://upstream.test/v1/responses/compact"
-    assert world.upstream.requests[0].body == raw
+    assert setup.upstream.requests[0].url == "http://upstream.test/v1/responses/compact"
+    assert setup.upstream.requests[0].body == raw
     assert json.loads(body)["output"] == []
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_a_place_without_the_path_is_asked_once_a_day(status: int) -> None:
-    world = PipelineSetup()
-    world.upstream.answers = [reply({"detail": "Not Found"}, status)]
+    setup = PipelineSetup()
+    setup.upstream.answers = [reply({"detail": "Not Found"}, status)]
     for _ in range(2):
-        out, body = await world.ask(COMPACT, codex(12))
+        out, body = await setup.ask(COMPACT, codex(12))
         assert (out.status, json.loads(body)["object"]) == (200, "response.compaction")
-    assert len(world.upstream.requests) == 1
-    world.clock.advance(86_400)
-    world.upstream.answers = [reply({"object": "response.compaction", "output": []})]
-    assert json.loads((await world.ask(COMPACT, codex(12)))[1])["output"] == []
+    assert len(setup.upstream.requests) == 1
+    setup.clock.advance(86_400)
+    setup.upstream.answers = [reply({"object": "response.compaction", "output": []})]
+    assert json.loads((await setup.ask(COMPACT, codex(12)))[1])["output"] == []
 
 
 async def test_a_model_that_is_not_found_is_no_missing_path() -> None:
-    world = PipelineSetup()
+    setup = PipelineSetup()
     error = {"error": {"code": "model_not_found", "message": "The model `x` does not exist"}}
-    world.upstream.answers = [reply(error, 404), reply(error, 404)]
+    setup.upstream.answers = [reply(error, 404), reply(error, 404)]
     for _ in range(2):
-        out, body = await world.ask(COMPACT, codex(12))
+        out, body = await setup.ask(COMPACT, codex(12))
         assert (out.status, json.loads(body)) == (404, error)
-    assert len(world.upstream.requests) == 2
+    assert len(setup.upstream.requests) == 2
 
 
 async def test_a_short_list_is_sealed_as_it_is() -> None:
-    world, translator = translated(response())
-    output = json.loads((await world.ask(COMPACT, codex(0)))[1])["output"]
-    await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
+    setup, translator = translated(response())
+    output = json.loads((await setup.ask(COMPACT, codex(0)))[1])["output"]
+    await setup.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
     said = [
         each["content"] if isinstance(each["content"], str) else each["content"][0]["text"]
         for each in translator.bodies[0]["input"]
@@ -529,18 +529,18 @@ async def test_a_short_list_is_sealed_as_it_is() -> None:
 
 
 async def test_an_item_without_a_model_costs_nothing_and_is_recorded() -> None:
-    world, _ = translated(keys=(ProxyKey("team", "proxy-key-of-team", KeyLimits(tokens_per_day=100_000)),))
-    await world.ask(COMPACT, codex(12), {"x-api-key": "proxy-key-of-team"})
-    [exchange] = world.recorder.exchanges
+    setup, _ = translated(keys=(ProxyKey("team", "proxy-key-of-team", KeyLimits(tokens_per_day=100_000)),))
+    await setup.ask(COMPACT, codex(12), {"x-api-key": "proxy-key-of-team"})
+    [exchange] = setup.recorder.exchanges
     assert (exchange.costs, exchange.usage, exchange.path) == (None, None, COMPACT)
     assert exchange.compaction is not None
     assert exchange.compaction.state == "folded"
-    assert world.key_usage.usage("team").tokens == 0
+    assert setup.key_usage.usage("team").tokens == 0
 
 
 async def test_the_history_of_a_stored_response_is_not_compacted_here() -> None:
-    world, _ = translated()
-    out, body = await world.ask(COMPACT, {"model": "m", "previous_response_id": "resp_1", "input": []})
+    setup, _ = translated()
+    out, body = await setup.ask(COMPACT, {"model": "m", "previous_response_id": "resp_1", "input": []})
     assert out.status == 400
     assert "send all items" in json.loads(body)["error"]["message"]
 
@@ -552,40 +552,40 @@ KEYS = (ProxyKey("team", "proxy-key-of-team"), ProxyKey("rival", "proxy-key-of-r
 
 @pytest.mark.parametrize("encrypted", ["gAAAAforeign", "theirs", "broken"])
 async def test_a_block_of_another_opens_for_nobody_else(encrypted: str) -> None:
-    world, translator = translated(response(), keys=KEYS)
+    setup, translator = translated(response(), keys=KEYS)
     team, rival = ({"x-api-key": f"proxy-key-of-{name}"} for name in ("team", "rival"))
-    item = json.loads((await world.ask(COMPACT, codex(12), team))[1])["output"][-1]
+    item = json.loads((await setup.ask(COMPACT, codex(12), team))[1])["output"][-1]
     if encrypted != "theirs":
         item["encrypted_content"] = encrypted if encrypted != "broken" else item["encrypted_content"][:-8] + "AAAAAAA="
     body = {"model": "m", "input": [item, {"role": "user", "content": "go on"}]}
-    out, answered = await world.ask(RESPONSES, body, rival)
+    out, answered = await setup.ask(RESPONSES, body, rival)
     assert out.status == 400
     assert "compaction item is sealed" in json.loads(answered)["error"]["message"]
     assert translator.bodies == []
     # A provider that may know it gets it as it is.
-    world.router.only = NATIVE_OPENAI
-    world.upstream.answers = [response()]
-    await world.ask(RESPONSES, body, {"x-accordion-key": "proxy-key-of-rival", "authorization": "Bearer sk"})
-    assert json.loads(world.upstream.requests[-1].body) == body  # type: ignore[arg-type]
+    setup.router.only = NATIVE_OPENAI
+    setup.upstream.answers = [response()]
+    await setup.ask(RESPONSES, body, {"x-accordion-key": "proxy-key-of-rival", "authorization": "Bearer sk"})
+    assert json.loads(setup.upstream.requests[-1].body) == body  # type: ignore[arg-type]
 
 
 async def test_our_block_is_opened_on_the_way_to_a_native_place() -> None:
-    world, _ = translated()
-    output = json.loads((await world.ask(COMPACT, codex(12)))[1])["output"]
-    world.router.only = NATIVE_OPENAI
-    world.upstream.answers = [response()]
-    await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
-    assert SEAL_PREFIX.encode() not in world.upstream.requests[0].body  # type: ignore[operator]
+    setup, _ = translated()
+    output = json.loads((await setup.ask(COMPACT, codex(12)))[1])["output"]
+    setup.router.only = NATIVE_OPENAI
+    setup.upstream.answers = [response()]
+    await setup.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
+    assert SEAL_PREFIX.encode() not in setup.upstream.requests[0].body  # type: ignore[operator]
 
 
 # -- a compaction within a response of Responses -----------------------------------------------------------------------
 
 
 async def test_a_response_begins_with_the_item_from_the_threshold_on() -> None:
-    world, translator = translated(response(), response())
+    setup, translator = translated(response(), response())
     for threshold, kinds in ((100_000, ["message"]), (500, ["compaction", "message"])):
         management = [{"type": "compaction", "compact_threshold": threshold}]
-        _, body = await world.ask(RESPONSES, codex(12, context_management=management))
+        _, body = await setup.ask(RESPONSES, codex(12, context_management=management))
         assert [each["type"] for each in json.loads(body)["output"]] == kinds
         assert "context_management" not in translator.bodies[-1]
     assert len(json.dumps(translator.bodies[1])) < len(json.dumps(translator.bodies[0])) / 2
@@ -593,14 +593,14 @@ async def test_a_response_begins_with_the_item_from_the_threshold_on() -> None:
 
 
 async def test_the_history_behind_the_item_goes_on_from_what_was_sent() -> None:
-    world, translator = translated(response(), response())
+    setup, translator = translated(response(), response())
     management = [{"type": "compaction", "compact_threshold": 500}]
     first = codex(12, context_management=management)
-    output = json.loads((await world.ask(RESPONSES, first))[1])["output"]
+    output = json.loads((await setup.ask(RESPONSES, first))[1])["output"]
     for before in (first["input"], []):
         del translator.bodies[1:]
         translator.answers = [response()]
-        await world.ask(RESPONSES, {"model": "m", "input": [*before, *output, {"role": "user", "content": "go on"}]})
+        await setup.ask(RESPONSES, {"model": "m", "input": [*before, *output, {"role": "user", "content": "go on"}]})
         sent = translator.bodies[1]["input"]
         assert sent[: len(translator.bodies[0]["input"])] == translator.bodies[0]["input"]
         assert [each["content"] for each in sent[-2:]] == [[{"type": "output_text", "text": "Done."}], "go on"]
@@ -609,7 +609,7 @@ async def test_the_history_behind_the_item_goes_on_from_what_was_sent() -> None:
 async def test_a_stream_has_the_item_first_and_its_numbers_stay_in_order() -> None:
     start = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
-    world, _ = translated(
+    setup, _ = translated(
         events(
             {"type": "response.created", "sequence_number": 0, "response": start},
             {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": item},
@@ -629,7 +629,7 @@ async def test_a_stream_has_the_item_first_and_its_numbers_stay_in_order() -> No
         )
     )
     management = [{"type": "compaction", "compact_threshold": 500}]
-    _, body = await world.ask(RESPONSES, codex(12, stream=True, context_management=management))
+    _, body = await setup.ask(RESPONSES, codex(12, stream=True, context_management=management))
     got = parsed_events(body)
     assert [each["sequence_number"] for each in got] == list(range(8))
     assert [each["type"].removeprefix("response.") for each in got] == [
@@ -643,15 +643,15 @@ async def test_a_stream_has_the_item_first_and_its_numbers_stay_in_order() -> No
 
 @pytest.mark.parametrize("asks", [{}, {"stream": True}, {"type": "response.create"}], ids=["", "stream", "socket"])
 async def test_a_trigger_is_answered_with_the_item_alone(asks: Any) -> None:
-    world, translator = translated(response())
+    setup, translator = translated(response())
     asked, stream = codex(12, **asks), bool(asks)
     asked["input"].append({"type": "compaction_trigger"})
-    _, body = await world.ask(RESPONSES, asked)
+    _, body = await setup.ask(RESPONSES, asked)
     assert translator.bodies == []
     ended = parsed_events(body)[-1]["response"] if stream else json.loads(body)
     [item] = ended["output"]
     assert (item["type"], ended["status"], ended["object"]) == ("compaction", "completed", "response")
-    await world.ask(RESPONSES, {"model": "m", "input": [item, {"role": "user", "content": "go on"}]})
+    await setup.ask(RESPONSES, {"model": "m", "input": [item, {"role": "user", "content": "go on"}]})
     assert "the task" in json.dumps(translator.bodies[0])
 
 
@@ -659,9 +659,9 @@ async def test_a_trigger_is_answered_with_the_item_alone(asks: Any) -> None:
 
 
 async def test_a_message_begins_with_the_compaction_block() -> None:
-    world, translator = translated(message(), message())
+    setup, translator = translated(message(), message())
     asked = claude(12, context_management={"edits": [COMPACT_EDIT]})
-    answered = json.loads((await world.ask(MESSAGES, asked))[1])
+    answered = json.loads((await setup.ask(MESSAGES, asked))[1])
     block, text = answered["content"]
     assert (block["type"], text["text"]) == ("compaction", "Done.")
     assert "the task" in block["content"]
@@ -675,7 +675,7 @@ async def test_a_message_begins_with_the_compaction_block() -> None:
         {"role": "assistant", "content": answered["content"]},
         {"role": "user", "content": "go on"},
     ]
-    await world.ask(MESSAGES, claude(0) | {"messages": follow})
+    await setup.ask(MESSAGES, claude(0) | {"messages": follow})
     first, second = (without_breakpoints(each["messages"]) for each in translator.bodies)
     assert second[: len(first)] == first
     assert second[len(first) :] == [
@@ -694,7 +694,7 @@ async def test_a_stream_has_the_block_first() -> None:
         "content": [],
         "usage": {"input_tokens": 90, "output_tokens": 1},
     }
-    world, _ = translated(
+    setup, _ = translated(
         events(
             {"type": "message_start", "message": start},
             {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -704,7 +704,7 @@ async def test_a_stream_has_the_block_first() -> None:
             {"type": "message_stop"},
         )
     )
-    _, body = await world.ask(MESSAGES, claude(12, stream=True, context_management={"edits": [COMPACT_EDIT]}))
+    _, body = await setup.ask(MESSAGES, claude(12, stream=True, context_management={"edits": [COMPACT_EDIT]}))
     got = parsed_events(body)
     assert [each.get("index") for each in got] == [None, 0, 0, 0, 1, 1, 1, None, None]
     assert got[2]["delta"]["type"] == "compaction_delta"
@@ -718,10 +718,10 @@ async def test_a_stream_has_the_block_first() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_pause_answers_with_the_block_alone(stream: bool) -> None:
-    world, translator = translated(message())
+    setup, translator = translated(message())
     edit = {**COMPACT_EDIT, "pause_after_compaction": True}
     asked = claude(12, stream=stream, context_management={"edits": [edit]})
-    _, body = await world.ask(MESSAGES, asked)
+    _, body = await setup.ask(MESSAGES, asked)
     assert translator.bodies == []
     if stream:
         got = parsed_events(body)
@@ -731,29 +731,29 @@ async def test_a_pause_answers_with_the_block_alone(stream: bool) -> None:
     assert reason == "compaction"
     # The client sends the newest messages again behind the block.
     newest = asked["messages"][-2:]
-    await world.ask(MESSAGES, claude(0) | {"messages": [{"role": "assistant", "content": [block]}, *newest]})
+    await setup.ask(MESSAGES, claude(0) | {"messages": [{"role": "assistant", "content": [block]}, *newest]})
     [sent] = translator.bodies
     assert [each for each in sent["messages"] if each in newest] == newest
 
 
 async def test_a_pause_below_the_threshold_is_none() -> None:
-    world, translator = translated(message())
+    setup, translator = translated(message())
     edit = {"type": "compact_20260112", "pause_after_compaction": True}
-    _, body = await world.ask(MESSAGES, claude(12, context_management={"edits": [edit]}))
+    _, body = await setup.ask(MESSAGES, claude(12, context_management={"edits": [edit]}))
     assert json.loads(body)["stop_reason"] == "end_turn"
     assert len(translator.bodies) == 1
 
 
 async def test_a_compaction_on_demand_gives_the_block_alone() -> None:
-    world, _ = translated()
-    _, body = await world.ask(MESSAGES, claude(12, compaction={"type": "summarize"}))
+    setup, _ = translated()
+    _, body = await setup.ask(MESSAGES, claude(12, compaction={"type": "summarize"}))
     answered = json.loads(body)
     assert [each["type"] for each in answered["content"]] == ["compaction"]
     assert "context_management" not in answered
 
 
 async def test_a_readable_block_of_another_provider_goes_to_a_translated_place_as_text() -> None:
-    world, translator = translated(message(), message())
+    setup, translator = translated(message(), message())
     block = {"type": "compaction", "content": "In short: we agreed.", "signature": "sig"}
     messages = [
         {"role": "user", "content": "long ago"},
@@ -761,7 +761,7 @@ async def test_a_readable_block_of_another_provider_goes_to_a_translated_place_a
         {"role": "user", "content": "go on"},
     ]
     body = {"model": "m", "max_tokens": 9, "messages": messages}
-    await world.ask(MESSAGES, body)
+    await setup.ask(MESSAGES, body)
     assert translator.bodies[0]["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "In short: we agreed."}]},
         {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
@@ -769,7 +769,7 @@ async def test_a_readable_block_of_another_provider_goes_to_a_translated_place_a
     ]
     # One without a text stands for a failed compaction.
     messages[1]["content"][0]["content"] = None  # type: ignore[index]
-    await world.ask(MESSAGES, body)
+    await setup.ask(MESSAGES, body)
     assert [len(each["content"]) for each in translator.bodies[1]["messages"]] == [8, 1, 5]
 
 
@@ -784,8 +784,8 @@ async def test_the_clients_own_instructions_reach_the_writer_of_the_summary() ->
             asked.append(request)
             raise ValueError("enough")
 
-    world, _ = translated(message(), summarizer=Writer())
+    setup, _ = translated(message(), summarizer=Writer())
     edit = {**COMPACT_EDIT, "instructions": "Keep the names of all files."}
-    _, body = await world.ask(MESSAGES, claude(12, context_management={"edits": [edit]}))
+    _, body = await setup.ask(MESSAGES, claude(12, context_management={"edits": [edit]}))
     assert "Keep the names of all files." in asked[0].instructions
     assert json.loads(body)["content"][0]["type"] == "compaction", "an extract takes its place"

@@ -101,7 +101,7 @@ class Client:
     def __init__(self, config: str = "") -> None:
         self.tasks, self.provider = LoopTasks(), Provider()
         parts: Any = {"tasks": self.tasks, "windows": FakeWindows(WINDOW), "upstream": self.provider}
-        self.world = PipelineSetup(config=config, **parts)
+        self.setup = PipelineSetup(config=config, **parts)
         self.items: list[Json] = []
         """All that the client sent and received."""
         self.state = ""
@@ -113,12 +113,12 @@ class Client:
         words = " ".join(f"word{number}_{at}" for at in range(400))
         new = {"type": "function_call_output", "call_id": f"call_{number - 1}", "output": words} if number else FIRST
         body = {**FIXED, "input": [new], "conversation": "conv_1", **fields}
-        out, answer = await self.world.ask(RESPONSES, body, {"authorization": "Bearer sk-client"})
+        out, answer = await self.setup.ask(RESPONSES, body, {"authorization": "Bearer sk-client"})
         assert out.status == 200
         self.state = json.loads(header(out, "x-accordion-compaction") or '{"state": "none"}')["state"]
         self.sessions.append(header(out, "x-accordion-session"))
         await self.tasks.done()
-        self.world.clock.advance(1.0)
+        self.setup.clock.advance(1.0)
         given = body["input"]
         self.items += [{"role": "user", "content": given}] if isinstance(given, str) else given
         if not fields.get("stream"):
@@ -135,7 +135,7 @@ class Client:
 
     @property
     def decision(self) -> str:
-        return self.world.recorder.exchanges[-1].decision
+        return self.setup.recorder.exchanges[-1].decision
 
 
 def without_ids(items: list[Json]) -> list[Json]:
@@ -175,9 +175,9 @@ async def test_the_client_keeps_one_session_and_its_whole_original() -> None:
     await client.turn_until_compacted()
     await client.turn()
     assert len(set(client.sessions)) == 1
-    caller = client.world.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
-    await client.world.archive.transcripts.flush()
-    original = await client.world.archive.transcripts.original(caller.tenant, client.sessions[0])
+    caller = client.setup.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
+    await client.setup.archive.transcripts.flush()
+    original = await client.setup.archive.transcripts.original(caller.tenant, client.sessions[0])
     # The output of the last response is not in any request yet.
     assert without_ids(json.loads(original.body)["input"]) == without_ids(client.items[:-1])
 
@@ -285,7 +285,7 @@ async def test_items_are_added_once_if_the_answer_breaks_off_behind_its_status()
 async def test_items_are_added_if_the_store_is_away_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     await client.turn_until_compacted()
-    links = client.world.builder.stored_responses
+    links = client.setup.builder.stored_responses
     find, calls = type(links).unadded_items, 0
 
     async def lose_the_store(*args: Any) -> tuple[bytes, ...]:
@@ -308,13 +308,13 @@ async def test_items_that_were_not_added_are_not_stored_once_the_session_is_eras
     provider.add_status, provider.adding = 500, asyncio.Event()
     turn = asyncio.create_task(client.turn())
     await provider.adding.wait()
-    caller = client.world.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
-    client.world.clock.advance(1.0)
-    erased = await client.world.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
+    caller = client.setup.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
+    client.setup.clock.advance(1.0)
+    erased = await client.setup.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
     assert erased.verified
     provider.may_answer.set()
     await turn
-    links = client.world.builder.stored_responses
+    links = client.setup.builder.stored_responses
     assert await links.unadded_items(caller.tenant, "conv_1") == ()
 
 
@@ -323,10 +323,10 @@ async def test_erasing_a_session_erases_the_items_that_were_not_added() -> None:
     await client.turn_until_compacted()
     client.provider.add_status = 500
     await client.turn()
-    caller = client.world.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
-    links = client.world.builder.stored_responses
+    caller = client.setup.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
+    links = client.setup.builder.stored_responses
     assert await links.unadded_items(caller.tenant, "conv_1")
-    await client.world.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
+    await client.setup.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
     assert await links.unadded_items(caller.tenant, "conv_1") == ()
 
 
@@ -366,7 +366,7 @@ async def test_a_failed_response_adds_nothing() -> None:
 
     client.provider.send = fail  # type: ignore[method-assign]
     body = {**FIXED, "input": "Again.", "conversation": {"id": "conv_1"}}
-    out, _ = await client.world.ask(RESPONSES, body, {"authorization": "Bearer sk-client"})
+    out, _ = await client.setup.ask(RESPONSES, body, {"authorization": "Bearer sk-client"})
     assert out.status == 500
     assert client.provider.items == before
 

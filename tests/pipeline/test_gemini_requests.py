@@ -34,8 +34,8 @@ def routed(*entries: ModelEntry, **options: Any) -> PipelineSetup:
     return PipelineSetup(router=routes_from(entries, UPSTREAMS), **options)  # type: ignore[arg-type]
 
 
-async def send(world: PipelineSetup, inbound: Inbound) -> tuple[int, bytes]:
-    out = await world.forward(inbound)
+async def send(setup: PipelineSetup, inbound: Inbound) -> tuple[int, bytes]:
+    out = await setup.forward(inbound)
     body = out.body if isinstance(out.body, bytes) else b"".join([piece async for piece in out.body])
     return out.status, body
 
@@ -65,35 +65,35 @@ def test_a_credential_leaves_a_target_alone_with_all_else(target: str, expected:
 
 
 async def test_a_request_that_needs_nothing_leaves_as_it_came() -> None:
-    world = routed()
+    setup = routed()
     inbound = request("alt=sse&key=AIza%2Dk", path="/v1beta/models/gemini%2Dpro:streamGenerateContent")
-    assert (await send(world, inbound))[0] == 200
-    [sent] = world.upstream.requests
+    assert (await send(setup, inbound))[0] == 200
+    [sent] = setup.upstream.requests
     assert sent.url == "http://google.test/v1beta/models/gemini%2Dpro:streamGenerateContent?alt=sse&key=AIza%2Dk"
     assert sent.body == BODY
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"contents": 7}', b'{"generateContentRequest": {"contents": []}}'])
 async def test_a_body_that_cannot_be_read_leaves_as_it_came(body: bytes) -> None:
-    world = routed()
-    assert (await send(world, request(body=body)))[0] == 200
-    assert world.upstream.requests[0].body == body
+    setup = routed()
+    assert (await send(setup, request(body=body)))[0] == 200
+    assert setup.upstream.requests[0].body == body
 
 
 async def test_a_proxy_key_is_never_sent_on_wherever_it_stands() -> None:
-    world = routed(ModelEntry("smart", "gemini/gemini-pro", api_key="operators"), keys=KEYS)
+    setup = routed(ModelEntry("smart", "gemini/gemini-pro", api_key="operators"), keys=KEYS)
     for inbound in (request("alt=sse&key=proxy-key-0123456789"), request(x_goog_api_key="proxy-key-0123456789")):
-        assert (await send(world, inbound))[0] == 200
-        sent = world.upstream.requests[-1]
+        assert (await send(setup, inbound))[0] == 200
+        sent = setup.upstream.requests[-1]
         assert "proxy-key" not in sent.url
         assert [value for name, value in sent.headers if name == b"x-goog-api-key"] == [b"operators"]
         assert not any(b"proxy-key" in value for _, value in sent.headers)
 
 
-async def summary_caller(world: PipelineSetup, inbound: Inbound) -> SummaryCaller:
-    read = await world.forward.reader.read(inbound, world.forward.tenants.identify(inbound.headers_by_name))
+async def summary_caller(setup: PipelineSetup, inbound: Inbound) -> SummaryCaller:
+    read = await setup.forward.reader.read(inbound, setup.forward.tenants.identify(inbound.headers_by_name))
     assert isinstance(read, MeasuredRequest)
-    found = world.forward.sender.build_summary_caller(read)
+    found = setup.forward.sender.build_summary_caller(read)
     assert found is not None
     return found
 
@@ -117,8 +117,8 @@ async def test_a_summary_is_asked_for_with_the_key_in_the_query(
 async def test_a_summary_at_a_cloud_is_asked_for_without_a_proxy_key_in_the_query() -> None:
     path = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-a:rawPredict"
     upstreams = UPSTREAMS | {"vertex": ("http://vertex.test", "operators")}
-    world = PipelineSetup(router=routes_from((), upstreams), keys=KEYS)  # type: ignore[arg-type]
-    caller = await summary_caller(world, request("a=1&key=proxy-key-0123456789", path=path, body=b'{"messages": []}'))
+    setup = PipelineSetup(router=routes_from((), upstreams), keys=KEYS)  # type: ignore[arg-type]
+    caller = await summary_caller(setup, request("a=1&key=proxy-key-0123456789", path=path, body=b'{"messages": []}'))
     assert caller.cloud_target == f"{path}?a=1"
     assert not any(b"proxy-key" in value for _, value in caller.headers)
 
@@ -129,9 +129,9 @@ async def test_a_caller_without_a_proxy_key_is_refused_in_googles_form() -> None
 
 
 async def test_a_name_of_ones_own_is_replaced_in_the_path_only() -> None:
-    world = routed(ModelEntry("smart", "gemini/gemini-pro"))
-    assert (await send(world, request("alt=sse")))[0] == 200
-    [sent] = world.upstream.requests
+    setup = routed(ModelEntry("smart", "gemini/gemini-pro"))
+    assert (await send(setup, request("alt=sse")))[0] == 200
+    [sent] = setup.upstream.requests
     assert sent.url == "http://google.test/v1beta/models/gemini-pro:generateContent?alt=sse"
     assert sent.body == BODY
 
@@ -145,21 +145,21 @@ async def test_a_model_of_another_provider_is_refused_in_googles_form(model: str
 
 
 async def test_paths_that_no_protocol_reads_go_to_google() -> None:
-    world = routed()
+    setup = routed()
     for path in ("/v1beta/cachedContents", "/upload/v1beta/files", "/upload/v1/files", "/v1beta/models/m:embedContent"):
-        assert (await send(world, request(path=path)))[0] == 200
-        assert world.upstream.requests[-1].url == f"http://google.test{path}"
+        assert (await send(setup, request(path=path)))[0] == 200
+        assert setup.upstream.requests[-1].url == f"http://google.test{path}"
 
 
 async def test_a_token_count_of_a_compacted_history_has_no_tool_of_ours() -> None:
-    world = small_window_setup()
-    talk = GrowingConversation(world, "gemini")
+    setup = small_window_setup()
+    talk = GrowingConversation(setup, "gemini")
     await talk.until(COMPACTED_AT)
     assert b"read_artifact" in talk.forwarded
     body = {"contents": json.loads(talk.bodies[-1])["contents"]}
-    world.upstream.answers.append(FakeReply(pieces=(b'{"totalTokens": 9}',)))
-    await world.ask("/v1beta/models/gpt-5:countTokens", body)
-    counted = json.loads(world.upstream.requests[-1].body)
+    setup.upstream.answers.append(FakeReply(pieces=(b'{"totalTokens": 9}',)))
+    await setup.ask("/v1beta/models/gpt-5:countTokens", body)
+    counted = json.loads(setup.upstream.requests[-1].body)
     assert counted.keys() == {"contents"}
     assert len(counted["contents"]) < len(body["contents"])
 
@@ -187,13 +187,13 @@ async def test_calls_and_results_of_which_one_side_has_no_id_stay_together(call_
             for each in (at, at + 1)
         ]
         contents += [{"role": "model", "parts": calls}, {"role": "user", "parts": results}]
-    world = PipelineSetup(windows=FakeWindows(size=3_000))
+    setup = PipelineSetup(windows=FakeWindows(size=3_000))
     path = "/v1beta/models/smart:generateContent"
     sent = None
     for end in range(3, len(contents) + 1, 2):
-        out, _ = await world.ask(path, {"contents": contents[:end]})
+        out, _ = await setup.ask(path, {"contents": contents[:end]})
         assert out.status == 200
-        sent = json.loads(world.upstream.requests[-1].body)["contents"]
+        sent = json.loads(setup.upstream.requests[-1].body)["contents"]
         counts = [
             sum(name in part for part in content["parts"])
             for content in sent

@@ -51,9 +51,9 @@ class Chain:
         if beside is None:
             stored = {"store": store} if store is not None else {}
             setup: Any = {"tasks": self.tasks, "windows": FakeWindows(WINDOW), "upstream": self.provider, **stored}
-            self.world = PipelineSetup(config=config, **setup, **more)
+            self.setup = PipelineSetup(config=config, **setup, **more)
         else:
-            self.world = beside.world
+            self.setup = beside.setup
         self.name = "b" if beside is not None else "a"
         self.first = first or [{"role": "user", "content": "Find out why the nightly build fails."}]
         self.number = 0
@@ -74,12 +74,12 @@ class Chain:
         raw = json.dumps({**body, **fields}).encode()
         if headers and headers.get("content-encoding") == "gzip":
             raw = gzip.compress(raw)
-        out, _ = await self.world.ask(RESPONSES, raw, headers)
+        out, _ = await self.setup.ask(RESPONSES, raw, headers)
         assert out.status == 200
         self.state = json.loads(header(out, "x-accordion-compaction") or '{"state": "none"}')["state"]
         self.number, self.last = self.number + 1, self.provider.next["id"]
         await self.tasks.done()
-        self.decisions.append(self.world.recorder.exchanges[-1].decision)
+        self.decisions.append(self.setup.recorder.exchanges[-1].decision)
         sent = self.provider.requests[-1].body
         assert isinstance(sent, bytes)
         self.same = sent == raw
@@ -204,19 +204,19 @@ async def test_who_is_not_folded_is_not_kept(config: str) -> None:
     chain = Chain(config=config)
     await chain.turns(12)
     assert chain.same
-    assert not [key for key in chain.world.store._values if key.name.startswith("link/")]
+    assert not [key for key in chain.setup.store._values if key.name.startswith("link/")]
 
 
 async def test_translated_responses_are_not_stored() -> None:
     chain = Chain(router=FakeRouter(only=Route("other", "litellm", "")))
     translator = Translator()
-    chain.world.replace_in("sender", translator=translator)
+    chain.setup.replace_in("sender", translator=translator)
     for number in range(3):
         previous = {"previous_response_id": f"resp_{number - 1}"} if number else {}
-        await chain.world.ask(RESPONSES, {**FIXED, "input": chain.first, **previous})
+        await chain.setup.ask(RESPONSES, {**FIXED, "input": chain.first, **previous})
     await chain.tasks.done()
     assert len(translator.bodies) == 3
-    assert not [key for key in chain.world.store._values if key.name.startswith("link/")]
+    assert not [key for key in chain.setup.store._values if key.name.startswith("link/")]
 
 
 class Translator:
@@ -236,8 +236,8 @@ async def test_while_the_store_is_away_what_is_at_hand_is_put_together(caplog: A
     await chain.turns(4)
     store.away = True
     await chain.until_folded()
-    chain.world.builder.stored_responses._forget(
-        chain.world.forward.tenants.identify({}).tenant.archive_namespace, None
+    chain.setup.builder.stored_responses._forget(
+        chain.setup.forward.tenants.identify({}).tenant.archive_namespace, None
     )
     await chain.turn()
     assert chain.same
@@ -252,9 +252,9 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
     store.away = True
     await chain.turns(3)
     store.away = False
-    await chain.world.outbox.flush()
+    await chain.setup.outbox.flush()
     await chain.turn()
-    chain.world.builder.stored_responses._links.clear()
+    chain.setup.builder.stored_responses._links.clear()
     await chain.until_folded()
 
 
@@ -335,7 +335,7 @@ async def test_who_asks_how_much_it_would_be_is_told_by_the_provider() -> None:
     chain = Chain()
     await chain.until_folded()
     body = {**FIXED, "input": "And now?", "previous_response_id": f"resp_a{chain.number - 1}"}
-    await chain.world.ask("/v1/responses/input_tokens", body)
+    await chain.setup.ask("/v1/responses/input_tokens", body)
     assert json.loads(chain.provider.requests[-1].body) == body  # type: ignore[arg-type]
 
 
@@ -372,8 +372,8 @@ RESULT: Json = {"type": "function_call_output", "call_id": "call_5", "output": "
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_what_the_provider_misses_behind_a_lost_response_is_put_in(streamed: bool) -> None:
     provider = Missing()
-    world = PipelineSetup(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
-    out, _ = await world.ask(
+    proxy_setup = PipelineSetup(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
+    out, _ = await proxy_setup.ask(
         RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost", "stream": streamed}
     )
     assert out.status == 200
@@ -385,14 +385,14 @@ async def test_what_the_provider_misses_behind_a_lost_response_is_put_in(streame
         ("function_call_output", "call_5"),
     ]
     assert sent["input"][-1] == RESULT
-    assert "a placeholder was put in" in world.recorder.exchanges[-1].decision
+    assert "a placeholder was put in" in proxy_setup.recorder.exchanges[-1].decision
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
 async def test_nothing_is_put_in_where_requests_may_not_be_changed(mode: str) -> None:
     provider = Missing()
-    world = PipelineSetup(upstream=provider, tasks=LoopTasks(), config=f"compaction: {{mode: {mode}}}")  # type: ignore[arg-type]
-    out, body = await world.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost"})
+    proxy_setup = PipelineSetup(upstream=provider, tasks=LoopTasks(), config=f"compaction: {{mode: {mode}}}")  # type: ignore[arg-type]
+    out, body = await proxy_setup.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost"})
     assert (out.status, provider.refusals) == (400, 1)
     assert b"No tool output found for function call ours_1." in body
 
@@ -400,10 +400,10 @@ async def test_nothing_is_put_in_where_requests_may_not_be_changed(mode: str) ->
 async def test_a_call_that_the_client_itself_left_unanswered_is_the_clients_error() -> None:
     """Of a response that is on record, and in which nothing was read back."""
     provider = Missing()
-    world = PipelineSetup(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
-    await world.ask(RESPONSES, {**FIXED, "input": "Find out."})
+    proxy_setup = PipelineSetup(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
+    await proxy_setup.ask(RESPONSES, {**FIXED, "input": "Find out."})
     provider.kept = "resp_a7"
-    out, body = await world.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_a7"})
+    out, body = await proxy_setup.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_a7"})
     assert out.status == 400
     assert b"No tool output found for function call ours_1." in body
     assert provider.refusals == 1
@@ -414,12 +414,12 @@ async def test_a_recorded_history_is_sent_in_place_of_the_response_id() -> None:
     await chain.turns(3)
     provider = Missing()
     provider.kept = chain.last
-    chain.world.replace_in("sender", upstream=provider)
-    chain.world.forward.reader.identifier.sessions.prefix_index.nodes.clear()
-    for key in [key for key in chain.world.store._values if key.name.startswith("point/")]:
-        await chain.world.store.delete([key])
+    chain.setup.replace_in("sender", upstream=provider)
+    chain.setup.forward.reader.identifier.sessions.prefix_index.nodes.clear()
+    for key in [key for key in chain.setup.store._values if key.name.startswith("point/")]:
+        await chain.setup.store.delete([key])
     result = {**RESULT, "call_id": "call_2"}
-    out, _ = await chain.world.ask(RESPONSES, {**FIXED, "input": [result], "previous_response_id": chain.last})
+    out, _ = await chain.setup.ask(RESPONSES, {**FIXED, "input": [result], "previous_response_id": chain.last})
     assert out.status == 200
     sent = json.loads(provider.requests[-1].body)  # type: ignore[arg-type]
     assert "previous_response_id" not in sent
@@ -454,8 +454,8 @@ async def test_transcript_and_response_are_stored_in_one_batch() -> None:
 
 async def recorded(chain: Chain, session: str) -> list[Json]:
     await chain.tasks.done()
-    tenant = chain.world.forward.tenants.identify({}).tenant
-    original = await chain.world.archive.transcripts.original(tenant, session)
+    tenant = chain.setup.forward.tenants.identify({}).tenant
+    original = await chain.setup.archive.transcripts.original(tenant, session)
     found: list[Json] = json.loads(original.body)["input"] if original is not None else []
     return found
 
@@ -465,26 +465,26 @@ async def test_a_continuation_of_an_unrecorded_response_is_recorded_as_if_compac
     chain = Chain()
     results = [{**RESULT, "call_id": f"call_{number}"} for number in (7, 8)]
     chain.provider.next = reply(7)
-    out, _ = await chain.world.ask(RESPONSES, {**FIXED, "input": results[:1], "previous_response_id": "resp_lost"})
+    out, _ = await chain.setup.ask(RESPONSES, {**FIXED, "input": results[:1], "previous_response_id": "resp_lost"})
     session = header(out, "x-accordion-session") or ""
     assert await recorded(chain, session) == results[:1]
     # So does another worker.
-    chain.world.archive.transcripts.begin_anew()
-    await chain.world.ask(RESPONSES, {**FIXED, "input": results[1:], "previous_response_id": "resp_a7"})
+    chain.setup.archive.transcripts.begin_anew()
+    await chain.setup.ask(RESPONSES, {**FIXED, "input": results[1:], "previous_response_id": "resp_a7"})
     assert await recorded(chain, session) == results
 
 
 async def test_any_worker_records_an_unchanged_request_of_a_compacted_session() -> None:
     chain = Chain()
     await chain.until_folded()
-    session = chain.world.recorder.exchanges[-1].session
-    chain.world.builder.stored_responses._links.clear()
-    for key in [key for key in chain.world.store._values if key.name.startswith("link/")]:
-        await chain.world.store.delete([key])
-    chain.world.archive.transcripts.begin_anew()
+    session = chain.setup.recorder.exchanges[-1].session
+    chain.setup.builder.stored_responses._links.clear()
+    for key in [key for key in chain.setup.store._values if key.name.startswith("link/")]:
+        await chain.setup.store.delete([key])
+    chain.setup.archive.transcripts.begin_anew()
     await chain.turn()
     assert chain.same
-    assert chain.world.recorder.exchanges[-1].session == session
+    assert chain.setup.recorder.exchanges[-1].session == session
     assert f"call_{chain.number - 2}" in str((await recorded(chain, session))[-1])
 
 
@@ -493,14 +493,14 @@ async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
     await chain.until_folded()
     for _ in range(3):
         await chain.turn()
-        chain.world.builder.stored_responses._links.clear()
+        chain.setup.builder.stored_responses._links.clear()
     assert chain.state in ("folded", "replayed")
 
 
 def start_anew(chain: Chain) -> None:
     """Goes on at another worker, which has only what is in the store."""
-    other = Chain(store=chain.world.store)
-    chain.world, chain.provider, chain.tasks = other.world, other.provider, other.tasks
+    other = Chain(store=chain.setup.store)
+    chain.setup, chain.provider, chain.tasks = other.setup, other.provider, other.tasks
 
 
 async def test_a_chain_stays_in_its_session_where_each_worker_ends_behind_its_response() -> None:
@@ -509,7 +509,7 @@ async def test_a_chain_stays_in_its_session_where_each_worker_ends_behind_its_re
     sessions = set[str]()
     for _ in range(12):
         await chain.turn()
-        sessions.add(chain.world.recorder.exchanges[-1].session)
+        sessions.add(chain.setup.recorder.exchanges[-1].session)
         start_anew(chain)
     assert chain.state in ("folded", "replayed")
     assert len(sessions) == 1
@@ -518,24 +518,24 @@ async def test_a_chain_stays_in_its_session_where_each_worker_ends_behind_its_re
 async def test_what_another_worker_recorded_of_the_same_beginning_is_not_replaced() -> None:
     former = Chain(store=InMemoryStore())
     await former.until_folded()
-    await former.world.outbox.flush()
-    nodes = {key: value for key, value in former.world.store._values.items() if key.name.startswith("point/")}
-    other = Chain(store=former.world.store)
+    await former.setup.outbox.flush()
+    nodes = {key: value for key, value in former.setup.store._values.items() if key.name.startswith("point/")}
+    other = Chain(store=former.setup.store)
     other.name = "b"
     await other.turn()
-    assert {key: former.world.store._values[key] for key in nodes} == nodes
+    assert {key: former.setup.store._values[key] for key in nodes} == nodes
 
 
 async def test_a_chain_that_begins_as_one_before_it_stays_in_its_own_session() -> None:
     former = Chain(store=InMemoryStore())
     await former.until_folded()
-    await former.world.outbox.flush()
+    await former.setup.outbox.flush()
     chain = Chain(beside=former)
     chain.replies[0] = {"output": [{**reply(0)["output"][0], "arguments": '{"path":"other"}'}]}
-    sessions = {former.world.recorder.exchanges[-1].session}
+    sessions = {former.setup.recorder.exchanges[-1].session}
     for _ in range(12):
         await chain.turn()
-        sessions.add(chain.world.recorder.exchanges[-1].session)
+        sessions.add(chain.setup.recorder.exchanges[-1].session)
         start_anew(chain)
     assert chain.state in ("folded", "replayed")
     assert len(sessions) == 2

@@ -22,14 +22,14 @@ CONTROL = "x-accordion-compact"
 
 
 def world_of(share: str = "50%", window: int = 4_000, more: str = "") -> PipelineSetup:
-    world = PipelineSetup(config=f"compaction: {{holdout: {share}}}\n{PRICES}{more}")
-    world.windows.size = window
-    return world
+    setup = PipelineSetup(config=f"compaction: {{holdout: {share}}}\n{PRICES}{more}")
+    setup.windows.size = window
+    return setup
 
 
-def label_in(world: PipelineSetup, group: HoldoutGroup, share: float = 0.5) -> str:
+def label_in(setup: PipelineSetup, group: HoldoutGroup, share: float = 0.5) -> str:
     """Returns a client's name for a session of a group."""
-    tenant = world.forward.tenants.scope("default")
+    tenant = setup.forward.tenants.scope("default")
     names = (f"session-{number}" for number in range(1_000))
     return next(name for name in names if group_of(share, tenant, f"m:{name}") == group)
 
@@ -45,109 +45,109 @@ def outcome(out: Any) -> Json | None:
     return json.loads(value) if value is not None else None
 
 
-async def ask(world: PipelineSetup, label: str, rounds: int, **headers: str) -> Json | None:
+async def ask(setup: PipelineSetup, label: str, rounds: int, **headers: str) -> Json | None:
     """Sends a conversation of so many rounds, of 200 tokens each; returns the record of its compaction."""
-    out, _ = await world.ask(CHAT, chat(rounds), {"x-accordion-session": label, **headers})
+    out, _ = await setup.ask(CHAT, chat(rounds), {"x-accordion-session": label, **headers})
     return outcome(out)
 
 
-async def entries(world: PipelineSetup) -> list[HoldoutEntry | None]:
-    return [session.holdout for session in await list_sessions(world)]
+async def entries(setup: PipelineSetup) -> list[HoldoutEntry | None]:
+    return [session.holdout for session in await list_sessions(setup)]
 
 
-async def list_sessions(world: PipelineSetup) -> list[Session]:
-    return await world.observe.list_sessions(TENANT)
+async def list_sessions(setup: PipelineSetup) -> list[Session]:
+    return await setup.observe.list_sessions(TENANT)
 
 
 @pytest.mark.parametrize("group", ["compaction", "holdout"])
 async def test_a_session_over_its_trigger_is_compacted_or_held_out(group: HoldoutGroup) -> None:
-    world = world_of()
-    label = label_in(world, group)
-    assert await ask(world, label, 3) is None
-    assert await entries(world) == [HoldoutEntry(await unit(world, label))]
-    made = await ask(world, label, 15)
+    setup = world_of()
+    label = label_in(setup, group)
+    assert await ask(setup, label, 3) is None
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label))]
+    made = await ask(setup, label, 15)
     assert made is not None
-    assert await entries(world) == [HoldoutEntry(await unit(world, label), group)]
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), group)]
     if group == "compaction":
         assert made["state"] == "folded"
         return
     assert (made["state"], made["triggered"], made["saved"]) == ("holdout", True, 0)
     assert made["before"] == made["after"] > made["trigger"] > 0
     assert "the session is in the hold-out, so it is not compacted" in made["reason"]
-    assert world.recorder.exchanges[-1].decision == made["reason"]
-    assert world.recorder.exchanges[-1].folding == 0.0
-    assert sent(world) == chat(15)
+    assert setup.recorder.exchanges[-1].decision == made["reason"]
+    assert setup.recorder.exchanges[-1].folding == 0.0
+    assert sent(setup) == chat(15)
 
 
-async def unit(world: PipelineSetup, label: str) -> str:
-    assignment = Holdout(0.5).assign(world.forward.tenants.scope("default"), f"m:{label}")
+async def unit(setup: PipelineSetup, label: str) -> str:
+    assignment = Holdout(0.5).assign(setup.forward.tenants.scope("default"), f"m:{label}")
     assert assignment is not None
     return assignment.unit
 
 
 async def test_without_a_hold_out_nothing_is_recorded() -> None:
-    world = world_of("0%")
-    made = await ask(world, "session-1", 15)
+    setup = world_of("0%")
+    made = await ask(setup, "session-1", 15)
     assert made is not None
     assert made["state"] == "folded"
-    assert await entries(world) == [None]
-    assert await world.observe.read_holdout([TENANT], world.clock.now()) is None
+    assert await entries(setup) == [None]
+    assert await setup.observe.read_holdout([TENANT], setup.clock.now()) is None
 
 
 async def test_a_session_of_the_hold_out_is_compacted_at_the_hard_limit_and_from_then_on() -> None:
-    world = world_of()
-    label = label_in(world, "holdout")
-    await ask(world, label, 15)
-    made = await ask(world, label, 19)
+    setup = world_of()
+    label = label_in(setup, "holdout")
+    await ask(setup, label, 15)
+    made = await ask(setup, label, 19)
     assert made is not None
     assert made["state"] == "folded"
     for rounds in range(20, 60):
-        later = await ask(world, label, rounds)
+        later = await ask(setup, label, rounds)
         assert later is not None
         assert later["state"] != "holdout"
-    (session,) = await list_sessions(world)
+    (session,) = await list_sessions(setup)
     assert session.totals.compactions > 1
-    assert session.holdout == HoldoutEntry(await unit(world, label), "holdout")
-    comparison = await world.observe.read_holdout([TENANT], world.clock.now())
+    assert session.holdout == HoldoutEntry(await unit(setup, label), "holdout")
+    comparison = await setup.observe.read_holdout([TENANT], setup.clock.now())
     assert comparison is not None
     assert (comparison.compaction, comparison.holdout, comparison.compacted_holdout) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("rounds", [3, 15])
 async def test_an_overflow_compacts_a_session_of_the_hold_out(rounds: int) -> None:
-    world = world_of(window=100_000 if rounds == 3 else 4_000)
-    label = label_in(world, "holdout")
-    world.upstream.answers = [refused(500, 900)]
-    made = await ask(world, label, rounds)
+    setup = world_of(window=100_000 if rounds == 3 else 4_000)
+    label = label_in(setup, "holdout")
+    setup.upstream.answers = [refused(500, 900)]
+    made = await ask(setup, label, rounds)
     assert made is not None
     assert (made["state"], made["cause"]) == ("folded", "overflow")
     # Below its trigger the session would have been treated alike in the other group.
-    assert await entries(world) == [HoldoutEntry(await unit(world, label), "holdout" if rounds == 15 else "")]
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "holdout" if rounds == 15 else "")]
 
 
 async def test_a_compaction_that_is_asked_for_is_made_in_the_hold_out() -> None:
-    world = world_of()
-    label = label_in(world, "holdout")
-    made = await ask(world, label, 10, **{CONTROL: "now"})
+    setup = world_of()
+    label = label_in(setup, "holdout")
+    made = await ask(setup, label, 10, **{CONTROL: "now"})
     assert made is not None
     assert (made["state"], made["cause"]) == ("folded", "manual")
-    assert await entries(world) == [HoldoutEntry(await unit(world, label))]
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label))]
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
 async def test_sessions_that_are_not_compacted_anyway_are_not_compared(mode: str) -> None:
-    world = world_of()
+    setup = world_of()
     for group in ("compaction", "holdout"):
-        made = await ask(world, label_in(world, group), 15, **{CONTROL: mode})
+        made = await ask(setup, label_in(setup, group), 15, **{CONTROL: mode})
         assert (made is None) if mode == "off" else (made is not None and made["state"] == "observed")
-    assert [entry.group for entry in await entries(world) if entry is not None] == ["", ""]
+    assert [entry.group for entry in await entries(setup) if entry is not None] == ["", ""]
 
 
 async def test_a_restart_and_another_worker_decide_alike() -> None:
-    world = world_of()
-    label = label_in(world, "holdout")
-    await ask(world, label, 15)
-    other = PipelineSetup(store=world.store, config=f"{HALF}{PRICES}")
+    setup = world_of()
+    label = label_in(setup, "holdout")
+    await ask(setup, label, 15)
+    other = PipelineSetup(store=setup.store, config=f"{HALF}{PRICES}")
     other.windows.size = 4_000
     made = await ask(other, label, 15)
     assert made is not None
@@ -155,58 +155,58 @@ async def test_a_restart_and_another_worker_decide_alike() -> None:
 
 
 async def test_sessions_without_a_client_s_name_are_assigned_by_their_content() -> None:
-    world = world_of()
+    setup = world_of()
     states = []
     for number in range(24):
         body = chat(15)
         body["messages"][0]["content"] = f"task {number}"
         # One key of the prompt cache for all conversations of an application does not put them in one group.
-        out, _ = await world.ask(CHAT, {**body, "prompt_cache_key": "the-application"})
+        out, _ = await setup.ask(CHAT, {**body, "prompt_cache_key": "the-application"})
         made = outcome(out)
         assert made is not None
         states.append(made["state"])
     assert {"folded", "holdout"} == set(states)
-    comparison = await world.observe.read_holdout([TENANT], world.clock.now())
+    comparison = await setup.observe.read_holdout([TENANT], setup.clock.now())
     assert comparison is not None
     assert (comparison.compaction, comparison.holdout) == (states.count("folded"), states.count("holdout"))
 
 
 async def test_a_conversation_that_the_client_compacted_by_itself_stays_in_the_hold_out() -> None:
-    world = world_of()
-    label = label_in(world, "holdout")
-    await ask(world, label, 15)
+    setup = world_of()
+    label = label_in(setup, "holdout")
+    await ask(setup, label, 15)
     after = chat(15)
     after["messages"][0]["content"] = "This session is continued. A summary of it: " + words(50, "s")
-    out, _ = await world.ask(CHAT, after, {"x-accordion-session": label})
+    out, _ = await setup.ask(CHAT, after, {"x-accordion-session": label})
     made = outcome(out)
     assert made is not None
     assert made["state"] == "holdout"
-    assert len(await list_sessions(world)) == 2
-    comparison = await world.observe.read_holdout([TENANT], world.clock.now())
+    assert len(await list_sessions(setup)) == 2
+    comparison = await setup.observe.read_holdout([TENANT], setup.clock.now())
     assert comparison is not None
     assert comparison.holdout == 1
 
 
 @pytest.mark.parametrize("group", ["compaction", "holdout"])
 async def test_declared_sub_agents_follow_their_main_agent(group: HoldoutGroup) -> None:
-    world = world_of()
-    label = label_in(world, group)
+    setup = world_of()
+    label = label_in(setup, group)
     for number in range(8):
         body = chat(15)
         body["messages"][0]["content"] = f"sub-task {number}"
         names = {"x-accordion-session": label, "x-accordion-delegation": f"d-{number}"}
-        out, _ = await world.ask(CHAT, body, names)
+        out, _ = await setup.ask(CHAT, body, names)
         made = outcome(out)
         assert made is not None
         assert (made["state"] == "holdout") == (group == "holdout")
-    comparison = await world.observe.read_holdout([TENANT], world.clock.now())
+    comparison = await setup.observe.read_holdout([TENANT], setup.clock.now())
     assert comparison is not None
     assert comparison.compaction + comparison.holdout == 1
 
 
 async def test_a_sub_agent_that_was_found_by_its_task_follows_its_main_agent() -> None:
-    world = world_of()
-    tenant = world.forward.tenants.scope("default")
+    setup = world_of()
+    tenant = setup.forward.tenants.scope("default")
     groups = set()
     for number in range(12):
         prompt = f"Read the ledger {number} of the harbour from its first page on and name all ships that owe a fee."
@@ -217,13 +217,13 @@ async def test_a_sub_agent_that_was_found_by_its_task_follows_its_main_agent() -
         }
         message = {"role": "assistant", "tool_calls": [call]}
         reply = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
-        world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
-        out, _ = await world.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"Work {number}."}]})
+        setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+        out, _ = await setup.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"Work {number}."}]})
         main = header(out, "x-accordion-session")
         body = chat(15)
         body["messages"][0]["content"] = prompt
-        await world.ask(CHAT, {**body, "messages": body["messages"][:1]})
-        out, _ = await world.ask(CHAT, body)
+        await setup.ask(CHAT, {**body, "messages": body["messages"][:1]})
+        out, _ = await setup.ask(CHAT, body)
         made = outcome(out)
         assert made is not None
         assert header(out, "x-accordion-delegation")
@@ -234,20 +234,20 @@ async def test_a_sub_agent_that_was_found_by_its_task_follows_its_main_agent() -
 
 
 async def test_counting_tokens_counts_what_would_be_sent() -> None:
-    world = world_of()
-    label = label_in(world, "holdout")
+    setup = world_of()
+    label = label_in(setup, "holdout")
     counted = {"model": "gpt-5", "input": [{"role": "user", "content": words(2_500, "w")}]}
-    out, _ = await world.ask(RESPONSES + "/input_tokens", counted, {"x-accordion-session": label})
+    out, _ = await setup.ask(RESPONSES + "/input_tokens", counted, {"x-accordion-session": label})
     made = outcome(out)
     assert made is not None
     assert made["state"] == "holdout"
-    assert sent(world) == counted
-    assert await list_sessions(world) == []
+    assert sent(setup) == counted
+    assert await list_sessions(setup) == []
 
 
 async def test_calls_that_repeat_an_earlier_one_are_counted() -> None:
-    world = world_of()
-    label = label_in(world, "compaction")
+    setup = world_of()
+    label = label_in(setup, "compaction")
     spaced = json.dumps({"path": "1.py"}, indent=1)
     functions = [{"name": "read", "arguments": spaced}, {"name": "read", "arguments": '{"path": "new.py"}'}]
     functions += [{"name": "write", "arguments": spaced}]
@@ -255,9 +255,9 @@ async def test_calls_that_repeat_an_earlier_one_are_counted() -> None:
     reply = {
         "choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}]
     }
-    world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
-    await ask(world, label, 15)
-    assert await entries(world) == [HoldoutEntry(await unit(world, label), "compaction", 1)]
+    setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+    await ask(setup, label, 15)
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "compaction", 1)]
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -270,10 +270,10 @@ async def test_a_history_that_the_provider_keeps_enters_both_groups_alike(is_rec
             chain.replies = {1: {"store": False}}
         for _ in range(9):
             await chain.turn()
-            if chain.world.recorder.exchanges[-1].utilization.ratio > 0.75:
+            if chain.setup.recorder.exchanges[-1].utilization.ratio > 0.75:
                 break
-        await chain.world.outbox.flush()
-        entries = [session.holdout for session in await chain.world.observe.list_sessions(TENANT)]
+        await chain.setup.outbox.flush()
+        entries = [session.holdout for session in await chain.setup.observe.list_sessions(TENANT)]
         counts[group] = (chain.number, [entry.group for entry in entries if entry is not None and entry.group])
         assert (chain.state == "folded") == (is_recorded and group == "compaction")
     assert counts == {
@@ -289,8 +289,8 @@ async def test_repeated_calls_are_counted_alike_if_the_provider_keeps_the_histor
     # Every response has the same call, and only a compaction puts the earlier ones into a request.
     chain = Chain(config=f"compaction: {{holdout: {share}}}")
     await chain.turns(10)
-    assert any(each.compaction is not None for each in chain.world.recorder.exchanges)
-    await chain.world.outbox.flush()
-    (session,) = await chain.world.observe.list_sessions(TENANT)
+    assert any(each.compaction is not None for each in chain.setup.recorder.exchanges)
+    await chain.setup.outbox.flush()
+    (session,) = await chain.setup.observe.list_sessions(TENANT)
     assert session.holdout is not None
     assert (session.holdout.group, session.holdout.repeated_calls) == (group, 0)

@@ -34,8 +34,8 @@ def reported(tokens: int = 1_000_000) -> FakeReply:
     return FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))
 
 
-def used(world: PipelineSetup) -> KeyUsage:
-    return world.key_usage.usage("team")
+def used(setup: PipelineSetup) -> KeyUsage:
+    return setup.key_usage.usage("team")
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -43,14 +43,14 @@ def used(world: PipelineSetup) -> KeyUsage:
 
 async def refuse(path: str, body: Any, **limits: Any) -> tuple[Outbound, dict[str, Any]]:
     """The answer beyond a limit, which the provider does not see."""
-    world = limited(**limits)
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, CHAT_BODY, AS_TEAM)
-    out, answer = await world.ask(path, body, AS_TEAM)
-    assert (out.status, len(world.upstream.requests)) == (429, 1)
-    assert world.refused == [("team", next(iter(limits)))]
+    setup = limited(**limits)
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, CHAT_BODY, AS_TEAM)
+    out, answer = await setup.ask(path, body, AS_TEAM)
+    assert (out.status, len(setup.upstream.requests)) == (429, 1)
+    assert setup.refused == [("team", next(iter(limits)))]
     # Another key is not concerned.
-    assert (await world.ask(CHAT, CHAT_BODY, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
+    assert (await setup.ask(CHAT, CHAT_BODY, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
     return out, json.loads(answer)
 
 
@@ -82,18 +82,18 @@ async def test_anthropic_clients_are_answered_in_their_shape() -> None:
 
 
 async def test_reported_tokens_and_dollars_are_counted() -> None:
-    world = limited(tokens_per_day=10**9)
-    world.upstream.answers = [reported(), reported()]
+    setup = limited(tokens_per_day=10**9)
+    setup.upstream.answers = [reported(), reported()]
     for _ in range(2):
-        await world.ask(CHAT, CHAT_BODY, AS_TEAM)
-    assert used(world) == KeyUsage(2, 2_200_000, 9 * NANODOLLARS)
+        await setup.ask(CHAT, CHAT_BODY, AS_TEAM)
+    assert used(setup) == KeyUsage(2, 2_200_000, 9 * NANODOLLARS)
 
 
 async def test_a_key_without_limits_is_counted_too_and_its_owner_may_get_some_later() -> None:
-    world = limited()
-    world.upstream.answers = [reported()]
-    await world.ask(CHAT, CHAT_BODY, AS_TEAM)
-    assert used(world).tokens == 1_100_000
+    setup = limited()
+    setup.upstream.answers = [reported()]
+    await setup.ask(CHAT, CHAT_BODY, AS_TEAM)
+    assert used(setup).tokens == 1_100_000
 
 
 def streamed(*pieces: bytes) -> FakeReply:
@@ -103,61 +103,61 @@ def streamed(*pieces: bytes) -> FakeReply:
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_usage_that_is_not_reported_is_estimated(leaves: bool) -> None:
     """Chat Completions streams report usage only where the client asks; a client may leave before the report."""
-    world = limited(tokens_per_day=10**9)
+    setup = limited(tokens_per_day=10**9)
     text = b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n\n' % (b"x" * 400)
     call = (
         b'data: {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f",'
         b' "arguments": "%s"}}]}}]}\n\n' % (b"y" * 800)
     )
-    world.upstream.answers = [streamed(b'data: {"choices": []}\n\n'), streamed(text, call, b"data: [DONE]\n\n")]
-    await world.ask(CHAT, {**CHAT_BODY, "stream": True}, AS_TEAM)
-    input_tokens = used(world).tokens
+    setup.upstream.answers = [streamed(b'data: {"choices": []}\n\n'), streamed(text, call, b"data: [DONE]\n\n")]
+    await setup.ask(CHAT, {**CHAT_BODY, "stream": True}, AS_TEAM)
+    input_tokens = used(setup).tokens
     assert input_tokens >= 3
-    out = await world.forward(world.inbound(CHAT, {**CHAT_BODY, "stream": True}, AS_TEAM))
+    out = await setup.forward(setup.inbound(CHAT, {**CHAT_BODY, "stream": True}, AS_TEAM))
     assert not isinstance(out.body, bytes)
     assert await anext(out.body) == text
     if leaves:
         await out.body.aclose()
     async for _ in out.body:
         pass
-    assert used(world).requests == 2
-    assert used(world).tokens == 2 * input_tokens + (100 if leaves else 300)
-    assert used(world).cost == 2 * input_tokens * 3_000 + (100 if leaves else 300) * 15_000
+    assert used(setup).requests == 2
+    assert used(setup).tokens == 2 * input_tokens + (100 if leaves else 300)
+    assert used(setup).cost == 2 * input_tokens * 3_000 + (100 if leaves else 300) * 15_000
 
 
 @pytest.mark.parametrize(("path", "body"), [(MESSAGES, MESSAGES_BODY), (RESPONSES, RESPONSES_BODY)])
 async def test_text_of_other_protocols_is_estimated_too(path: str, body: dict[str, Any]) -> None:
-    world = limited(dollars_per_day=100.0)
+    setup = limited(dollars_per_day=100.0)
     event = {
         MESSAGES: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 40_000}},
         RESPONSES: {"type": "response.output_text.delta", "output_index": 0, "delta": "x" * 40_000},
     }[path]
-    world.upstream.answers = [
+    setup.upstream.answers = [
         streamed(b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), json.dumps(event).encode()))
     ]
-    await world.ask(path, {**body, "stream": True}, AS_TEAM)
-    assert 10_000 <= used(world).tokens < 10_100
+    await setup.ask(path, {**body, "stream": True}, AS_TEAM)
+    assert 10_000 <= used(setup).tokens < 10_100
 
 
 @pytest.mark.parametrize("answer", [FakeReply(status=500), FakeReply(status=429), UpstreamDisconnected("gone")])
 async def test_a_request_that_failed_costs_nothing(answer: Any) -> None:
-    world = limited(tokens_per_day=10**9)
-    world.upstream.answers = [answer]
-    await world.ask(CHAT, CHAT_BODY, AS_TEAM)
-    assert used(world) == KeyUsage()
+    setup = limited(tokens_per_day=10**9)
+    setup.upstream.answers = [answer]
+    await setup.ask(CHAT, CHAT_BODY, AS_TEAM)
+    assert used(setup) == KeyUsage()
 
 
 async def test_a_session_that_is_erased_meanwhile_is_counted() -> None:
-    world = limited(tokens_per_day=10**9)
-    world.upstream.answers = [reported(), reported()]
-    out, _ = await world.ask(CHAT, CHAT_BODY, AS_TEAM)
-    running = await world.forward(world.inbound(CHAT, CHAT_BODY, AS_TEAM))
-    tenant = world.forward.tenants.scope("team")
-    await world.archive.erasures.publish(tenant, header(out, "x-accordion-session"))
+    setup = limited(tokens_per_day=10**9)
+    setup.upstream.answers = [reported(), reported()]
+    out, _ = await setup.ask(CHAT, CHAT_BODY, AS_TEAM)
+    running = await setup.forward(setup.inbound(CHAT, CHAT_BODY, AS_TEAM))
+    tenant = setup.forward.tenants.scope("team")
+    await setup.archive.erasures.publish(tenant, header(out, "x-accordion-session"))
     assert not isinstance(running.body, bytes)
     async for _ in running.body:
         pass
-    assert used(world).requests == 2
+    assert used(setup).requests == 2
 
 
 # -- what cannot be counted --------------------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ async def test_a_session_that_is_erased_meanwhile_is_counted() -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 2_000, b"\xff\xfe"])
 async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day(body: bytes) -> None:
-    world = limited(tokens_per_day=10**9)
-    out, answer = await world.ask(CHAT, body, AS_TEAM)
-    assert (out.status, world.upstream.requests) == (400, [])
+    setup = limited(tokens_per_day=10**9)
+    out, answer = await setup.ask(CHAT, body, AS_TEAM)
+    assert (out.status, setup.upstream.requests) == (400, [])
     assert "cannot be counted" in json.loads(answer)["error"]["message"]
-    assert (await world.ask(CHAT, body, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
+    assert (await setup.ask(CHAT, body, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
     by_minute = limited(requests_per_minute=5)
     assert (await by_minute.ask(CHAT, body, AS_TEAM))[0].status == 200
 
@@ -193,13 +193,13 @@ async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day
 )
 async def test_another_spelling_gives_no_way_around_a_limit_of_the_day(method: str, path: str) -> None:
     """A provider may take such a path for the one that is read and counted."""
-    world = limited(tokens_per_day=10**9)
-    out, answer = await world.ask(path, CHAT_BODY, AS_TEAM, method)
-    assert (out.status, world.upstream.requests) == (400, [])
+    setup = limited(tokens_per_day=10**9)
+    out, answer = await setup.ask(path, CHAT_BODY, AS_TEAM, method)
+    assert (out.status, setup.upstream.requests) == (400, [])
     assert "cannot be counted" in json.loads(answer)["error"]["message"]
     for free_path, free_method in ((path, method), ("/v1/embeddings", "POST"), ("/v1/responses/resp_1", "DELETE")):
         key = "key-free" if free_path == path else "key-of-team"
-        out, _ = await world.ask(free_path, CHAT_BODY, {**AS_TEAM, "x-accordion-key": key}, free_method)
+        out, _ = await setup.ask(free_path, CHAT_BODY, {**AS_TEAM, "x-accordion-key": key}, free_method)
         assert out.status == 200
 
 
@@ -207,15 +207,15 @@ async def test_another_spelling_gives_no_way_around_a_limit_of_the_day(method: s
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_response_in_the_background_gives_no_way_around_a_limit_of_the_day(value: Any, stream: bool) -> None:
     body = {**RESPONSES_BODY, "background": value, "stream": stream}
-    world = limited(dollars_per_day=100.0)
-    out, answer = await world.ask(RESPONSES, body, AS_TEAM)
-    assert (out.status, world.upstream.requests) == (400, [])
+    setup = limited(dollars_per_day=100.0)
+    out, answer = await setup.ask(RESPONSES, body, AS_TEAM)
+    assert (out.status, setup.upstream.requests) == (400, [])
     error = json.loads(answer)["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", "background")
     assert "cannot be counted" in error["message"]
-    assert (await world.ask(RESPONSES, body, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
-    assert (await world.ask(RESPONSES, {**body, "background": False}, AS_TEAM))[0].status == 200
-    assert (await world.ask(CHAT, {**CHAT_BODY, "background": value}, AS_TEAM))[0].status == 200
+    assert (await setup.ask(RESPONSES, body, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
+    assert (await setup.ask(RESPONSES, {**body, "background": False}, AS_TEAM))[0].status == 200
+    assert (await setup.ask(CHAT, {**CHAT_BODY, "background": value}, AS_TEAM))[0].status == 200
     by_minute = limited(requests_per_minute=5)
     assert (await by_minute.ask(RESPONSES, body, AS_TEAM))[0].status == 200
 
@@ -236,28 +236,28 @@ async def test_a_websocket_of_a_model_gives_no_way_around_a_limit_of_the_day(
     async def connect(_: Any) -> Outbound:
         return Outbound(503, (), b"")
 
-    world = limited(**limits)
-    world.rebuild(model_sockets=mode)
-    answers = [await world.upgrade(world.inbound(path, b"", AS_TEAM, "GET"), connect) for _ in range(2)]
+    setup = limited(**limits)
+    setup.rebuild(model_sockets=mode)
+    answers = [await setup.upgrade(setup.inbound(path, b"", AS_TEAM, "GET"), connect) for _ in range(2)]
     assert [answer.status for answer in answers if isinstance(answer, Outbound)] == statuses
 
 
 async def test_a_route_of_one_key_does_not_count_for_another() -> None:
-    world = limited(requests_per_minute=1)
-    world.router = FakeRouter(only=Route("openai", "openai", "http://upstream.test/v1"))
-    assert [(await world.ask(CHAT, CHAT_BODY, AS_TEAM))[0].status for _ in range(2)] == [200, 429]
+    setup = limited(requests_per_minute=1)
+    setup.router = FakeRouter(only=Route("openai", "openai", "http://upstream.test/v1"))
+    assert [(await setup.ask(CHAT, CHAT_BODY, AS_TEAM))[0].status for _ in range(2)] == [200, 429]
     free = {**AS_TEAM, "x-accordion-key": "key-free"}
-    assert [(await world.ask(CHAT, CHAT_BODY, free))[0].status for _ in range(3)] == [200, 200, 200]
+    assert [(await setup.ask(CHAT, CHAT_BODY, free))[0].status for _ in range(3)] == [200, 200, 200]
 
 
 async def test_a_model_without_a_price_is_a_warning_where_dollars_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     for limits, count in (({"dollars_per_day": 1.0}, 1), ({"tokens_per_day": 10**9}, 0)):
         caplog.clear()
-        world = limited(**limits)
-        world.upstream.answers = [reported(), reported()]
+        setup = limited(**limits)
+        setup.upstream.answers = [reported(), reported()]
         for _ in range(2):
-            await world.ask(CHAT, {**CHAT_BODY, "model": "home-made"}, AS_TEAM)
-        assert used(world) == KeyUsage(2, 2_200_000, 0)
+            await setup.ask(CHAT, {**CHAT_BODY, "model": "home-made"}, AS_TEAM)
+        assert used(setup) == KeyUsage(2, 2_200_000, 0)
         warnings = [record.getMessage() for record in caplog.records if "home-made" in record.getMessage()]
         assert len(warnings) == count
         assert all("the proxy key team" in warning for warning in warnings)

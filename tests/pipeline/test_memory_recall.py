@@ -72,7 +72,7 @@ class TooLate(LoopWaiter):
         raise TimeoutError
 
 
-def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any) -> PipelineSetup:
+def proxy_setup(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any) -> PipelineSetup:
     named = {name: given.pop(name) for name in list(given) if name in MemoryRecallLimits.__slots__}
     made = PipelineSetup(windows=FakeWindows(given.pop("window", 4_000)), **given)
 
@@ -103,7 +103,7 @@ def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any
 def ready(**given: Any) -> tuple[PipelineSetup, RecordingMemories]:
     """A setup with one stored memory."""
     memories = RecordingMemories()
-    made = world(memories, **given)
+    made = proxy_setup(memories, **given)
     store_memories(made, memories, memory())
     return made, memories
 
@@ -143,7 +143,7 @@ async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_fo
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
     memories, metrics = RecordingMemories(), Metrics()
-    made = world(memories)
+    made = proxy_setup(memories)
     store_memories(made, memories, memory())
     await made.ask(path, build_request(path, user_entry(path, ASK)))
     await made.ask(
@@ -178,7 +178,7 @@ async def test_a_turn_without_a_relevant_memory_is_sent_unchanged(path: str, tex
 @pytest.mark.parametrize("path", PATHS)
 async def test_another_tenants_memories_are_never_recalled(path: str):
     memories = RecordingMemories()
-    made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")), all_projects=True)
+    made = proxy_setup(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")), all_projects=True)
     store_memories(made, memories, memory(), key="key-1")
     for key, found in (("key-2", False), ("key-1", True), ("key-2", False)):
         await made.ask(
@@ -205,7 +205,7 @@ async def test_only_those_of_the_project_that_the_request_or_the_config_names(
     of: str, named: str, given: str | None, found: bool
 ):
     memories = RecordingMemories()
-    made = world(memories, project=named)
+    made = proxy_setup(memories, project=named)
     store_memories(made, memories, memory(project=of))
     await made.ask(
         CHAT, build_request(CHAT, user_entry(CHAT, ASK)), {"x-accordion-project": given} if given is not None else {}
@@ -216,7 +216,7 @@ async def test_only_those_of_the_project_that_the_request_or_the_config_names(
 
 async def test_those_of_all_projects_where_that_is_wanted():
     memories = RecordingMemories()
-    made = world(memories, project="billing", all_projects=True)
+    made = proxy_setup(memories, project="billing", all_projects=True)
     store_memories(made, memories, memory(project="other"))
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert "mem-a, fact of project other" in json.dumps(sent(made, CHAT))
@@ -226,7 +226,7 @@ async def test_those_of_all_projects_where_that_is_wanted():
 @pytest.mark.parametrize("path", PATHS)
 async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path: str, agent: dict[str, str]):
     memories = RecordingMemories()
-    made = world(memories, project="billing")
+    made = proxy_setup(memories, project="billing")
     store_memories(
         made, memories, *(Memory(f"mem-{name}", "fact", TOLD, project=name) for name in ("billing", "other"))
     )
@@ -235,7 +235,7 @@ async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path
         ids = [each for each in ("mem-billing", "mem-other") if each in json.dumps(sent(made, path))]
         assert ids == [f"mem-{name}"]
     for project in ("other", "third"):
-        again = world(memories, store=made.store, project=project)
+        again = proxy_setup(memories, store=made.store, project=project)
         await again.ask(
             path,
             build_request(path, user_entry(path, ASK), assistant_entry(path, "Done."), user_entry(path, "Go on.")),
@@ -248,7 +248,7 @@ async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path
 @pytest.mark.parametrize(("of", "found"), [("", True), ("other", False)])
 async def test_a_summary_of_another_projects_memories_is_not_recalled(of: str, found: bool):
     memories = RecordingMemories()
-    made = world(memories)
+    made = proxy_setup(memories)
     source = Memory("mem-s", "fact", "Something else.", project=of)
     store_memories(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", ""),)))
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
@@ -257,7 +257,7 @@ async def test_a_summary_of_another_projects_memories_is_not_recalled(of: str, f
 
 async def test_a_summary_that_may_be_out_of_date_says_so():
     memories = RecordingMemories()
-    made = world(memories)
+    made = proxy_setup(memories)
     source = Memory("mem-s", "fact", "Something else.", revision="new")
     store_memories(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", "old"),)))
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
@@ -287,7 +287,7 @@ async def test_a_memory_that_the_client_states_itself_is_not_inserted():
 
 async def test_memories_of_this_session_wait_until_their_messages_left_the_window():
     memories = RecordingMemories()
-    made = world(memories, window=3_000)
+    made = proxy_setup(memories, window=3_000)
     start, rest = (asked := request(CHAT)["messages"])[:3], asked[3:-1]
     await made.ask(CHAT, build_request(CHAT, *start))
     session = made.recorder.exchanges[-1].session
@@ -303,7 +303,7 @@ async def test_memories_of_this_session_wait_until_their_messages_left_the_windo
 
 async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
     memories = RecordingMemories()
-    made = world(memories)
+    made = proxy_setup(memories)
     name = "CMEM-20260101-100510"
     store_memories(made, memories, Memory(name, "session", "All of it."), Memory("mem-a", "fact", TOLD))
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, f"Please import memory {name}. {ASK}")))
@@ -328,7 +328,7 @@ async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: s
 
 async def test_a_turn_sent_without_a_memory_stays_without_it():
     memories = RecordingMemories()
-    made = world(memories)
+    made = proxy_setup(memories)
     body = build_request(CHAT, user_entry(CHAT, "Hello."), assistant_entry(CHAT, "Hi."), user_entry(CHAT, ASK))
     await made.ask(CHAT, body)
     store_memories(made, memories, memory())
@@ -340,7 +340,7 @@ async def test_a_turn_sent_without_a_memory_stays_without_it():
 @pytest.mark.parametrize("path", PATHS)
 async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
     made, memories = ready()
-    await check_memories_stay(made, world(memories, store=made.store), memories, path, ASK)
+    await check_memories_stay(made, proxy_setup(memories, store=made.store), memories, path, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -406,7 +406,7 @@ async def test_a_sub_agent_is_given_what_belongs_to_its_task():
 
 async def test_a_slow_search_skips_recall_for_this_turn_and_the_next_ones():
     memories = RecordingMemories()
-    made = world(memories, TooLate())
+    made = proxy_setup(memories, TooLate())
     store_memories(made, memories, memory())
     for number in range(3):
         await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, f"{ASK} {number}")))
@@ -424,7 +424,7 @@ async def test_a_store_that_never_answers_is_not_waited_for():
             return []
 
     memories = Stuck()
-    made = world(memories, timeout_seconds=0.01)
+    made = proxy_setup(memories, timeout_seconds=0.01)
     body = build_request(CHAT, user_entry(CHAT, ASK))
     out, _ = await made.ask(CHAT, body)
     assert out.status == 200
@@ -456,7 +456,7 @@ async def test_no_more_is_put_in_than_the_settings_say(tokens: int, found: bool)
 
 async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
     memories = RecordingMemories()
-    made = world(memories, memories=2)
+    made = proxy_setup(memories, memories=2)
     store_memories(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert made.recorder.exchanges[-1].recall is not None
@@ -486,7 +486,7 @@ async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put()
 
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
     memories, tasks = RecordingMemories(), LoopTasks()
-    made = world(memories, tasks=tasks)
+    made = proxy_setup(memories, tasks=tasks)
     store_memories(made, memories, memory())
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     tenant = made.forward.tenants.identify({}).tenant

@@ -29,44 +29,44 @@ Json = dict[str, Any]
 PAGES = {CHAT: 220, MESSAGES: 200}
 
 
-async def talked(world: InsertionSetup, path: str, turns: int = 4) -> Json:
+async def talked(setup: InsertionSetup, path: str, turns: int = 4) -> Json:
     """A conversation that was folded, and then so many short turns in each of which so many words were read back. The
     newest of them is still to be asked."""
     asked = request(20, path)
-    await world.ask(path, asked)
+    await setup.ask(path, asked)
     for turn in range(turns):
-        await world.add(path, asked, read_back(path, PAGES[path], f"Answer {turn}."))
+        await setup.add(path, asked, read_back(path, PAGES[path], f"Answer {turn}."))
         asked = later(asked, path, f"Answer {turn}.", f"And question {turn}?")
         if turn < turns - 1:
-            await world.ask(path, asked)
+            await setup.ask(path, asked)
     return asked
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str):
     """There is hardly anything else that could be taken away."""
-    world = build_setup()
-    asked = await talked(world, path)
-    measured = await world.measure(path, asked)
+    setup = build_setup()
+    asked = await talked(setup, path)
+    measured = await setup.measure(path, asked)
     assert measured.decision.action == "compact", measured.decision
     assert measured.utilization.insertions > 780
-    out, _ = await world.ask(path, asked)
+    out, _ = await setup.ask(path, asked)
     told = json.loads(header(out, "x-accordion-compaction"))
     assert told["state"] == "folded", told
-    now = json.dumps(sent(world)["messages"])
+    now = json.dumps(sent(setup)["messages"])
     assert "page199" not in now
     assert "question 3" in now
-    after = await world.measure(path, asked)
+    after = await setup.measure(path, asked)
     assert after.utilization.tokens <= after.limits.conversation_target + 300
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
-    world = build_setup()
-    asked = await talked(world, path)
-    before = await world.measure(path, asked)
-    await world.ask(path, asked)
-    after = await world.measure(path, asked)
+    setup = build_setup()
+    asked = await talked(setup, path)
+    before = await setup.measure(path, asked)
+    await setup.ask(path, asked)
+    after = await setup.measure(path, asked)
     made = after.history.compaction
     assert abs(made.before - before.utilization.tokens) <= 2
     assert abs(made.after - after.utilization.tokens) <= 0.02 * after.utilization.tokens + 5
@@ -75,31 +75,31 @@ async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_read_back_content_is_no_saving(path: str):
     """The client never sent it."""
-    world = build_setup()
-    asked = await talked(world, path)
-    before = (await world.measure(path, asked)).history.compaction.tokens_saved
-    plain = await world.measure(path, asked)
-    await world.ask(path, asked)
-    made = (await world.measure(path, asked)).history.compaction
+    setup = build_setup()
+    asked = await talked(setup, path)
+    before = (await setup.measure(path, asked)).history.compaction.tokens_saved
+    plain = await setup.measure(path, asked)
+    await setup.ask(path, asked)
+    made = (await setup.measure(path, asked)).history.compaction
     own = plain.utilization.tokens - plain.utilization.insertions - made.after
     assert abs(made.tokens_saved - before - own) <= 10
 
 
 async def test_what_was_recalled_goes_with_the_fold_too():
-    world = build_setup()
+    setup = build_setup()
     asked = request(20)
-    await world.ask(CHAT, asked)
+    await setup.ask(CHAT, asked)
     for turn in range(3):
         wire = json.dumps({"role": "user", "content": " ".join(f"found{at}" for at in range(350))}).encode()
         asked = later(asked, CHAT, f"Answer {turn}.", f"And question {turn}?")
-        measured = await world.measure(CHAT, asked)
+        measured = await setup.measure(CHAT, asked)
         anchor = measured.session_match.conversation.chain[-2]
-        await world.insertions.add(measured.ref, RecallInsertion(anchor, wire, 1.0), 0.0)
-    measured = await world.measure(CHAT, asked)
+        await setup.insertions.add(measured.ref, RecallInsertion(anchor, wire, 1.0), 0.0)
+    measured = await setup.measure(CHAT, asked)
     assert measured.utilization.insertions > 1000
-    out, _ = await world.ask(CHAT, asked)
+    out, _ = await setup.ask(CHAT, asked)
     assert json.loads(header(out, "x-accordion-compaction"))["state"] == "folded"
-    after = await world.measure(CHAT, asked)
+    after = await setup.measure(CHAT, asked)
     assert after.utilization.insertions < 400
 
 
@@ -124,25 +124,25 @@ class Idle:
 @pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", []), ("claude-sonnet-4-5", ["reading", "work"])])
 async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_to_it(model: str, left: list[str]):
     """Nothing more can be folded, and with what was read it does not fit."""
-    world = build_setup()
+    setup = build_setup()
     asked = {**request(20, MESSAGES), "model": model}
-    await world.ask(MESSAGES, asked)
+    await setup.ask(MESSAGES, asked)
     first = {"role": "assistant", "content": [thought("reading"), used("read_artifact", "o1")]}
     last = {"role": "assistant", "content": [thought("work"), used("read", "late")]}
     answers = WEAVERS["messages"].render_results([ArtifactToolResult("o1", words(5_000, "page"))], "read_artifact")
     rounds = (ToolRound((json.dumps(first).encode(),), answers), ToolRound((json.dumps(last).encode(),)))
-    await world.add(MESSAGES, asked, lambda anchor: ToolRoundInsertion(anchor, rounds, ("late",), "", 1.0))
+    await setup.add(MESSAGES, asked, lambda anchor: ToolRoundInsertion(anchor, rounds, ("late",), "", 1.0))
     copy = {"role": "assistant", "content": [thought("reading"), *last["content"]]}
     result = {"type": "tool_result", "tool_use_id": "late", "content": "Found it."}
     asked = {**asked, "messages": [*asked["messages"], copy, {"role": "user", "content": [result]}]}
-    world.replace_in("compaction_step", compactors=lambda _model, _delegated: Idle())
-    out, _ = await world.ask(MESSAGES, asked)
+    setup.replace_in("compaction_step", compactors=lambda _model, _delegated: Idle())
+    out, _ = await setup.ask(MESSAGES, asked)
     assert out.status == 200
-    *_, call, given = sent(world)["messages"]
-    assert "page299" not in json.dumps(sent(world))
+    *_, call, given = sent(setup)["messages"]
+    assert "page299" not in json.dumps(sent(setup))
     assert [text for text in ("reading", "work") if f"sealed of {text}" in json.dumps(call)] == left
     assert call["content"][-1]["id"] == "late"
     assert given["content"] == [result]
-    exchange = world.recorder.exchanges[-1]
+    exchange = setup.recorder.exchanges[-1]
     assert exchange.utilization.insertions == 0
     assert exchange.utilization.tokens < 1_000

@@ -43,18 +43,18 @@ def words(count: int, tag: str) -> str:
     return " ".join(f"{tag}{at}" for at in range(count))
 
 
-async def play_conversation(world: PipelineSetup, turns: list[tuple[int, int]]) -> list[tuple[int, str | None, bool]]:
+async def play_conversation(setup: PipelineSetup, turns: list[tuple[int, int]]) -> list[tuple[int, str | None, bool]]:
     """A conversation whose turns have so many words, each reported with so many tokens. Gives of every answer its
     status, its compaction record, and whether the provider had the client's own bytes."""
     messages: list[Json] = []
     answers = []
     for at, (length, reported) in enumerate(turns):
         messages.append({"role": "user", "content": words(length, f"t{at}_")})
-        world.upstream.answers = [answered(reported)]
-        asked = len(world.upstream.requests)
+        setup.upstream.answers = [answered(reported)]
+        asked = len(setup.upstream.requests)
         body = json.dumps({"model": "m", "messages": messages}).encode()
-        out, _ = await world.ask(CHAT, body)
-        same = [request.body for request in world.upstream.requests[asked:]] == [body]
+        out, _ = await setup.ask(CHAT, body)
+        same = [request.body for request in setup.upstream.requests[asked:]] == [body]
         answers.append((out.status, header(out, "x-accordion-compaction"), same))
         messages.append({"role": "assistant", "content": "Done."})
     return answers
@@ -62,15 +62,15 @@ async def play_conversation(world: PipelineSetup, turns: list[tuple[int, int]]) 
 
 @pytest.mark.parametrize("reported", [8_193, 8_200, 9_000, 20_000, 30_000, 10**12])
 async def test_a_report_above_the_window_does_not_refuse_the_next_request(reported: int):
-    world = PipelineSetup(windows=ConfiguredWindows(WINDOW))
-    assert await play_conversation(world, [(730, reported), (20, reported), (20, 0)]) == [(200, None, True)] * 3
+    setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
+    assert await play_conversation(setup, [(730, reported), (20, reported), (20, 0)]) == [(200, None, True)] * 3
 
 
 async def test_a_report_above_the_window_compacts_nothing_at_any_ratio():
     """A tokenizer can make 8,300 tokens of 2,900 words, but the provider cannot have answered that."""
-    world = PipelineSetup(windows=ConfiguredWindows(WINDOW))
+    setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
     turns = [(2_900, 8_300), *[(20, 8_300 + at) for at in range(5)]]
-    assert await play_conversation(world, turns) == [(200, None, True)] * 6
+    assert await play_conversation(setup, turns) == [(200, None, True)] * 6
 
 
 # Tokens that a tokenizer may make of all turns, and what a provider adds, are under the trigger of half the window.
@@ -80,38 +80,38 @@ _TURNS = st.lists(st.tuples(st.integers(1, 110), st.integers(0, 9_000) | st.inte
 @settings(max_examples=60, deadline=None)
 @given(_TURNS)
 def test_no_report_compacts_or_refuses_a_short_conversation(turns: list[tuple[int, int]]):
-    world = PipelineSetup(windows=ConfiguredWindows(WINDOW))
-    assert asyncio.run(play_conversation(world, turns)) == [(200, None, True)] * len(turns)
+    setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
+    assert asyncio.run(play_conversation(setup, turns)) == [(200, None, True)] * len(turns)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 1_000), st.integers(0, 9_000) | st.integers(0, 10**13)), max_size=8))
 def test_no_report_refuses_what_our_own_count_says_fits(turns: list[tuple[int, int]]):
-    world = PipelineSetup(windows=ConfiguredWindows(WINDOW))
-    answers = asyncio.run(play_conversation(world, [(length, reported) for length, reported in turns]))
+    setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
+    answers = asyncio.run(play_conversation(setup, [(length, reported) for length, reported in turns]))
     assert all(status == 200 for status, _, _ in answers)
 
 
 async def test_a_report_that_is_far_too_low_hides_no_trigger():
     """Some gateways leave out what was read from a cache."""
-    world = PipelineSetup(windows=ConfiguredWindows(WINDOW))
-    answers = await play_conversation(world, [(1_000, 3), *[(1_000, 3)] * 5])
+    setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
+    answers = await play_conversation(setup, [(1_000, 3), *[(1_000, 3)] * 5])
     assert [record is not None for _, record, _ in answers] == [False] * 4 + [True] * 2
 
 
 async def test_a_low_report_that_is_credible_hides_no_overflow():
     """The provider refuses what was taken for little; the request is compacted and sent again."""
-    world = PipelineSetup(windows=ConfiguredWindows(WINDOW))
+    setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
     messages: list[Json] = []
     for at in range(5):
         messages.append({"role": "user", "content": words(800, f"t{at}_")})
         messages.append({"role": "assistant", "content": "Done."})
     messages.append({"role": "user", "content": "And now?"})
-    world.upstream.answers = [answered(2_200)]
-    await world.ask(CHAT, {"model": "m", "messages": messages})
+    setup.upstream.answers = [answered(2_200)]
+    await setup.ask(CHAT, {"model": "m", "messages": messages})
     messages += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": words(800, "last")}]
-    world.upstream.answers = [overflow(), answered(2_000)]
-    out, _ = await world.ask(CHAT, {"model": "m", "messages": messages})
+    setup.upstream.answers = [overflow(), answered(2_000)]
+    out, _ = await setup.ask(CHAT, {"model": "m", "messages": messages})
     assert out.status == 200
 
 

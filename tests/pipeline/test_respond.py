@@ -136,7 +136,7 @@ async def test_observe_tells_what_would_be_done_and_changes_nothing() -> None:
     said = compaction_record(await talk.until(COMPACTED_AT))
     assert (said["state"], said["triggered"], said["saved"]) == ("observed", True, 0)
     assert said["after"] < said["before"]
-    assert [request.body for request in talk.world.upstream.requests] == talk.bodies
+    assert [request.body for request in talk.setup.upstream.requests] == talk.bodies
 
 
 async def test_now_folds_whatever_the_size_and_is_manual() -> None:
@@ -170,7 +170,7 @@ async def test_nonsense_in_a_header_of_ours_is_refused_by_name(header_name: str)
     assert out.status == 400
     assert isinstance(out.body, bytes)
     assert json.loads(out.body)["error"]["param"] == header_name.replace("_", "-")
-    assert len(talk.world.upstream.requests) == 1
+    assert len(talk.setup.upstream.requests) == 1
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
@@ -206,7 +206,7 @@ def results(body: bytes, call: str) -> list[Any]:
 async def test_the_ledger_has_the_record_of_the_header() -> None:
     talk = GrowingConversation(small_window_setup())
     said = compaction_record(await talk.until(COMPACTED_AT))
-    seen = talk.world.recorder.exchanges[-1].compaction
+    seen = talk.setup.recorder.exchanges[-1].compaction
     assert seen is not None
     assert describe_outcome(seen) == {"summary_input": 0, "summary_output": 0, "failure": "", **said}
 
@@ -217,7 +217,7 @@ async def test_a_fold_that_fails_is_told_and_the_request_goes_on() -> None:
     assert said["state"] == "failed"
     assert said["reason"]
     assert talk.forwarded == talk.bodies[-1]
-    assert talk.world.upstream.requests[-1].url.endswith(CHAT.removeprefix("/v1"))
+    assert talk.setup.upstream.requests[-1].url.endswith(CHAT.removeprefix("/v1"))
 
 
 def test_of_two_proxies_behind_each_other_the_client_hears_the_one_it_asked() -> None:

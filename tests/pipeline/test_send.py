@@ -38,7 +38,7 @@ class Servers(FakeUpstream):
         return names
 
 
-def world(*down: str) -> tuple[PipelineSetup, Servers]:
+def setup(*down: str) -> tuple[PipelineSetup, Servers]:
     servers = Servers(down=set(down))
     servers.let.set()
     a, b = (Route("smart", "openai", f"http://{name}.test/v1") for name in "ab")
@@ -46,7 +46,7 @@ def world(*down: str) -> tuple[PipelineSetup, Servers]:
 
 
 async def test_a_deployment_that_cannot_be_reached_is_tried_last_for_a_pause_that_grows():
-    made, servers = world("a")
+    made, servers = setup("a")
     pause = FIRST_PAUSE
     while pause < 2 * LONGEST_PAUSE:
         await made.ask(CHAT, BODY)
@@ -59,7 +59,7 @@ async def test_a_deployment_that_cannot_be_reached_is_tried_last_for_a_pause_tha
 
 
 async def test_one_that_answers_again_is_tried_first_again_and_its_next_pause_is_short():
-    made, servers = world("a")
+    made, servers = setup("a")
     for _ in range(3):
         await made.ask(CHAT, BODY)
         made.clock.advance(LONGEST_PAUSE)
@@ -76,14 +76,14 @@ async def test_one_that_answers_again_is_tried_first_again_and_its_next_pause_is
 
 
 async def test_if_no_deployment_is_reachable_each_request_tries_all():
-    made, servers = world("a", "b")
+    made, servers = setup("a", "b")
     for _ in range(3):
         await made.ask(CHAT, BODY)
         assert servers.tried() == "ab"
 
 
 async def test_requests_that_fail_at_once_make_one_pause():
-    made, servers = world("a")
+    made, servers = setup("a")
     servers.let.clear()
     work = asyncio.gather(*(made.ask(CHAT, BODY) for _ in range(9)))
     while len(servers.requests) < 9:
@@ -97,7 +97,7 @@ async def test_requests_that_fail_at_once_make_one_pause():
 
 
 async def test_behind_a_pause_one_request_tries_and_the_others_do_not_wait_for_it():
-    made, servers = world("a")
+    made, servers = setup("a")
     await made.ask(CHAT, BODY)
     made.clock.advance(FIRST_PAUSE)
     servers.tried()

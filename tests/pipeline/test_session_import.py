@@ -44,7 +44,7 @@ class Counted(FakeMemories):
         return await super().get(tenant, ids)
 
 
-def world(memories: FakeMemories, **given: Any) -> PipelineSetup:
+def proxy_setup(memories: FakeMemories, **given: Any) -> PipelineSetup:
     made = PipelineSetup(windows=FakeWindows(given.pop("window", 4_000)), **given)
     importing = SessionImport(
         lambda: memories, made.builder.insertion_store, made.clock, lambda text, _model: len(text.split())
@@ -60,7 +60,7 @@ def saved(of: PipelineSetup, memories: FakeMemories, key: str = "", text: str = 
 def ready(text: str = TOLD, **given: Any) -> tuple[PipelineSetup, Counted]:
     """A setup with the memory stored."""
     memories = Counted()
-    made = world(memories, **given)
+    made = proxy_setup(memories, **given)
     saved(made, memories, text=text)
     return made, memories
 
@@ -161,7 +161,7 @@ async def test_behind_a_fold_it_is_put_in_as_well(path: str):
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_id_of_which_there_is_nothing_is_said_plainly_and_stays(path: str):
     memories = Counted()
-    made = world(memories)
+    made = proxy_setup(memories)
     out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     before = sent(made, path)
     assert unknown_notice(ID) in json.dumps(before)
@@ -176,7 +176,7 @@ async def test_an_id_of_which_there_is_nothing_is_said_plainly_and_stays(path: s
 @pytest.mark.parametrize("path", PATHS)
 async def test_another_tenants_memory_is_unknown(path: str):
     memories = Counted()
-    made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")))
+    made = proxy_setup(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")))
     saved(made, memories, "key-1")
     for key, there in (("key-2", False), ("key-1", True), ("key-2", False)):
         await made.ask(
@@ -206,7 +206,7 @@ async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
             return await super().get(tenant, ids)
 
     memories = Erasing()
-    made = world(memories)
+    made = proxy_setup(memories)
     saved(made, memories)
     first = build_request(CHAT, user_entry(CHAT, "Hello."))
     await made.ask(CHAT, first)
@@ -225,7 +225,7 @@ async def stored_insertion_names(made: PipelineSetup) -> list[str]:
 async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
     """What was not there a moment ago may be now; and what was deleted does not come back."""
     memories = Counted()
-    made = world(memories)
+    made = proxy_setup(memories)
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
     saved(made, memories)
@@ -272,7 +272,7 @@ async def test_an_imported_memory_stays_while_the_memories_are_unavailable():
 @pytest.mark.parametrize("path", PATHS)
 async def test_one_that_there_is_no_room_for_is_told_of(path: str):
     memories = Counted()
-    made = world(memories, window=1_000)
+    made = proxy_setup(memories, window=1_000)
     saved(made, memories, text="word " * 2_000)
     out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     assert header(out, "x-accordion-memory") == f"{ID} too long"
@@ -281,7 +281,7 @@ async def test_one_that_there_is_no_room_for_is_told_of(path: str):
 
 async def test_other_workers_and_later_runs_put_it_in_as_well():
     made, memories = ready()
-    await check_memories_stay(made, world(memories, store=made.store), memories, CHAT, ASK)
+    await check_memories_stay(made, proxy_setup(memories, store=made.store), memories, CHAT, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -290,7 +290,7 @@ async def test_other_workers_and_later_runs_put_it_in_as_well():
 )
 async def test_a_request_without_an_import_is_sent_unchanged(path: str, text: str):
     memories = Counted()
-    made = world(memories)
+    made = proxy_setup(memories)
     body = build_request(path, user_entry(path, "Hello."), assistant_entry(path, "Hi."), user_entry(path, text))
     await made.ask(path, body)
     assert is_forwarded_unchanged(made, body)
@@ -351,7 +351,7 @@ async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory
 @pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", 0), ("claude-sonnet-4-5", 1)])
 async def test_an_import_that_no_longer_fits_leaves_with_its_bound_thinking(model: str, left: int) -> None:
     memories = FakeMemories()
-    made = world(memories)
+    made = proxy_setup(memories)
     saved(made, memories, text="ledger " * 1_200)
     history = [user_entry(MESSAGES, ASK)]
     await made.ask(MESSAGES, build_request(MESSAGES, *history, model=model))

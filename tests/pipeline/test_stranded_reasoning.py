@@ -46,17 +46,17 @@ def body(items: list[Json], fields: Json) -> bytes:
     return json.dumps({"model": "gpt-5", "store": False, "input": items, **fields}).encode()
 
 
-async def sent(world: PipelineSetup, items: list[Json], headers: dict[str, str], **fields: Any) -> list[Json]:
+async def sent(setup: PipelineSetup, items: list[Json], headers: dict[str, str], **fields: Any) -> list[Json]:
     """What a worker forwards of a list, and then has written."""
-    await world.ask(RESPONSES, body(items, fields), headers)
-    await world.outbox.flush()
-    found: list[Json] = json.loads(world.upstream.requests[-1].body)["input"]
+    await setup.ask(RESPONSES, body(items, fields), headers)
+    await setup.outbox.flush()
+    found: list[Json] = json.loads(setup.upstream.requests[-1].body)["input"]
     return found
 
 
-async def reads_back(world: PipelineSetup, items: list[Json], rounds: list[list[Json]], **fields: Any) -> None:
+async def reads_back(setup: PipelineSetup, items: list[Json], rounds: list[list[Json]], **fields: Any) -> None:
     """Notes that the reply to this list had these rounds."""
-    measured = await world.measure(RESPONSES, body(items, fields))
+    measured = await setup.measure(RESPONSES, body(items, fields))
     told = [[each for each in said if each.get("name") == OURS] for said in rounds]
     answered = [
         [{"type": "function_call_output", "call_id": one["call_id"], "output": "x"} for one in of] for of in told
@@ -66,8 +66,8 @@ async def reads_back(world: PipelineSetup, items: list[Json], rounds: list[list[
         for said, out in zip(rounds, answered, strict=True)
     )
     weave = ToolRoundInsertion(measured.session_match.conversation.chain[-1], made, (), "Well.", 1.0)
-    await world.builder.insertion_store.add(measured.ref, weave, 0.0)
-    await world.outbox.flush()
+    await setup.builder.insertion_store.add(measured.ref, weave, 0.0)
+    await setup.outbox.flush()
 
 
 def user(text: str) -> Json:
@@ -108,10 +108,10 @@ async def test_the_same_leaves_whichever_worker_answers(
 
 
 async def test_a_list_with_nothing_to_leave_out_leaves_in_its_own_bytes():
-    world = worker()
+    setup = worker()
     raw = json.dumps({"model": "gpt-5", "input": [user("Look."), R1, R2, SAID, user("?")]}, indent=1).encode()
-    await world.ask(RESPONSES, raw, OBSERVE)
-    assert world.upstream.requests[-1].body == raw
+    await setup.ask(RESPONSES, raw, OBSERVE)
+    assert setup.upstream.requests[-1].body == raw
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def turns(path: str, count: int, thoughts: int) -> list[Json]:
 async def looks(path: str, headers: dict[str, str], thoughts: int, *counts: int) -> list[list[int]]:
     """How many places are asked for in each turn of an agent, in each of its looks at the store."""
     store, found = Counting(), list[list[int]]()
-    world = worker(store)
+    setup = worker(store)
     for count in counts:
         store.looks.clear()
         listing = "input" if path == RESPONSES else "messages"
@@ -149,7 +149,7 @@ async def looks(path: str, headers: dict[str, str], thoughts: int, *counts: int)
             "reasoning": {"effort": "low"},
             listing: turns(path, count, thoughts),
         }
-        await world.ask(path, asked, headers)
+        await setup.ask(path, asked, headers)
         found.append(list(store.looks))
     return found
 
@@ -203,42 +203,42 @@ LED = "Item 'msg_m' of type 'message' was provided without its required 'reasoni
 @pytest.mark.parametrize("headers", [AUTO, OFF], ids=["auto", "off"])
 async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(headers: dict[str, str], named: bool):
     store = Counting()
-    world = worker(store)
+    setup = worker(store)
     store.away = True
-    world.upstream.answers = [refusal(ALONE), refusal(LED), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    setup.upstream.answers = [refusal(ALONE), refusal(LED), FakeReply(pieces=(b'{"id": "resp_1"}',))]
     given = {"type": "item_reference", "id": R1["id"]} if named else R1
-    out, reply = await world.ask(RESPONSES, body([user("Look."), given, SAID, user("And?")], {}), headers)
+    out, reply = await setup.ask(RESPONSES, body([user("Look."), given, SAID, user("And?")], {}), headers)
     assert (out.status, reply) == (200, b'{"id": "resp_1"}')
-    lists = [json.loads(each.body)["input"] for each in world.upstream.requests]
+    lists = [json.loads(each.body)["input"] for each in setup.upstream.requests]
     bare = {name: value for name, value in SAID.items() if name != "id"}
     assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
 
 
 async def test_a_search_without_its_reasoning_is_left_out_since_it_has_to_have_its_id() -> None:
-    world = worker(store := Counting())
+    setup = worker(store := Counting())
     store.away = True
     led = "Item 'ws_w' of type 'web_search_call' was provided without its required 'reasoning' item: 'rs_one'."
-    world.upstream.answers = [refusal(ALONE), refusal(led), FakeReply(pieces=(b'{"id": "resp_1"}',))]
-    out, _ = await world.ask(RESPONSES, body([user("Look."), R1, search("w"), SAID, user("And?")], {}), AUTO)
+    setup.upstream.answers = [refusal(ALONE), refusal(led), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    out, _ = await setup.ask(RESPONSES, body([user("Look."), R1, search("w"), SAID, user("And?")], {}), AUTO)
     assert out.status == 200
-    assert json.loads(world.upstream.requests[-1].body)["input"] == [user("Look."), SAID, user("And?")]
+    assert json.loads(setup.upstream.requests[-1].body)["input"] == [user("Look."), SAID, user("And?")]
 
 
 async def compacted_with_lone_reasoning() -> tuple[PipelineSetup, list[Any]]:
     """A compacted conversation, and its list with reasoning whose read-backs are not known."""
-    world, items = PipelineSetup(store=Counting(), windows=FakeWindows(2_000)), [user("Look.")]
+    setup, items = PipelineSetup(store=Counting(), windows=FakeWindows(2_000)), [user("Look.")]
     for at in range(12):
         items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
-        await sent(world, items, AUTO)
-    return world, [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
+        await sent(setup, items, AUTO)
+    return setup, [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
 
 
 async def test_lone_reasoning_is_left_out_of_a_compacted_list():
     """Its read-backs could not be looked up, and the store is there again when the provider refuses the list."""
-    world, items = await compacted_with_lone_reasoning()
-    world.upstream.answers = [refusal(ALONE), FakeReply(pieces=(b'{"id": "resp_1"}',))]
-    out, _ = await world.ask(RESPONSES, body(items, {}), AUTO)
-    first, second = (json.loads(each.body)["input"] for each in world.upstream.requests[-2:])
+    setup, items = await compacted_with_lone_reasoning()
+    setup.upstream.answers = [refusal(ALONE), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    out, _ = await setup.ask(RESPONSES, body(items, {}), AUTO)
+    first, second = (json.loads(each.body)["input"] for each in setup.upstream.requests[-2:])
     assert out.status == 200
     assert len(first) < len(items)
     assert second == [each for each in first if each != R1] != first
@@ -246,16 +246,16 @@ async def test_lone_reasoning_is_left_out_of_a_compacted_list():
 
 async def test_lone_reasoning_that_was_refused_stays_out_of_the_rounds_that_follow():
     """The model reads back in its answer to the list without it."""
-    world, items = await compacted_with_lone_reasoning()
+    setup, items = await compacted_with_lone_reasoning()
     replies = [
         {"id": "r1", "status": "completed", "output": [ASKED]},
         {"id": "r2", "status": "completed", "output": [SAID]},
     ]
     kind = ((b"content-type", b"application/json"),)
     told = [FakeReply(headers=kind, pieces=(json.dumps(each).encode(),)) for each in replies]
-    world.upstream.answers = [refusal(ALONE), *told]
-    out, _ = await world.ask(RESPONSES, body(items, {}), AUTO)
-    first, second, third = (json.loads(each.body)["input"] for each in world.upstream.requests[-3:])
+    setup.upstream.answers = [refusal(ALONE), *told]
+    out, _ = await setup.ask(RESPONSES, body(items, {}), AUTO)
+    first, second, third = (json.loads(each.body)["input"] for each in setup.upstream.requests[-3:])
     assert out.status == 200
     assert R1 in first
     assert third[:-2] == second == [each for each in first if each != R1]
@@ -267,17 +267,17 @@ async def test_lone_reasoning_that_was_refused_stays_out_of_the_rounds_that_foll
 )
 async def test_a_list_that_the_client_made_wrong_is_refused(text: str):
     """Our tool was never offered to its model, or what is refused is not in it."""
-    world = worker()
+    setup = worker()
     items = [user("Look.")]
-    await sent(world, items, AUTO)
+    await sent(setup, items, AUTO)
     items += [R2, SAID, user("And now?")]
-    await sent(world, items, AUTO)
+    await sent(setup, items, AUTO)
     items = [*items[:1], R1, *items[1:]] if "rs_one" in text else items
-    world.upstream.answers = [refusal(text)]
-    count = len(world.upstream.requests)
-    out, _ = await world.ask(RESPONSES, body([*items, message("n", "So."), user("And then?")], {}), AUTO)
+    setup.upstream.answers = [refusal(text)]
+    count = len(setup.upstream.requests)
+    out, _ = await setup.ask(RESPONSES, body([*items, message("n", "So."), user("And then?")], {}), AUTO)
     assert out.status == 400
-    assert len(world.upstream.requests) == count + 1
+    assert len(setup.upstream.requests) == count + 1
 
 
 async def test_what_was_read_back_since_by_another_worker_is_known():

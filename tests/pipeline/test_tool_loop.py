@@ -66,26 +66,26 @@ async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came():
 
 
 async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
-    world = PipelineSetup(windows=FakeWindows(4_000))
+    setup = PipelineSetup(windows=FakeWindows(4_000))
     messages = [
         {"role": role, "content": f"{at} " + "word " * 200} for at in range(6) for role in ("user", "assistant")
     ] + [{"role": "user", "content": "And now?"}]
-    await world.ask(CHAT, {"model": "m", "messages": messages})
-    artifact = re.search(r"art_\w+", world.upstream.requests[0].body.decode())
+    await setup.ask(CHAT, {"model": "m", "messages": messages})
+    artifact = re.search(r"art_\w+", setup.upstream.requests[0].body.decode())
     assert artifact is not None
     function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact[0]})}
     call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
     rounds = [sse(chunk(call), chunk({}, "tool_calls")), sse(chunk({"content": "It is so."}), chunk({}, "stop"))]
     headers = ((b"content-type", b"text/event-stream"),)
-    world.upstream.answers = [FakeReply(headers=headers, pieces=(each,)) for each in rounds]
-    _, body = await world.ask(CHAT, {"model": "m", "messages": messages, "stream": True})
+    setup.upstream.answers = [FakeReply(headers=headers, pieces=(each,)) for each in rounds]
+    _, body = await setup.ask(CHAT, {"model": "m", "messages": messages, "stream": True})
     assert (b"It is so." in body, b"read_artifact" in body, b"error" in body) == (True, False, False)
-    assert [exchange.error for exchange in world.recorder.exchanges] == ["", ""]
+    assert [exchange.error for exchange in setup.recorder.exchanges] == ["", ""]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/openai/v1/responses", "/openai/responses"])
 async def test_a_response_is_retrieved_without_our_calls_at_azure_too(path: str):
-    world, items = PipelineSetup(windows=FakeWindows(2_000)), [{"role": "user", "content": "Look."}]
+    setup, items = PipelineSetup(windows=FakeWindows(2_000)), [{"role": "user", "content": "Look."}]
 
     def reply(number: int, *output: Json) -> FakeReply:
         body = {"id": f"resp_{number}", "object": "response", "status": "completed", "output": list(output)}
@@ -94,9 +94,9 @@ async def test_a_response_is_retrieved_without_our_calls_at_azure_too(path: str)
     for at in range(8):
         items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
     rounds = reply(1, function("ours", '{"id": "art_1"}', OURS)), reply(2, message("m", "Well."))
-    world.upstream.answers = [*rounds, rounds[1]]
-    _, shown = await world.ask(path, {"model": "gpt-5", "input": items})
+    setup.upstream.answers = [*rounds, rounds[1]]
+    _, shown = await setup.ask(path, {"model": "gpt-5", "input": items})
     assert json.loads(shown)["id"] == "resp_1"
-    _, retrieved = await world.ask(f"{path}/resp_1", b"", method="GET")
-    assert world.upstream.requests[-1].url.endswith("/responses/resp_2")
+    _, retrieved = await setup.ask(f"{path}/resp_1", b"", method="GET")
+    assert setup.upstream.requests[-1].url.endswith("/responses/resp_2")
     assert json.loads(retrieved) == json.loads(shown)

@@ -31,8 +31,8 @@ def start_workers(count: int, window: int = 100_000, **fields: Any) -> list[Pipe
     """Workers on one store that do not know of each other's requests."""
     store = InMemoryStore()
     started = [PipelineSetup(store=store, windows=FakeWindows(window), **fields) for _ in range(count)]
-    for number, world in enumerate(started):
-        world.forward.reader.identifier.sessions.worker = str(number)
+    for number, setup in enumerate(started):
+        setup.forward.reader.identifier.sessions.worker = str(number)
     return started
 
 
@@ -60,7 +60,7 @@ async def test_it_stays_in_its_session_after_compactions(protocol_name: Protocol
     workers = start_workers(2, window=2_000)
     client = TransientClient(workers, protocol_name, stream=stream, words=60)
     assert len(await client.run(14)) == 1
-    outcomes = [each.compaction for world in workers for each in world.recorder.exchanges if each.compaction]
+    outcomes = [each.compaction for setup in workers for each in setup.recorder.exchanges if each.compaction]
     assert {"folded", "replayed"} <= {outcome.state for outcome in outcomes}
 
 
@@ -77,8 +77,8 @@ class RunningTasks(FakeTasks):
 
 async def test_a_long_answer_is_read_in_a_thread_and_a_longer_one_is_not_read() -> None:
     tasks = RunningTasks()
-    [world] = start_workers(1, tasks=tasks)
-    client = TransientClient([world])
+    [setup] = start_workers(1, tasks=tasks)
+    client = TransientClient([setup])
     for answer in ("word " * 20_000, "words " * 200_000, ANSWER):
         client.history.append(WRITERS["chat"].user("a question"))
         await client.request(ReplyText(answer))
@@ -90,8 +90,8 @@ async def test_a_long_answer_is_read_in_a_thread_and_a_longer_one_is_not_read() 
 
 
 async def test_two_such_clients_with_one_question_have_a_session_each() -> None:
-    [world] = start_workers(1)
-    clients = TransientClient([world]), TransientClient([world], name="other")
+    [setup] = start_workers(1)
+    clients = TransientClient([setup]), TransientClient([setup], name="other")
     for client in clients:
         client.history.append(WRITERS["chat"].user("the same question"))
     for number in range(4):
@@ -107,8 +107,8 @@ async def test_two_such_clients_with_one_question_have_a_session_each() -> None:
 async def test_clients_with_the_same_question_and_answer_share_no_session(
     answer: str,
 ) -> None:
-    [world] = start_workers(1)
-    clients = TransientClient([world]), TransientClient([world], name="other")
+    [setup] = start_workers(1)
+    clients = TransientClient([setup]), TransientClient([setup], name="other")
     for client in clients:
         client.history.append(WRITERS["chat"].user("the same question"))
         await client.request(ReplyText(answer))
@@ -128,10 +128,10 @@ async def test_an_interrupted_response_does_not_end_the_session() -> None:
 
 
 async def test_a_list_that_keeps_an_end_is_a_fork_of_one_without_it() -> None:
-    [world] = start_workers(1)
-    dropping = TransientClient([world])
+    [setup] = start_workers(1)
+    dropping = TransientClient([setup])
     await dropping.run(2)
-    keeping = TransientClient([world], history=dropping.history[:1])
+    keeping = TransientClient([setup], history=dropping.history[:1])
     keeping.history = keeping.with_end("It is 1 o'clock at one.")
     call = dropping.history[1]
     keeping.history += [call, {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "other"}]
@@ -143,34 +143,34 @@ async def test_a_list_that_keeps_an_end_is_a_fork_of_one_without_it() -> None:
 
 
 async def test_the_session_is_shown_drawn_counted_and_erased_as_one() -> None:
-    [world] = start_workers(1, window=2_000, config="compaction: {holdout: 50%}\n")
-    client = TransientClient([world], words=60)
+    [setup] = start_workers(1, window=2_000, config="compaction: {holdout: 50%}\n")
+    client = TransientClient([setup], words=60)
     await client.run(14)
-    http = api_client(world)
+    http = api_client(setup)
     (listed,) = http.get("/accordion/sessions").json()["sessions"]
     assert listed["id"] == client.sessions[0]
     assert listed["totals"]["requests"] == client.requests == 42
-    tenant = world.forward.tenants.scope("default")
-    (session,) = await world.observe.list_sessions(tenant)
+    tenant = setup.forward.tenants.scope("default")
+    (session,) = await setup.observe.list_sessions(tenant)
     drawn = Holdout(0.5).assign(tenant, f"s:{listed['id']}")
     assert drawn is not None
     assert session.holdout is not None
     assert session.holdout.unit == drawn.unit
     assert session.holdout.group == drawn.group
 
-    assert len(await node_names(world, listed["id"])) > client.requests
+    assert len(await node_names(setup, listed["id"])) > client.requests
     erased = http.delete(f"/accordion/sessions/{listed['id']}", headers=OWNER)
     assert (erased.status_code, erased.json()["verified"]) == (200, True)
-    assert await node_names(world, listed["id"]) == []
+    assert await node_names(setup, listed["id"]) == []
     assert http.get("/accordion/sessions").json()["sessions"] == []
 
 
-async def node_names(world: PipelineSetup, session: str) -> list[str]:
+async def node_names(setup: PipelineSetup, session: str) -> list[str]:
     """The keys of the prefix nodes of a session in the store."""
-    await world.outbox.flush()
+    await setup.outbox.flush()
     return [
         key.name
-        for key, entry in world.store._values.items()
+        for key, entry in setup.store._values.items()
         if key.name.startswith("point/") and (node := decode(entry.value)) is not None and node.session == session
     ]
 
@@ -186,14 +186,14 @@ def reply(text: str, *calls: Any) -> FakeReply:
 
 async def count_writes(messages: list[Any], turns: int = 1) -> list[int]:
     """The writes behind each turn of a client that keeps what it sends. Its first list is `messages`."""
-    [world] = start_workers(1)
+    [setup] = start_workers(1)
     counts = []
     for number in range(turns):
-        world.upstream.answers = [reply(f"{ANSWER} {number}")]
-        out, _ = await world.ask(CHAT, {"model": "gpt-5", "messages": messages})
+        setup.upstream.answers = [reply(f"{ANSWER} {number}")]
+        out, _ = await setup.ask(CHAT, {"model": "gpt-5", "messages": messages})
         assert header(out, "x-accordion-session")
-        counts.append(len(world.outbox.taken))
-        await world.outbox.flush()
+        counts.append(len(setup.outbox.taken))
+        await setup.outbox.flush()
         messages = [
             *messages,
             {"role": "assistant", "content": f"{ANSWER} {number}"},

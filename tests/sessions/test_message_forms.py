@@ -23,7 +23,7 @@ from tests.fakes import FickleStore
 from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, Json, ProtocolName, Turn, entries
 from tests.protocols.edit_samples import write_message
 from tests.protocols.test_message_keys import READERS
-from tests.sessions.test_sessions import ALICE, World
+from tests.sessions.test_sessions import ALICE, Setup
 
 
 def read(listed: Sequence[Json], protocol_name: ProtocolName) -> Conversation:
@@ -32,10 +32,10 @@ def read(listed: Sequence[Json], protocol_name: ProtocolName) -> Conversation:
     return BodyReader(0).read(READERS[protocol_name], raw, ALICE.tenant)
 
 
-async def ask(world: World, listed: Sequence[Json], protocol_name: ProtocolName) -> SessionMatch:
-    world.requests += 1
-    return await world.sessions.resolve(
-        ALICE, ClientMetadata(), read(listed, protocol_name), f"{world.sessions.worker}-r{world.requests}"
+async def ask(setup: Setup, listed: Sequence[Json], protocol_name: ProtocolName) -> SessionMatch:
+    setup.requests += 1
+    return await setup.sessions.resolve(
+        ALICE, ClientMetadata(), read(listed, protocol_name), f"{setup.sessions.worker}-r{setup.requests}"
     )
 
 
@@ -92,20 +92,20 @@ def without_reasoning(listed: Sequence[Json]) -> list[Json]:
 async def test_a_client_that_drops_the_reasoning_of_earlier_turns_stays_in_its_session(
     protocol_name: ProtocolName,
 ) -> None:
-    world, sessions = World(), set()
+    setup, sessions = Setup(), set()
     listed = entries(work(4), protocol_name)
     turns = [at for at, entry in enumerate(listed) if entry.get("role") == "user" and "Do thing" in json.dumps(entry)]
     for sent in requests(listed):
         start = max(at for at in turns if at < len(sent))
-        sessions.add((await ask(world, [*without_reasoning(sent[:start]), *sent[start:]], protocol_name)).session.id)
+        sessions.add((await ask(setup, [*without_reasoning(sent[:start]), *sent[start:]], protocol_name)).session.id)
     assert len(sessions) == 1
 
 
 async def test_a_client_that_names_messages_once_they_are_earlier_stays_in_its_session() -> None:
-    world, sessions = World(), set()
+    setup, sessions = Setup(), set()
     for sent in requests(entries(work(4), "chat")):
         named = [entry | {"name": "agent"} for entry in sent[:-1]]
-        sessions.add((await ask(world, [*named, sent[-1]], "chat")).session.id)
+        sessions.add((await ask(setup, [*named, sent[-1]], "chat")).session.id)
     assert len(sessions) == 1
 
 
@@ -116,11 +116,11 @@ def test_a_history_in_another_form_at_each_request_is_one_session(
 ) -> None:
     async def run() -> None:
         store, slots, sessions = FickleStore(), shared_slots(), set()
-        workers = [World(store, f"w{number}", SharedBoard(slots, number)) for number in (1, 2)]
+        workers = [Setup(store, f"w{number}", SharedBoard(slots, number)) for number in (1, 2)]
         for sent in requests(entries(work(3), protocol_name)):
-            world = random.choice(workers) if has_two_workers else workers[0]
-            sessions.add((await ask(world, reform(sent, protocol_name, random), protocol_name)).session.id)
-            await world.outbox.flush()
+            setup = random.choice(workers) if has_two_workers else workers[0]
+            sessions.add((await ask(setup, reform(sent, protocol_name, random), protocol_name)).session.id)
+            await setup.outbox.flush()
         assert len(sessions) == 1
 
     asyncio.run(run())
@@ -130,31 +130,31 @@ def test_a_history_in_another_form_at_each_request_is_one_session(
 async def test_two_conversations_whose_messages_differ_part_in_whatever_form_they_come(
     protocol_name: ProtocolName,
 ) -> None:
-    world, random = World(), Random(7)
+    setup, random = Setup(), Random(7)
     one, other = (
         requests(entries(work(3, answer=answer), protocol_name)) for answer in ("{} is done.", "{} has failed.")
     )
     found: list[set[str]] = [set(), set()]
     for at in range(2, len(one)):
         for number, sent in enumerate((one[at], other[at])):
-            found[number].add((await ask(world, reform(sent, protocol_name, random), protocol_name)).session.id)
+            found[number].add((await ask(setup, reform(sent, protocol_name, random), protocol_name)).session.id)
     assert [len(each) for each in found] == [1, 1]
     assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 async def test_calls_with_other_ids_are_another_conversation(protocol_name: ProtocolName) -> None:
-    world = World()
+    setup = Setup()
     one, other = (requests(entries(work(2, ids=ids), protocol_name)) for ids in ("call", "tooluse"))
-    first = await ask(world, one[0], protocol_name)
-    assert (await ask(world, one[1], protocol_name)).session.id == first.session.id
-    assert (await ask(world, other[1], protocol_name)).session.id != first.session.id
+    first = await ask(setup, one[0], protocol_name)
+    assert (await ask(setup, one[1], protocol_name)).session.id == first.session.id
+    assert (await ask(setup, other[1], protocol_name)).session.id != first.session.id
 
 
 async def test_lists_of_reasoning_only_are_no_one_session() -> None:
-    world = World()
+    setup = Setup()
     one, other = ({"type": "reasoning", "id": f"rs_{at}", "summary": [], "encrypted_content": f"e{at}"} for at in "ab")
-    assert (await ask(world, [one], "responses")).session.id != (await ask(world, [other], "responses")).session.id
+    assert (await ask(setup, [one], "responses")).session.id != (await ask(setup, [other], "responses")).session.id
 
 
 # -- what the match says of the form -----------------------------------------------------------------------------------
@@ -162,20 +162,20 @@ async def test_lists_of_reasoning_only_are_no_one_session() -> None:
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 async def test_a_report_about_another_form_of_the_list_is_left_out(protocol_name: ProtocolName) -> None:
-    world, sent = World(), requests(entries(work(2), protocol_name))
-    first = await ask(world, sent[1], protocol_name)
-    world.sessions.record_response(first, first.session, 700, 600)
-    same = await ask(world, sent[2], protocol_name)
+    setup, sent = Setup(), requests(entries(work(2), protocol_name))
+    first = await ask(setup, sent[1], protocol_name)
+    setup.sessions.record_response(first, first.session, 700, 600)
+    same = await ask(setup, sent[2], protocol_name)
     assert same.base_node is not None
     assert (same.has_same_form, same.had_other_form, same.base_node.reported) == (True, False, 700)
-    world.sessions.record_response(same, same.session, 900, 800)
-    other = await ask(world, without_reasoning(sent[3]), protocol_name)
+    setup.sessions.record_response(same, same.session, 900, 800)
+    other = await ask(setup, without_reasoning(sent[3]), protocol_name)
     assert other.base_node is not None
     assert (other.has_same_form, other.had_other_form, other.base_node.reported) == (False, True, 0)
-    world.sessions.record_response(other, other.session, 950, 850)
+    setup.sessions.record_response(other, other.session, 950, 850)
     # It goes on in that form.
     after = await ask(
-        world, [*without_reasoning(sent[3]), write_message(protocol_name, "user", "Go on.")], protocol_name
+        setup, [*without_reasoning(sent[3]), write_message(protocol_name, "user", "Go on.")], protocol_name
     )
     assert after.base_node is not None
     assert (after.has_same_form, after.had_other_form, after.base_node.reported) == (True, True, 950)
@@ -183,25 +183,25 @@ async def test_a_report_about_another_form_of_the_list_is_left_out(protocol_name
 
 
 async def test_the_base_index_is_the_previous_requests_if_reasoning_follows() -> None:
-    world, sent = World(), requests(entries(work(2), "responses"))
-    await ask(world, sent[0], "responses")
+    setup, sent = Setup(), requests(entries(work(2), "responses"))
+    await ask(setup, sent[0], "responses")
     assert sent[1][1]["type"] == "reasoning"
-    assert (await ask(world, sent[1], "responses")).base_index == 0
+    assert (await ask(setup, sent[1], "responses")).base_index == 0
 
 
 async def test_a_retry_in_another_form_is_the_same_session_and_takes_the_report_with_it() -> None:
-    world, sent = World(), requests(entries(work(2), "chat"))
-    first = await ask(world, sent[2], "chat")
-    again = await ask(world, without_reasoning(sent[2]), "chat")
+    setup, sent = Setup(), requests(entries(work(2), "chat"))
+    first = await ask(setup, sent[2], "chat")
+    again = await ask(setup, without_reasoning(sent[2]), "chat")
     assert again.session.id == first.session.id
-    world.sessions.record_response(again, again.session, 700, 600)
-    assert (await ask(world, without_reasoning(sent[3]), "chat")).has_same_form
+    setup.sessions.record_response(again, again.session, 700, 600)
+    assert (await ask(setup, without_reasoning(sent[3]), "chat")).has_same_form
 
 
 # -- stores of earlier versions ----------------------------------------------------------------------------------------
 
 
-class EarlierVersion(World):
+class EarlierVersion(Setup):
     """A worker of a version that knows chain keys only."""
 
     async def earlier(self, listed: Sequence[Json], protocol_name: ProtocolName) -> SessionMatch:
@@ -215,7 +215,7 @@ async def test_a_session_in_the_store_of_an_earlier_version_goes_on(protocol_nam
     old, sent = EarlierVersion(), requests(entries(work(4), protocol_name))
     matches = [await old.earlier(each, protocol_name) for each in sent[:4]]
     await old.outbox.flush()
-    new = World(old.store, "w2")
+    new = Setup(old.store, "w2")
     ids: Any = {match.session.id for match in matches}
     ids |= {(await ask(new, each, protocol_name)).session.id for each in sent[4:6]}
     ids.add((await ask(new, without_reasoning(sent[6]), protocol_name)).session.id)
@@ -228,7 +228,7 @@ async def test_a_fork_of_a_session_of_an_earlier_version_is_a_fork(protocol_name
     for each in sent:
         whole = await old.earlier(each, protocol_name)
     await old.outbox.flush()
-    new, other = World(old.store, "w2"), requests(entries(work(3, answer="{} has failed."), protocol_name))
+    new, other = Setup(old.store, "w2"), requests(entries(work(3, answer="{} has failed."), protocol_name))
     fork = await ask(new, other[4], protocol_name)
     assert fork.session.id != whole.session.id
     assert fork.session.forked_from == whole.session.id

@@ -32,7 +32,7 @@ ALICE = Caller(TenantScope("alice", b"a" * 32), False, "")
 BOB = Caller(TenantScope("bob", b"b" * 32), False, "")
 
 
-class World:
+class Setup:
     """One worker's sessions over a store that others may share."""
 
     def __init__(
@@ -67,106 +67,106 @@ def responses(caller: Caller = ALICE, **fields: Any) -> Conversation:
 
 
 async def test_a_conversation_that_goes_on_is_one_session() -> None:
-    world = World()
-    first = await world.ask("task")
-    second = await world.ask("task", "answer", "more")
-    third = await world.ask("task", "answer", "more", "again", "and more")
+    setup = Setup()
+    first = await setup.ask("task")
+    second = await setup.ask("task", "answer", "more")
+    third = await setup.ask("task", "answer", "more", "again", "and more")
     assert first.session.id == second.session.id == third.session.id
     assert (second.base_index, third.base_index) == (0, 2)
 
 
 async def test_a_retried_request_is_the_same_session() -> None:
-    world = World()
-    first = await world.ask("task")
-    assert (await world.ask("task")).session.id == first.session.id
+    setup = Setup()
+    first = await setup.ask("task")
+    assert (await setup.ask("task")).session.id == first.session.id
 
 
 async def test_two_conversations_with_the_same_opening_part_where_they_differ() -> None:
-    world = World()
-    one = await world.ask("task")
-    two = await world.ask("task")
+    setup = Setup()
+    one = await setup.ask("task")
+    two = await setup.ask("task")
     assert one.session.id == two.session.id  # nothing tells them apart yet
-    one = await world.ask("task", "left", "go")
-    two = await world.ask("task", "right", "go")
+    one = await setup.ask("task", "left", "go")
+    two = await setup.ask("task", "right", "go")
     assert one.session.id != two.session.id
     assert two.session.forked_from == one.session.id
-    again = await world.ask("task", "right", "go", "on", "further")
+    again = await setup.ask("task", "right", "go", "on", "further")
     assert again.session.id == two.session.id
-    assert (await world.ask("task", "left", "go", "on", "further")).session.id == one.session.id
+    assert (await setup.ask("task", "left", "go", "on", "further")).session.id == one.session.id
 
 
 async def test_the_same_opening_after_a_conversation_has_moved_on_is_a_session_of_its_own() -> None:
-    world = World()
-    one = await world.ask("task")
-    await world.ask("task", "answer", "more")
-    new = await world.ask("task")
+    setup = Setup()
+    one = await setup.ask("task")
+    await setup.ask("task", "answer", "more")
+    new = await setup.ask("task")
     assert new.session.id != one.session.id
     assert new.session.forked_from == one.session.id
 
 
 async def test_a_rewound_conversation_that_goes_another_way_is_a_fork() -> None:
-    world = World()
-    await world.ask("task")
-    await world.ask("task", "a", "b")
-    whole = await world.ask("task", "a", "b", "c", "d")
-    back = await world.ask("task", "a", "b", "other", "way")
+    setup = Setup()
+    await setup.ask("task")
+    await setup.ask("task", "a", "b")
+    whole = await setup.ask("task", "a", "b", "c", "d")
+    back = await setup.ask("task", "a", "b", "other", "way")
     assert back.session.id != whole.session.id
     assert back.session.forked_from == whole.session.id
-    assert (await world.ask("task", "a", "b", "c", "d", "e", "f")).session.id == whole.session.id
+    assert (await setup.ask("task", "a", "b", "c", "d", "e", "f")).session.id == whole.session.id
 
 
 async def test_tenants_with_equal_text_never_share_a_session() -> None:
-    world = World()
-    await world.ask("task", caller=ALICE)
-    alice = await world.ask("task", "a", "b", caller=ALICE)
-    bob = await world.ask("task", "a", "b", caller=BOB)
+    setup = Setup()
+    await setup.ask("task", caller=ALICE)
+    alice = await setup.ask("task", "a", "b", caller=ALICE)
+    bob = await setup.ask("task", "a", "b", caller=BOB)
     assert alice.session.id != bob.session.id
     assert bob.base_node is None
 
 
 async def test_labels_part_conversations_with_equal_text_at_once() -> None:
-    world = World()
-    one = await world.ask("task", label="session-one")
-    two = await world.ask("task", label="session-two")
-    child = await world.ask("task", label="session-one", agent="agent-seven")
+    setup = Setup()
+    one = await setup.ask("task", label="session-one")
+    two = await setup.ask("task", label="session-two")
+    child = await setup.ask("task", label="session-one", agent="agent-seven")
     assert len({one.session.id, two.session.id, child.session.id}) == 3
     assert (one.session.label, child.session.agent) == ("session-one", "agent-seven")
 
 
 async def test_another_worker_goes_on_with_what_the_store_knows() -> None:
-    here = World()
+    here = Setup()
     first = await here.ask("task", "a", "b")
     await here.outbox.flush()
-    there = World(here.store, "w2")
+    there = Setup(here.store, "w2")
     second = await there.ask("task", "a", "b", "c", "d")
     assert second.session.id == first.session.id
     assert second.base_index == 2
 
 
 async def test_two_workers_name_a_new_conversation_alike() -> None:
-    one, two = World(worker="w1"), World(worker="w2")
+    one, two = Setup(worker="w1"), Setup(worker="w2")
     assert (await one.ask("task")).session.id == (await two.ask("task")).session.id
 
 
 async def test_two_workers_never_write_to_the_same_row() -> None:
-    one, two = World(worker="w1"), World(worker="w2")
+    one, two = Setup(worker="w1"), Setup(worker="w2")
     assert (await one.ask("task")).row_name != (await two.ask("task")).row_name
 
 
 async def test_an_unavailable_store_only_makes_a_known_conversation_a_new_one() -> None:
     store = FickleStore()
     store.away = True
-    world = World(store)
-    place = await world.ask("task", "a", "b")
+    setup = Setup(store)
+    place = await setup.ask("task", "a", "b")
     assert place.base_node is None
-    assert (await world.ask("task", "a", "b", "c", "d")).session.id == place.session.id
+    assert (await setup.ask("task", "a", "b", "c", "d")).session.id == place.session.id
 
 
 async def test_what_a_provider_reported_is_found_at_the_place_it_was_reported_for() -> None:
-    world = World()
-    place = await world.ask("task")
-    world.sessions.record_response(place, place.session, reported_tokens=120, counted_tokens=100)
-    base = (await world.ask("task", "a", "b")).base_node
+    setup = Setup()
+    place = await setup.ask("task")
+    setup.sessions.record_response(place, place.session, reported_tokens=120, counted_tokens=100)
+    base = (await setup.ask("task", "a", "b")).base_node
     assert base is not None
     assert (base.reported, base.counted, base.overhead_key) == (120, 100, place.conversation.overhead_key)
 
@@ -183,11 +183,11 @@ def response_node(place: SessionMatch, reported: int) -> PrefixNode:
 
 
 async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
-    world = World()
-    place = await world.ask("task")
-    world.sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
+    setup = Setup()
+    place = await setup.ask("task")
+    setup.sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
     read = responses(previous_response_id="resp_1", input="more")
-    after = await world.sessions.resolve(ALICE, ClientMetadata(), read, "r")
+    after = await setup.sessions.resolve(ALICE, ClientMetadata(), read, "r")
     assert after.session.id == place.session.id
     assert after.is_recorded
     assert after.base_node is not None
@@ -196,23 +196,23 @@ async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
 
 
 async def test_a_response_id_of_another_tenant_leads_nowhere() -> None:
-    world = World()
-    place = await world.ask("task")
-    world.sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
+    setup = Setup()
+    place = await setup.ask("task")
+    setup.sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
     read = responses(BOB, previous_response_id="resp_1", input="more")
-    after = await world.sessions.resolve(BOB, ClientMetadata(), read, "r")
+    after = await setup.sessions.resolve(BOB, ClientMetadata(), read, "r")
     assert not after.is_recorded
     assert after.session.id != place.session.id
 
 
 async def test_equal_questions_after_different_responses_are_different_places() -> None:
-    world = World()
-    one = await world.ask("one")
-    two = await world.ask("two")
-    world.sessions.record_states(ALICE, {"resp_1": response_node(one, 5)})
-    world.sessions.record_states(ALICE, {"resp_2": response_node(two, 5)})
+    setup = Setup()
+    one = await setup.ask("one")
+    two = await setup.ask("two")
+    setup.sessions.record_states(ALICE, {"resp_1": response_node(one, 5)})
+    setup.sessions.record_states(ALICE, {"resp_2": response_node(two, 5)})
     after = [
-        await world.sessions.resolve(ALICE, ClientMetadata(), responses(previous_response_id=name, input="and?"), name)
+        await setup.sessions.resolve(ALICE, ClientMetadata(), responses(previous_response_id=name, input="and?"), name)
         for name in ("resp_1", "resp_2")
     ]
     assert [place.session.id for place in after] == [one.session.id, two.session.id]
@@ -220,103 +220,103 @@ async def test_equal_questions_after_different_responses_are_different_places() 
 
 
 async def test_memory_of_sessions_and_places_is_bounded() -> None:
-    world = World(capacity=10)
+    setup = Setup(capacity=10)
     for number in range(200):
-        await world.ask(f"task {number}")
-    assert len(world.sessions._sessions) <= 10
-    assert len(world.sessions.prefix_index.nodes) <= 80
-    assert len(world.sessions.prefix_index._unread_in_store) <= 80
+        await setup.ask(f"task {number}")
+    assert len(setup.sessions._sessions) <= 10
+    assert len(setup.sessions.prefix_index.nodes) <= 80
+    assert len(setup.sessions.prefix_index._unread_in_store) <= 80
 
 
 async def test_a_conversation_without_messages_is_a_session_too() -> None:
-    world = World()
+    setup = Setup()
     read = responses(prompt={"id": "p"})
-    one = await world.sessions.resolve(ALICE, ClientMetadata(), read, "r1")
-    two = await world.sessions.resolve(ALICE, ClientMetadata(), read, "r2")
+    one = await setup.sessions.resolve(ALICE, ClientMetadata(), read, "r1")
+    two = await setup.sessions.resolve(ALICE, ClientMetadata(), read, "r2")
     assert one.session.id != two.session.id
 
 
 async def test_places_expire_with_the_retention() -> None:
-    world = World()
-    await world.ask("task")
-    assert {write.ttl for write in world.outbox.taken} == {world.sessions.retention}
-    assert all(isinstance(key, Key) for key in [write.key for write in world.outbox.taken])
+    setup = Setup()
+    await setup.ask("task")
+    assert {write.ttl for write in setup.outbox.taken} == {setup.sessions.retention}
+    assert all(isinstance(key, Key) for key in [write.key for write in setup.outbox.taken])
 
 
-async def reported(world: World, place: SessionMatch) -> int:
-    kept = decode(await world.store.get(node_key_by_name(place.scope + place.conversation.chain[-1])))
+async def reported(setup: Setup, place: SessionMatch) -> int:
+    kept = decode(await setup.store.get(node_key_by_name(place.scope + place.conversation.chain[-1])))
     return kept.reported if kept is not None else 0
 
 
 @pytest.mark.parametrize("texts", [("task",), ("task", "a1", "b")])
 async def test_what_was_reported_is_kept_where_the_list_ended(texts: tuple[str, ...]) -> None:
-    world = World()
-    await world.ask("task")
-    place = await world.ask(*texts, label="other")
-    world.sessions.record_response(place, place.session, 70, 60)
-    await world.outbox.flush()
-    assert await reported(world, place) == 70
-    assert await reported(world, await world.ask("task")) == 0
+    setup = Setup()
+    await setup.ask("task")
+    place = await setup.ask(*texts, label="other")
+    setup.sessions.record_response(place, place.session, 70, 60)
+    await setup.outbox.flush()
+    assert await reported(setup, place) == 70
+    assert await reported(setup, await setup.ask("task")) == 0
 
 
 async def test_the_place_that_a_session_is_named_after_is_not_listed() -> None:
-    world = World()
-    session = (await world.ask("task")).session.id
-    await world.ask("other")
-    await world.ask("task", "a1", "b")
+    setup = Setup()
+    session = (await setup.ask("task")).session.id
+    await setup.ask("other")
+    await setup.ask("task", "a1", "b")
     first, later = chat("task").chain[-1], chat("task", "a1", "b").chain[-1]
     assert node_key_by_name(first).name == f"point/{first_node_id(session)}"
-    listed = [write.key for write in world.outbox.taken if write.key.collection.startswith("points/")]
+    listed = [write.key for write in setup.outbox.taken if write.key.collection.startswith("points/")]
     assert listed == [Key(session_nodes_collection(session), node_key_by_name(later).name.removeprefix("point/"))]
 
 
 @pytest.mark.parametrize("noise", [b"", b"\x00", b"\x81\xa1x\xa1y"])
 async def test_a_record_that_cannot_be_read_counts_as_none(noise: bytes) -> None:
-    here = World()
+    here = Setup()
     await here.ask("task", "a", "b")
     for write in here.outbox.taken:
         await here.store.put(write.key, noise)
-    there = World(here.store)
+    there = Setup(here.store)
     assert (await there.ask("task", "a", "b", "c", "d")).base_node is None
 
 
 # -- another question behind the same reply --------------------------------------------------------------------------
 
 
-async def ids(world: World, *lists: str) -> list[str]:
+async def ids(setup: Setup, *lists: str) -> list[str]:
     """The session of each list; its texts are divided by blanks."""
-    return [(await world.ask(*texts.split())).session.id for texts in lists]
+    return [(await setup.ask(*texts.split())).session.id for texts in lists]
 
 
 async def test_an_edited_question_is_a_fork_if_the_first_was_continued() -> None:
-    world = World()
-    whole = await ids(world, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
-    edited = await ids(world, "u1 a1 edit", "u1 a1 edit b u4")
-    old = await ids(world, "u1 a1 u2 a2 u3 a3 u5")
+    setup = Setup()
+    whole = await ids(setup, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    edited = await ids(setup, "u1 a1 edit", "u1 a1 edit b u4")
+    old = await ids(setup, "u1 a1 u2 a2 u3 a3 u5")
     assert len({*whole, *old}) == 1
     assert len(set(edited)) == 1
     assert edited[0] != whole[0]
-    assert world.sessions.find_in_memory(edited[0]).forked_from == whole[0]
+    assert setup.sessions.find_in_memory(edited[0]).forked_from == whole[0]
 
 
 async def test_an_edited_question_takes_over_the_session_if_the_first_was_not_continued() -> None:
-    found = await ids(World(), "u1", "u1 a1 typo", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    found = await ids(Setup(), "u1", "u1 a1 typo", "u1 a1 u2", "u1 a1 u2 a2 u3")
     assert len(set(found)) == 1
 
 
 async def test_a_branch_that_was_taken_over_is_a_fork_if_it_goes_on_after_all() -> None:
-    world = World()
-    new = await ids(world, "u1", "u1 a1 old", "u1 a1 new", "u1 a1 new b u3")
-    old = await ids(world, "u1 a1 old a u3", "u1 a1 old a u3 a u4", "u1 a1 old a u3 a side", "u1 a1 old a u3 a u4 a u5")
+    setup = Setup()
+    new = await ids(setup, "u1", "u1 a1 old", "u1 a1 new", "u1 a1 new b u3")
+    old = await ids(setup, "u1 a1 old a u3", "u1 a1 old a u3 a u4", "u1 a1 old a u3 a side", "u1 a1 old a u3 a u4 a u5")
     assert len(set(new)) == 1
     assert (old[0], old[1], old[3]) == (old[0],) * 3 != (new[0],) * 3
-    assert (await ids(world, "u1 a1 new b u3 b u4")) == new[:1]
-    assert len({new[0], *await ids(world, "u1 a1 third", "u1 a1 third c u")}) == 2
+    assert (await ids(setup, "u1 a1 new b u3 b u4")) == new[:1]
+    assert len({new[0], *await ids(setup, "u1 a1 third", "u1 a1 third c u")}) == 2
 
 
 async def test_a_side_request_before_the_main_turn_leaves_the_session_as_it_is() -> None:
     turns = ["u1", "u1 a1 side", "u1 a1 u2", "u1 a1 u2 a2 side", "u1 a1 u2 a2 side2", "u1 a1 u2 a2 u3"]
-    assert len(set(await ids(World(), *turns, "u1 a1 u2 a2 u3 a3 u4"))) == 1
+    assert len(set(await ids(Setup(), *turns, "u1 a1 u2 a2 u3 a3 u4"))) == 1
 
 
 async def test_a_side_request_after_the_main_turn_leaves_the_session_as_it_is() -> None:
@@ -329,35 +329,35 @@ async def test_a_side_request_after_the_main_turn_leaves_the_session_as_it_is() 
         "u1 a1 u2 a2 side",
         "u1 a1 u2 a2 u3 a3 u4",
     ]
-    assert len(set(await ids(World(), *turns))) == 1
+    assert len(set(await ids(Setup(), *turns))) == 1
 
 
 async def test_a_side_request_that_comes_late_is_a_session_of_its_own() -> None:
-    world = World()
-    main = await ids(world, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
-    assert not {*main} & {*await ids(world, "u1 a1 side")}
-    assert await ids(world, "u1 a1 u2 a2 u3 a3 u4") == main[:1]
+    setup = Setup()
+    main = await ids(setup, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    assert not {*main} & {*await ids(setup, "u1 a1 side")}
+    assert await ids(setup, "u1 a1 u2 a2 u3 a3 u4") == main[:1]
 
 
 async def test_a_retry_of_what_was_taken_over_stays_where_it_was() -> None:
-    assert len(set(await ids(World(), "u1", "u1 a1 u2", "u1 a1 side", "u1 a1 u2", "u1 a1 u2 a2 u3"))) == 1
+    assert len(set(await ids(Setup(), "u1", "u1 a1 u2", "u1 a1 side", "u1 a1 u2", "u1 a1 u2 a2 u3"))) == 1
 
 
 async def test_an_edited_question_is_a_fork_although_its_opening_was_sent_again_meanwhile() -> None:
-    world = World()
-    new = (await ids(world, "u1", "u1 a1 old", "u1 a1 new", "u1 a1 new b u3"))[2:]
-    other = await ids(world, "u1", "u1 x1 v2")  # has the place now where the two parted
-    old = await ids(world, "u1 a1 old a u4", "u1 a1 old a u4 a u5")
+    setup = Setup()
+    new = (await ids(setup, "u1", "u1 a1 old", "u1 a1 new", "u1 a1 new b u3"))[2:]
+    other = await ids(setup, "u1", "u1 x1 v2")  # has the place now where the two parted
+    old = await ids(setup, "u1 a1 old a u4", "u1 a1 old a u4 a u5")
     assert (len({*new}), len({*old}), len({*other}), len({*new, *old, *other})) == (1, 1, 1, 3)
 
 
 async def test_a_late_continuation_of_a_side_request_is_a_fork() -> None:
-    world = World()
-    main = await ids(world, "u1", "u1 a1 u2", "u1 a1 side")
-    other = await ids(world, "u1", "u1 x1 v2")
-    main += await ids(world, "u1 a1 u2 a2 u3")  # takes the session back
-    side = await ids(world, "u1 a1 side b u4", "u1 a1 side b u4 b u5")
-    assert await ids(world, "u1 a1 u2 a2 u3 a3 u6") == main[:1]
+    setup = Setup()
+    main = await ids(setup, "u1", "u1 a1 u2", "u1 a1 side")
+    other = await ids(setup, "u1", "u1 x1 v2")
+    main += await ids(setup, "u1 a1 u2 a2 u3")  # takes the session back
+    side = await ids(setup, "u1 a1 side b u4", "u1 a1 side b u4 b u5")
+    assert await ids(setup, "u1 a1 u2 a2 u3 a3 u6") == main[:1]
     assert (len({*main}), len({*side}), len({*main, *side, *other})) == (1, 1, 3)
 
 
@@ -371,21 +371,21 @@ async def test_the_first_of_several_edits_is_a_fork_if_the_last_was_continued() 
 
 
 async def test_an_edit_that_goes_on_last_is_a_fork_where_an_earlier_edit_took_the_session() -> None:
-    world = World()
-    await ids(world, "u1", "u1 a1 one", "u1 a1 two", "u1 a1 three")
-    await ids(world, "u1")  # another conversation now has the node at which the edits part
-    first = await ids(world, "u1 a1 one b u2", "u1 a1 one b u2 b u3")
-    third = await ids(world, "u1 a1 three c u2", "u1 a1 three c u2 c u3")
-    second = await ids(world, "u1 a1 two d u2", "u1 a1 two d u2 d u3")
+    setup = Setup()
+    await ids(setup, "u1", "u1 a1 one", "u1 a1 two", "u1 a1 three")
+    await ids(setup, "u1")  # another conversation now has the node at which the edits part
+    first = await ids(setup, "u1 a1 one b u2", "u1 a1 one b u2 b u3")
+    third = await ids(setup, "u1 a1 three c u2", "u1 a1 three c u2 c u3")
+    second = await ids(setup, "u1 a1 two d u2", "u1 a1 two d u2 d u3")
     assert [len({*branch}) for branch in (first, third, second)] == [1, 1, 1]
     assert len({*first, *third, *second}) == 3
 
 
 async def test_a_record_from_before_there_were_branches_still_counts() -> None:
     old = msgspec.msgpack.encode({"session": "s-old", "next": b"", "reported": 7, "counted": 6, "overhead_key": b"o"})
-    world = World()
-    await world.store.put(node_key_by_name(chat("u1").chain[-1]), old)
-    place = await world.ask("u1", "a1", "u2")
+    setup = Setup()
+    await setup.store.put(node_key_by_name(chat("u1").chain[-1]), old)
+    place = await setup.ask("u1", "a1", "u2")
     assert (place.session.id, place.base_node.reported) == ("s-old", 7)
 
 
@@ -415,10 +415,10 @@ class Lives:
         found = []
         for texts in lists:
             if again or not found:
-                world = World(self.store, f"w{self.runs}")
+                setup = Setup(self.store, f"w{self.runs}")
                 self.runs += 1
-            found += await ids(world, texts)
-            await world.outbox.flush()
+            found += await ids(setup, texts)
+            await setup.outbox.flush()
         return found
 
 
@@ -436,12 +436,12 @@ async def test_a_conversation_parts_from_one_of_an_earlier_run_where_they_differ
 
 
 async def test_an_opening_that_was_asked_for_is_not_asked_for_again_where_it_is_written() -> None:
-    world = World(worker_sync=UnknownWorkers())
-    await world.ask("u1")
-    assert not any(isinstance(write, Merge) for write in world.outbox.taken)
-    world = World()
-    await world.ask("u1")
-    assert [isinstance(write, Merge) for write in world.outbox.taken if write.key.name.startswith("point/")] == [True]
+    setup = Setup(worker_sync=UnknownWorkers())
+    await setup.ask("u1")
+    assert not any(isinstance(write, Merge) for write in setup.outbox.taken)
+    setup = Setup()
+    await setup.ask("u1")
+    assert [isinstance(write, Merge) for write in setup.outbox.taken if write.key.name.startswith("point/")] == [True]
 
 
 async def test_an_opening_whose_client_leaves_during_the_lookup_is_not_kept() -> None:
@@ -449,22 +449,22 @@ async def test_an_opening_whose_client_leaves_during_the_lookup_is_not_kept() ->
         async def get_many(self, keys: Any) -> Any:
             await asyncio.sleep(60)
 
-    world = World(Slow(), worker_sync=UnknownWorkers())
-    asking = asyncio.create_task(world.ask("u1"))
+    setup = Setup(Slow(), worker_sync=UnknownWorkers())
+    asking = asyncio.create_task(setup.ask("u1"))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
     assert asking.cancelled()
-    assert not world.sessions.prefix_index._unread_in_store
+    assert not setup.sessions.prefix_index._unread_in_store
 
 
 @pytest.mark.parametrize("which", ["one", "all"])
 async def test_nothing_is_kept_of_an_opening_that_is_erased_before_it_was_written(which: str) -> None:
-    world = World()
-    first = (await world.ask("u1")).session.id
-    world.sessions.forget(first if which == "one" else None)
-    assert not world.sessions.prefix_index.nodes
-    assert not world.sessions.prefix_index._unread_in_store
+    setup = Setup()
+    first = (await setup.ask("u1")).session.id
+    setup.sessions.forget(first if which == "one" else None)
+    assert not setup.sessions.prefix_index.nodes
+    assert not setup.sessions.prefix_index._unread_in_store
 
 
 async def test_a_retry_after_a_restart_is_the_same_session_and_its_reply_may_be_another() -> None:
@@ -476,20 +476,20 @@ async def test_a_retry_after_a_restart_is_the_same_session_and_its_reply_may_be_
 async def test_a_prefix_continued_by_an_earlier_run_is_looked_up_when_a_branch_returns() -> None:
     lives = Lives()
     await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3", again=False)
-    world = World(lives.store, "later")
-    first = await ids(world, "u1")
-    await world.outbox.flush()
-    back = await ids(world, "u1 a1 u2")  # again, after the conversation has moved on from there
+    setup = Setup(lives.store, "later")
+    first = await ids(setup, "u1")
+    await setup.outbox.flush()
+    back = await ids(setup, "u1 a1 u2")  # again, after the conversation has moved on from there
     assert back[0] != first[0]
-    assert await ids(world, "u1 a1 u2 a2 u3 a3 u4") == first
+    assert await ids(setup, "u1 a1 u2 a2 u3 a3 u4") == first
 
 
 async def test_what_is_not_written_yet_counts_more_than_what_an_earlier_run_wrote() -> None:
     lives = Lives()
     found = await lives.ids("u1 a1 u2", "u1 a1 u2 a2 old")
-    world = World(lives.store, "later")
-    new = await ids(world, "u1 a1 u2 a2 new", "u1 a1 u2 a2 new b u3")
-    old = await ids(world, "u1 a1 u2 a2 old a u3")
+    setup = Setup(lives.store, "later")
+    new = await ids(setup, "u1 a1 u2 a2 new", "u1 a1 u2 a2 new b u3")
+    old = await ids(setup, "u1 a1 u2 a2 old a u3")
     assert {*found, *new} == {found[0]}
     assert old[0] != found[0]
 
@@ -497,25 +497,25 @@ async def test_what_is_not_written_yet_counts_more_than_what_an_earlier_run_wrot
 async def test_what_was_reported_for_an_opening_is_kept_where_an_earlier_run_knew_it() -> None:
     lives = Lives()
     await lives.ids("u1")
-    world = World(lives.store, "later")
-    place = await world.ask("u1")
-    world.sessions.record_response(place, place.session, 70, 60)
-    await world.outbox.flush()
-    assert await reported(world, place) == 70
+    setup = Setup(lives.store, "later")
+    place = await setup.ask("u1")
+    setup.sessions.record_response(place, place.session, 70, 60)
+    await setup.outbox.flush()
+    assert await reported(setup, place) == 70
 
 
 async def test_a_conversation_begun_in_an_outage_parts_from_an_older_one_afterwards() -> None:
     lives = Lives()
     old = await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
-    world = World(lives.store, "later")
+    setup = Setup(lives.store, "later")
     lives.store.away = True
-    away = await ids(world, "u1", "u1 b1 v2")
+    away = await ids(setup, "u1", "u1 b1 v2")
     lives.store.away = False
-    await world.outbox.flush()
-    new = await ids(world, "u1 b1 v2 b2 v3", "u1 b1 v2 b2 v3 b3 v4")
+    await setup.outbox.flush()
+    new = await ids(setup, "u1 b1 v2 b2 v3", "u1 b1 v2 b2 v3 b3 v4")
     assert {*away} == {old[0]}  # nothing was known of the older one
     assert new[0] == new[1] != old[0]
-    assert await ids(world, "u1 a1 u2 a2 u3 a3 u4") == [old[0]]
+    assert await ids(setup, "u1 a1 u2 a2 u3 a3 u4") == [old[0]]
 
 
 # -- several workers -------------------------------------------------------------------------------------------------
@@ -539,7 +539,7 @@ class Pair:
 
     def __init__(self, worker_sync: Callable[[str], WorkerSync]) -> None:
         self.store = Counting()
-        self.workers = {name: World(self.store, name, worker_sync(name)) for name in "AB"}
+        self.workers = {name: Setup(self.store, name, worker_sync(name)) for name in "AB"}
 
     async def ask(self, worker: str, texts: str) -> str:
         place = await self.workers[worker].ask(*texts.split())
@@ -555,37 +555,37 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 async def test_a_conversation_that_grows_at_the_only_worker_never_asks_the_store() -> None:
     store = Counting()
-    world = World(store)
+    setup = Setup(store)
     talk = [f"t{n}" for n in range(41)]
-    first = (await world.ask(*talk[:1])).session.id
-    await world.outbox.flush()
-    assert {(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)} == {first}
+    first = (await setup.ask(*talk[:1])).session.id
+    await setup.outbox.flush()
+    assert {(await setup.ask(*talk[:n])).session.id for n in range(1, 42, 2)} == {first}
     assert store.looks == []
 
 
 async def test_a_conversation_that_goes_on_before_its_opening_was_written_asks_the_store() -> None:
     store = Counting()
-    await ids(World(store), "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
+    await ids(Setup(store), "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
     assert store.looks == [3]
 
 
 async def test_one_worker_looks_up_the_opening_and_the_first_continuation() -> None:
     store = Counting()
-    world = World(store, worker_sync=UnknownWorkers())
+    setup = Setup(store, worker_sync=UnknownWorkers())
     talk = [f"t{n}" for n in range(41)]
-    assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
+    assert len({(await setup.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
     assert store.looks == [1, 3]
 
 
 async def test_a_retry_at_one_of_several_workers_asks_for_its_own_place_only() -> None:
     store = Counting()
-    await ids(World(store, worker_sync=UnknownWorkers()), "u1", "u1 a1 u2", "u1 a1 u2")
+    await ids(Setup(store, worker_sync=UnknownWorkers()), "u1", "u1 a1 u2", "u1 a1 u2")
     assert store.looks == [1, 3, 1]
 
 
 async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was() -> None:
     store, slots = Counting(), shared_slots()
-    one, other = (World(store, name, SharedBoard(slots, ord(name))) for name in "AB")
+    one, other = (Setup(store, name, SharedBoard(slots, ord(name))) for name in "AB")
     talk = [f"t{n}" for n in range(9)]
     for texts in (talk[:1], ["begun here only"]):
         await one.ask(*texts)
@@ -700,12 +700,12 @@ async def test_an_opening_that_was_sent_again_at_another_worker_is_a_session_of_
 
 
 async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is_asked() -> None:
-    world = World(worker_sync=UnknownWorkers())
-    place = await world.ask("task")
-    await world.outbox.flush()
-    world.sessions.prefix_index.outbox = Unwritten()  # what is settled does not reach the store yet
-    world.sessions.record_response(place, place.session, reported_tokens=120, counted_tokens=100)
-    base = (await world.ask("task", "a", "b")).base_node
+    setup = Setup(worker_sync=UnknownWorkers())
+    place = await setup.ask("task")
+    await setup.outbox.flush()
+    setup.sessions.prefix_index.outbox = Unwritten()  # what is settled does not reach the store yet
+    setup.sessions.record_response(place, place.session, reported_tokens=120, counted_tokens=100)
+    base = (await setup.ask("task", "a", "b")).base_node
     assert base is not None
     assert (base.reported, base.counted) == (120, 100)
 
@@ -799,10 +799,10 @@ async def test_conversations_with_one_opening_part_even_if_they_crossed_workers(
 
 async def test_a_look_at_the_store_is_bounded_and_goes_on_without_it() -> None:
     store = Counting()
-    world = World(store)
-    first = await world.ask("t0")
+    setup = Setup(store)
+    first = await setup.ask("t0")
     talk = [f"t{n}" for n in range(1001)]
     store.away = True
-    assert (await world.ask(*talk)).session.id == first.session.id
+    assert (await setup.ask(*talk)).session.id == first.session.id
     assert len(store.looks) == 1
     assert store.looks[0] <= 66

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
 from tests.fakes import FickleStore
-from tests.sessions.test_sessions import ALICE, BOB, Counting, World
+from tests.sessions.test_sessions import ALICE, BOB, Counting, Setup
 
 ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), max_size=3)
 TREES = st.lists(ROUNDS, min_size=1, max_size=5)
@@ -35,20 +35,20 @@ class Workers:
 
     several = 1
 
-    def another(self) -> World:
+    def another(self) -> Setup:
         self.names += 1
-        return World(self.store, f"w{self.names}")
+        return Setup(self.store, f"w{self.names}")
 
-    async def next(self) -> World:
+    async def next(self) -> Setup:
         """The worker that serves the next request."""
         return self.running[0]
 
-    async def served(self, world: World) -> None:
+    async def served(self, setup: Setup) -> None:
         """It did."""
 
 
 class ManyRuns(Workers):
-    async def next(self) -> World:
+    async def next(self) -> Setup:
         if self.draw(st.booleans()):
             await self.running[0].outbox.flush()
             self.running = [self.another()]
@@ -58,28 +58,28 @@ class ManyRuns(Workers):
 class LittleMemory(Workers):
     """Less than a look at the store may bring; in real life places leave memory long after they were written."""
 
-    def another(self) -> World:
-        return World(self.store, capacity=6)
+    def another(self) -> Setup:
+        return Setup(self.store, capacity=6)
 
-    async def served(self, world: World) -> None:
-        await world.outbox.flush()
+    async def served(self, setup: Setup) -> None:
+        await setup.outbox.flush()
 
 
 class Two(Workers):
     several = 2
 
-    def another(self) -> World:
+    def another(self) -> Setup:
         self.names += 1
-        return World(self.store, f"w{self.names}", SharedBoard(self.slots, self.names))
+        return Setup(self.store, f"w{self.names}", SharedBoard(self.slots, self.names))
 
-    async def next(self) -> World:
+    async def next(self) -> Setup:
         which = self.draw(st.integers(0, 1))
         if self.draw(st.integers(0, 4)) == 4:  # it was started again
             self.running[which] = self.another()
         return self.running[which]
 
-    async def served(self, world: World) -> None:
-        await world.outbox.flush()
+    async def served(self, setup: Setup) -> None:
+        await setup.outbox.flush()
 
 
 @pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
@@ -98,9 +98,9 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
                 waiting[branch].pop(0)
             if not waiting[branch]:
                 del waiting[branch]
-            world = await workers.next()
-            session = (await world.ask(*texts, caller=caller, label=label)).session.id
-            await workers.served(world)
+            setup = await workers.next()
+            session = (await setup.ask(*texts, caller=caller, label=label)).session.id
+            await workers.served(setup)
             if len(texts) in own[branch]:
                 found[branch].add(session)
         assert [len(sessions) for sessions in found.values()] == [1] * len(found)
@@ -112,11 +112,11 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
 class Soon(SharedBoard):
     """Others that have written all they know once they were given a moment."""
 
-    workers: tuple[World, ...] = ()
+    workers: tuple[Setup, ...] = ()
 
     async def wait_briefly(self) -> None:
-        for world in self.workers:
-            await world.outbox.flush()
+        for setup in self.workers:
+            await setup.outbox.flush()
 
 
 class SoonAndMachines(UnknownWorkers):
@@ -137,7 +137,7 @@ def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write
         store, slots = FickleStore(), shared_slots()
         boards = [Soon(slots, number) for number in (1, 2, 3)]
         workers = tuple(
-            World(store, f"w{number}", SoonAndMachines(board) if machines else board)
+            Setup(store, f"w{number}", SoonAndMachines(board) if machines else board)
             for number, board in enumerate(boards)
         )
         for board in boards:

@@ -21,7 +21,7 @@ from accordion.sessions.tenants import Caller
 from accordion.sessions.transient_messages import copy_digest, has_possible_end, response_digest
 from accordion.stores.worker_sync import shared_slots
 from tests.fakes import FickleStore
-from tests.sessions.test_sessions import ALICE, World
+from tests.sessions.test_sessions import ALICE, Setup
 from tests.sessions.test_sessions_property import (
     OWN,
     TREES,
@@ -50,20 +50,20 @@ def entry(at: int, text: str) -> dict[str, str]:
 class Moments:
     """Requests of one worker, each with another last message; what it was answered is recorded."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
 
     async def ask(
         self, *texts: str, answer: str, caller: Caller = ALICE, label: str = "", again: bool = False
     ) -> SessionMatch:
         """`again`: with the last message of the request before."""
-        self.world.requests += not again
-        moment = {"role": "user", "content": f"moment {self.world.sessions.worker} {self.world.requests}"}
+        self.setup.requests += not again
+        moment = {"role": "user", "content": f"moment {self.setup.sessions.worker} {self.setup.requests}"}
         conversation = read([*(entry(at, text) for at, text in enumerate(texts)), moment], caller.tenant)
-        request_id = f"{self.world.sessions.worker}-r{self.world.requests}"
-        match = await self.world.sessions.resolve(caller, ClientMetadata(label), conversation, request_id)
+        request_id = f"{self.setup.sessions.worker}-r{self.setup.requests}"
+        match = await self.setup.sessions.resolve(caller, ClientMetadata(label), conversation, request_id)
         if match.may_lose_end:
-            self.world.sessions.record_second_names(match, CHAT, caller.tenant, (), answer * 40)
+            self.setup.sessions.record_second_names(match, CHAT, caller.tenant, (), answer * 40)
         return match
 
     async def ids(self, *requests: str) -> list[str]:
@@ -76,14 +76,14 @@ class Moments:
 
 
 async def test_a_conversation_that_goes_on_is_one_session() -> None:
-    found = await Moments(World()).ids("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3", "u1 a1 u2 a2 u3 a3 u4 a4")
+    found = await Moments(Setup()).ids("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3", "u1 a1 u2 a2 u3 a3 u4 a4")
     assert len(set(found)) == 1
 
 
 async def test_the_base_is_before_the_response_and_has_no_report() -> None:
-    moments = Moments(World())
+    moments = Moments(Setup())
     first = await moments.ask("u1", answer="a1")
-    moments.world.sessions.record_response(first, first.session, 70, 60)
+    moments.setup.sessions.record_response(first, first.session, 70, 60)
     second = await moments.ask("u1", "a1", "u2", answer="a2")
     assert second.base_index == 0
     assert second.base_node is not None
@@ -91,30 +91,30 @@ async def test_the_base_is_before_the_response_and_has_no_report() -> None:
 
 
 async def test_a_retry_is_the_same_session() -> None:
-    moments = Moments(World())
+    moments = Moments(Setup())
     found = await moments.ids("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", "u1 a1 u2 b2", "u1 a1 u2 b2 u3 b3")
     assert (await moments.ask("u1", "a1", "u2", "b2", "u3", answer="b3", again=True)).session.id == found[0]
     assert len(set(found)) == 1
 
 
 async def test_an_edited_question_takes_over_the_session_if_the_first_was_not_continued() -> None:
-    found = await Moments(World()).ids("u1 a1", "u1 a1 typo a2", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3")
+    found = await Moments(Setup()).ids("u1 a1", "u1 a1 typo a2", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3")
     assert len(set(found)) == 1
 
 
 async def test_an_edited_question_is_a_fork_if_the_first_was_continued() -> None:
-    moments = Moments(World())
+    moments = Moments(Setup())
     whole = await moments.ids("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3")
     edited = await moments.ids("u1 a1 edit b", "u1 a1 edit b u4 b4")
     whole += await moments.ids("u1 a1 u2 a2 u3 a3 u5 a5")
     assert (len(set(whole)), len(set(edited)), len({*whole, *edited})) == (1, 1, 2)
-    fork = moments.world.sessions.find_in_memory(edited[0])
+    fork = moments.setup.sessions.find_in_memory(edited[0])
     assert fork is not None
     assert fork.forked_from == whole[0]
 
 
 async def test_another_response_begins_a_fork() -> None:
-    moments = Moments(World())
+    moments = Moments(Setup())
     whole = await moments.ids("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3")
     await moments.ids("u1 a1 u2 b2")
     other = await moments.ids("u1 a1 u2 b2 u3 b3", "u1 a1 u2 b2 u3 b3 u4 b4")
@@ -131,32 +131,32 @@ async def test_a_side_request_leaves_the_session_as_it_is() -> None:
         "u1 a1 u2 a2 side s",
         "u1 a1 u2 a2 u3 a3 u4 a4",
     ]
-    assert len(set(await Moments(World()).ids(*requests))) == 1
+    assert len(set(await Moments(Setup()).ids(*requests))) == 1
 
 
 async def test_lists_with_a_common_beginning_alone_are_different_conversations() -> None:
-    world = World()
-    moments = Moments(world)
+    setup = Setup()
+    moments = Moments(setup)
     first = await moments.ids("context a1")
     assert not set(first) & set(await moments.ids("context b1", "context c1 u2 c2"))
     whole = read([entry(0, "context"), {"role": "user", "content": "a question"}])
-    assert (await world.sessions.resolve(ALICE, ClientMetadata(), whole, "r")).session.forked_from == ""
+    assert (await setup.sessions.resolve(ALICE, ClientMetadata(), whole, "r")).session.forked_from == ""
 
 
 async def test_a_short_answer_recognizes_no_response() -> None:
-    world = World()
+    setup = Setup()
     conversation = read([entry(0, "u1"), entry(0, "moment")])
-    match = await world.sessions.resolve(ALICE, ClientMetadata(), conversation, "r")
-    world.outbox.taken.clear()
-    world.sessions.record_second_names(match, CHAT, ALICE.tenant, (), "Done. " * 7)
-    assert not world.outbox.taken
+    match = await setup.sessions.resolve(ALICE, ClientMetadata(), conversation, "r")
+    setup.outbox.taken.clear()
+    setup.sessions.record_second_names(match, CHAT, ALICE.tenant, (), "Done. " * 7)
+    assert not setup.outbox.taken
 
 
 async def test_a_list_that_has_the_end_of_the_one_before_gets_no_second_name() -> None:
-    world = World()
+    setup = Setup()
     entries = [entry(0, "u1"), entry(0, "kept")]
     for answer in ("a1", "a2"):
-        match = await world.sessions.resolve(ALICE, ClientMetadata(), read(entries), "r")
+        match = await setup.sessions.resolve(ALICE, ClientMetadata(), read(entries), "r")
         assert match.may_lose_end is (answer == "a1")
         entries += [entry(1, answer), entry(0, "u2"), entry(0, "kept")]
 
@@ -205,10 +205,10 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
             (caller, label), texts = WHO[branch[0]], waiting[branch].pop(0)
             if not waiting[branch]:
                 del waiting[branch]
-            world = await workers.next()
+            setup = await workers.next()
             answer = answers[branch][len(texts) // 2]
-            match = await Moments(world).ask(*texts, answer=answer, caller=caller, label=label)
-            await workers.served(world)
+            match = await Moments(setup).ask(*texts, answer=answer, caller=caller, label=label)
+            await workers.served(setup)
             if len(texts) in own[branch]:
                 found[branch].add(match.session.id)
         assert [len(sessions) for sessions in found.values()] == [1] * len(found)
@@ -227,7 +227,7 @@ def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write
         store, slots = FickleStore(), shared_slots()
         boards = [Soon(slots, number) for number in (1, 2, 3)]
         workers = tuple(
-            World(store, f"w{number}", SoonAndMachines(board) if machines else board)
+            Setup(store, f"w{number}", SoonAndMachines(board) if machines else board)
             for number, board in enumerate(boards)
         )
         for board in boards:
