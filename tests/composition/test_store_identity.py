@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from accordion.composition.configured_store import TENANT_SECRET, StoreIdentity
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
+from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.redis import RedisStore
 from accordion.stores.sqlite import SqliteStore
 from tests.valkey import Valkey, running_valkey
@@ -142,6 +144,38 @@ async def test_each_worker_notices_a_replaced_file_once_even_with_the_same_ident
     for worker in workers:
         assert await worker.store.get(Key("c", "later")) is None
         await worker.store.close()
+
+
+async def test_a_store_that_is_replaced_while_its_mark_is_read_is_noticed_once():
+    store, replacements, losses = InMemoryStore(), 0, list[int]()
+
+    class ReplacedStore(InMemoryStore):
+        """It is replaced by an empty one just after its mark was read."""
+
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            nonlocal replacements
+            values = await store.get_many(keys)
+            if replacements < is_due:
+                replacements += 1
+                await store.delete(list(keys))
+            return values
+
+        async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+            return await store.put_if_absent(key, value, ttl=ttl)
+
+    is_due = 0
+    identity = StoreIdentity(
+        ReplacedStore(),
+        b"configured",
+        on_secret_change=lambda: None,
+        on_emptied=lambda: losses.append(1),
+        replacements=lambda: replacements,
+    )
+    await identity.poll()
+    is_due = 1
+    for _ in range(3):
+        await identity.poll()
+    assert losses == [1]
 
 
 async def test_a_file_whose_folder_was_away_has_lost_nothing(tmp_path: Path):

@@ -76,17 +76,12 @@ class StoreIdentity:
     async def check(self) -> None:
         """Reads mark and secret, and writes what is missing. Raises StoreUnavailable."""
         async with self._lock:
-            mark, *stored_secret = await self._store.get_many(self._keys)
-            replacements = self._replacements()
-            if stored_secret and stored_secret[0] != self.secret:
-                secret = await self._store.put_if_absent(TENANT_SECRET, self.secret)
-                if secret != self.secret:
-                    self.secret = secret
-                    self._on_secret_change()
-            if mark is None:
-                # A new mark, so that other workers notice too: they may read it only after it is written again.
-                new = self._identity + secrets.token_bytes(_IDENTITY)
-                mark = await self._store.put_if_absent(MARK, new)
+            mark, replacements = b"", -1
+            # A store that is replaced meanwhile is read again: its mark and the count must belong together, or its loss
+            # is noticed twice.
+            while replacements != self._replacements():
+                replacements = self._replacements()
+                mark = await self._read_mark()
             self._identity = identity_from_mark(mark)
             if self._on_identified is not None and self._reported != (self._identity, self.secret):
                 await self._on_identified(self._identity, self.secret)
@@ -95,6 +90,19 @@ class StoreIdentity:
                 former, self._last_mark = self._last_mark, (mark, replacements)
                 if former is not None:
                     self._on_emptied()
+
+    async def _read_mark(self) -> bytes:
+        """Returns the store's mark, and takes its secret; writes what is missing."""
+        mark, *stored_secret = await self._store.get_many(self._keys)
+        if stored_secret and stored_secret[0] != self.secret:
+            secret = await self._store.put_if_absent(TENANT_SECRET, self.secret)
+            if secret != self.secret:
+                self.secret = secret
+                self._on_secret_change()
+        if mark is not None:
+            return mark
+        # A new mark, so that other workers notice too: they may read it only after it is written again.
+        return await self._store.put_if_absent(MARK, self._identity + secrets.token_bytes(_IDENTITY))
 
 
 def identity_from_mark(mark: bytes) -> bytes:
