@@ -104,6 +104,21 @@ async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(st
     assert "was folded" not in raised.value.message
 
 
+async def list_artifacts(proxy: Proxy, run: Run) -> list[dict[str, str]]:
+    """Waits until the store has the artifacts of the run's session, and returns them.
+
+    A busy machine's store may be too slow for a compaction, which is then published a moment later.
+    """
+    session = run.answers[-1]["x-accordion-session"]
+
+    async def read_list() -> list[dict[str, str]]:
+        page = await get_page(proxy, f"/accordion/artifacts?session={session}")
+        found: list[dict[str, str]] = page.json()["artifacts"]
+        return found
+
+    return await wait_until(read_list)
+
+
 async def folded_anew(proxy: Proxy, run: Run) -> None:
     """Once both workers have noticed, what was folded is folded again, and all of it can be read."""
     first = set(compacted_requests(run))
@@ -113,18 +128,8 @@ async def folded_anew(proxy: Proxy, run: Run) -> None:
         async with connected(proxy.url, "chat") as client:
             run.client = client
             await rounds(run, 1)
-    session = run.answers[-1]["x-accordion-session"]
-
-    async def listed() -> list[dict[str, str]]:
-        """A busy machine's store may have been too slow for the fold; then it is published a moment later."""
-        found: list[dict[str, str]] = (await get_page(proxy, f"/accordion/artifacts?session={session}")).json()[
-            "artifacts"
-        ]
-        return found
-
-    texts = [
-        (await get_page(proxy, f"/accordion/artifacts/{kept['id']}")).status_code for kept in await wait_until(listed)
-    ]
+    artifacts = await list_artifacts(proxy, run)
+    texts = [(await get_page(proxy, f"/accordion/artifacts/{artifact['id']}")).status_code for artifact in artifacts]
     assert set(compacted_requests(run)) - first
     assert set(texts) == {200}
     assert len({head["x-accordion-session"] for head in run.answers[-6:]}) == 1
@@ -139,6 +144,7 @@ async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_em
         async with proxy.provider(provider), agent(proxy, "chat") as run:
             while not compacted_requests(run):
                 await rounds(run, 1)
+            await list_artifacts(proxy, run)
             server.command("FLUSHALL")
             await folded_anew(proxy, run)
     assert provider.problems == []
@@ -156,6 +162,8 @@ async def test_the_same_holds_for_a_file_that_was_replaced_by_a_backup_of_it_or_
             file.backup(copy)
         while not compacted_requests(run):
             await rounds(run, 1)
+        # Else it would be published to the other file, and there would be nothing to compact anew.
+        await list_artifacts(proxy, run)
         if restored:
             backup.replace(path)
         else:
