@@ -19,7 +19,8 @@ from tests.loopback import Answer, Recorded
 FORMER = Path(__file__).parent / "former_store"
 KEY = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 CONFIG = """
-store: {retention_days: 36500}
+# The store answers in time on a busy machine, too: without an answer the history would be compacted anew.
+store: {retention_days: 36500, timeout_seconds: 20}
 summaries: {writer: extractive}
 archive: {key: "KEY", retention_days: 36500}
 windows: {default: 8000}
