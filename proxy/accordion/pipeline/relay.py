@@ -164,10 +164,9 @@ async def relay(
     off can therefore end in an error event of the client's own protocol. Any other body is passed on piece by piece.
     Raises UpstreamDisconnected or UpstreamTimeout if the response did not end as it should.
 
-    `protocol` is None if the body is not read; for `counts_text` see its `observer`. With `keeps_copy`, `progress` gets
-    a copy of the body at the end. `store` is awaited before the end
+    `protocol` is None if the body is not read; for `counts_text` see its `observer`. `store` is awaited before the end
     of the body is passed on: the protocol's last event in a stream, the last piece of a document. It is not called if
-    the body breaks off.
+    the body breaks off. With `keeps_copy`, `progress` gets a copy of the body at the end.
 
     The first piece is empty and comes before anything is read. After taking it, the caller may close the relay at any
     time, which closes the response. Closing a generator that has not started would do nothing.

@@ -1,4 +1,4 @@
-"""Reads messages that compaction wrote back from their JSON, with a cache."""
+"""Reads messages that Accordion wrote back from their JSON, with a cache."""
 
 from __future__ import annotations
 
@@ -32,10 +32,15 @@ class WrittenMessageReader:
         return read
 
     def _read_message(self, protocol: WireProtocol, tenant: TenantScope, wire: bytes) -> Message:
-        read = protocol.read_message(wire)
-        key, own_content_key = (make(read.canonical, tenant, protocol.name) for make in (message_key, content_key))
-        # The keys were made of the same texts, so each has its UTF-8 form by now.
-        parts = copy_wide_texts(read.parts)
-        message = Message(key, read.role, parts, wire, protocol.count_breakpoints(wire), own_content_key)
+        message = read_written_message(protocol, tenant, wire)
         self._messages.put((wire, tenant, protocol.name), message, message.size + _ENTRY_OVERHEAD)
         return message
+
+
+def read_written_message(protocol: WireProtocol, tenant: TenantScope, wire: bytes) -> Message:
+    """Reads a message from JSON that Accordion wrote. Raises ValueError where it cannot be decoded."""
+    read = protocol.read_message(wire)
+    key, own_content_key = (make(read.canonical, tenant, protocol.name) for make in (message_key, content_key))
+    # The keys were made of the same texts, so each has its UTF-8 form by now.
+    parts = copy_wide_texts(read.parts)
+    return Message(key, read.role, parts, wire, protocol.count_breakpoints(wire), own_content_key)

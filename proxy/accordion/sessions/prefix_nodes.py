@@ -77,9 +77,9 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a response id's node in a thread over its trigger that no compaction made smaller: its tokens."""
     cached: CachedPrompt | None = None
     """What the provider's prompt cache has of the request of `reported`."""
-    exact: bytes = b""
+    end_chain_key: bytes = msgspec.field(default=b"", name="exact")
     """The chain key of the request of `reported`; empty if it is the identity key."""
-    reworded: bool = False
+    had_other_form: bool = msgspec.field(default=False, name="reworded")
     """Whether a request up to here had earlier messages in another form than the request before it."""
     sums: tuple[StoredSum, ...] = ()
     """Token counts of the messages of the request of `reported` as it was forwarded, and without insertions if it has
@@ -88,7 +88,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """The identity key of the end of the shorter list that a later request had, if it left out the end of this one
     (transient_messages.py)."""
     insertions: bytes = b""
-    """A digest of the insertions from the last covered message up to here, with those that the response brought; empty
+    """A hash of the insertions from the last covered message up to here, with those that the response brought; empty
     if it is not known."""
 
 
@@ -97,7 +97,7 @@ _MAX_STEPS_BACK = 8
 
 # The fields that are set together when a response has arrived.
 _REPORT_FIELDS = (
-    "reported", "counted", "overhead_key", "compaction_id", "covered_count", "model", "cached", "exact", "sums",
+    "reported", "counted", "overhead_key", "compaction_id", "covered_count", "model", "cached", "end_chain_key", "sums",
     "insertions",
 )  # fmt: skip
 

@@ -128,44 +128,46 @@ class _Base(msgspec.Struct, frozen=True):
 class _RequestForm(msgspec.Struct, frozen=True):
     """The form in which a request has its messages, compared with the request from which it continues.
 
-    `base_index` is the index of the last message of that request, `exact` the chain key of this request's end (empty
-    if it is the identity key).
+    `base_index` is the index of the last message of that request, `end_chain_key` the chain key of this request's end
+    (empty if it is the identity key).
     """
 
     base_index: int
-    is_exact: bool
-    is_reworded: bool
-    exact: bytes
+    has_same_form: bool
+    had_other_form: bool
+    end_chain_key: bytes
 
     @classmethod
     def of(cls, conversation: Conversation, index: int, base: PrefixNode | None) -> _RequestForm:
         """Compares a request with the one that ended at `base`; `index` is the first one with its identity key."""
         if base is None:
-            return cls(index, True, False, _exact_key(conversation))
-        exact_index = _find_exact(conversation, index, base.exact)
-        is_exact = exact_index >= 0
-        is_reworded = base.reworded or not is_exact
-        return cls(exact_index if is_exact else index, is_exact, is_reworded, _exact_key(conversation))
+            return cls(index, True, False, _end_chain_key(conversation))
+        same_form_index = _find_same_form(conversation, index, base.end_chain_key)
+        has_same_form = same_form_index >= 0
+        had_other_form = base.had_other_form or not has_same_form
+        return cls(
+            same_form_index if has_same_form else index, has_same_form, had_other_form, _end_chain_key(conversation)
+        )
 
     def build_node(self, session_id: str, base: bytes = b"") -> PrefixNode:
         """Returns the node for the end of the request."""
-        return PrefixNode(session_id, base=base, exact=self.exact, reworded=self.is_reworded)
+        return PrefixNode(session_id, base=base, end_chain_key=self.end_chain_key, had_other_form=self.had_other_form)
 
 
-def _find_exact(conversation: Conversation, index: int, exact: bytes) -> int:
-    """Returns the index of the message with the chain key `exact` (empty: the identity key) among those with the
+def _find_same_form(conversation: Conversation, index: int, chain_key: bytes) -> int:
+    """Returns the index of the message with this chain key (empty: the identity key) among those with the
     identity key of the message at `index`; -1 if there is none."""
     chain, identity = conversation.chain, conversation.identity_chain
     key = identity[index]
     for at in range(index, len(chain)):
         if identity[at] != key:
             break
-        if chain[at] == (exact or key):
+        if chain[at] == (chain_key or key):
             return at
     return -1
 
 
-def _exact_key(conversation: Conversation) -> bytes:
+def _end_chain_key(conversation: Conversation) -> bytes:
     """Returns the chain key of a list's end; empty if it is the identity key."""
     if not conversation.identity or conversation.identity[-1] == conversation.chain[-1]:
         return b""
@@ -215,11 +217,11 @@ class Sessions:
         base = await self._find_base(scope, conversation)
         if conversation.identity and (base.node is None or base.is_continued_otherwise):
             # Nodes of earlier versions have the names of the chain.
-            exact = replace(conversation, identity=())
-            exact_index, node = await self.prefix_index.find(scope, exact)
-            if node is not None and exact_index > base.index:
-                exact_base = _Base(exact_index, node, exact.chain)
-                match = self._match(caller, client_metadata, scope, exact, exact_base, request_id)
+            by_chain = replace(conversation, identity=())
+            index, node = await self.prefix_index.find(scope, by_chain)
+            if node is not None and index > base.index:
+                former_base = _Base(index, node, by_chain.chain)
+                match = self._match(caller, client_metadata, scope, by_chain, former_base, request_id)
                 self.record_end(scope, match.session.id, conversation)
                 return structs.replace(match, conversation=conversation)
         return self._match(caller, client_metadata, scope, conversation, base, request_id, new_session_id)
@@ -294,12 +296,12 @@ class Sessions:
             if forked_from:
                 self.prefix_index.add(scope + chain[-1], form.build_node(session_id))
         session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, scope)
-        if base is not None and (second is not None or not form.is_exact):
+        if base is not None and (second is not None or not form.has_same_form):
             base = structs.replace(
                 base, reported=0, counted=0, overhead_key=b"", compaction_id="", covered_count=0, model="", cached=None
             )
         return SessionMatch(
-            session, row, conversation, scope, base, form.base_index, True, form.is_exact, form.is_reworded,
+            session, row, conversation, scope, base, form.base_index, True, form.has_same_form, form.had_other_form,
             second is not None,
         )  # fmt: skip
 
@@ -374,7 +376,7 @@ class Sessions:
                     cached=cached,
                     sums=sums,
                     insertions=insertions,
-                    exact=_exact_key(conversation),
+                    end_chain_key=_end_chain_key(conversation),
                 )
                 self.prefix_index.write(name, node_id(name), updated)
 
@@ -391,7 +393,7 @@ class Sessions:
         if not (digest := response_digest(calls, [text])):
             return
         conversation, session_id = session_match.conversation, session_match.session.id
-        for end, exact in list_ends(conversation, protocol, tenant):
+        for end, end_chain_key in list_ends(conversation, protocol, tenant):
             name = second_name(session_match.scope, end, digest)
             if self._is_awaited(session_match, name):
                 # Another conversation has the same shorter list and the same response. Which of the two a later request
@@ -401,8 +403,8 @@ class Sessions:
                 node = PrefixNode(
                     session_id,
                     chain=conversation.identity_chain[-1],
-                    exact=b"" if exact == end else exact,
-                    reworded=session_match.had_other_form,
+                    end_chain_key=b"" if end_chain_key == end else end_chain_key,
+                    had_other_form=session_match.had_other_form,
                 )
             self.prefix_index.add(name, node)
 

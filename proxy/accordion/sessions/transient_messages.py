@@ -30,7 +30,8 @@ from accordion.model.records import ObservedCall
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_values import bounded_arguments
-from accordion.protocols.message_keys import chain_key, chain_start, content_key, identity_key, message_key
+from accordion.protocols.message_keys import chain_key, chain_start, identity_key
+from accordion.protocols.written_messages import read_written_message
 
 _MIN_CHARACTERS = 40
 """Characters, without white space, that a text needs to recognize a response. Two conversations may both get "Done." as
@@ -75,13 +76,9 @@ def _drop_text(message: Message, protocol: WireProtocol, tenant: TenantScope) ->
     """Returns a message without its last text; None if it cannot be written."""
     try:
         wire = protocol.edit_message(message, {len(message.parts) - 1: None})
-        if wire is None:
-            return None
-        read = protocol.read_message(wire)
-        key, said = (make(read.canonical, tenant, protocol.name) for make in (message_key, content_key))
+        return read_written_message(protocol, tenant, wire) if wire is not None else None
     except ValueError:
         return None
-    return replace(message, key=key, content_key=said, wire=wire, parts=read.parts)
 
 
 def find_newest_request(messages: Sequence[Message]) -> int:

@@ -56,6 +56,7 @@ from accordion.protocols.openai_responses import message_json
 from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
 from accordion.protocols.openai_responses.message_json import CALLS, HOSTED_CALLS, read_content, read_item
 from accordion.protocols.openai_responses.response import ResponsesParser, decode_object
+from accordion.protocols.openai_responses.socket_messages import CREATE
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream, with_arguments
 from accordion.protocols.tool_loop import (
     MAX_OPENAI_TOOLS,
@@ -75,8 +76,6 @@ _NO_CALL = re.compile(
 _LONE_REASONING = re.compile(r"Item '([^']+)' of type 'reasoning' was provided without its required following item")
 _NO_REASONING = re.compile(r"Item '([^']+)'(?: of type '[^']*')? was provided without its required 'reasoning' item")
 _MISSING_OUTPUT = "The result of this call is not on record any more."
-_SOCKET_MESSAGE = b'"response.create"'
-"""The `type` that a request on a WebSocket has (socket_messages.py)."""
 _LATE_ANSWER_TYPES = frozenset({"program", "mcp_approval_request"})
 
 
@@ -119,7 +118,7 @@ class OpenAIResponses(WireProtocol):
 
     def is_streamed(self, fields: Mapping[str, bytes]) -> bool:
         """Reads `stream`. The message of a WebSocket does not have it: its response is a stream."""
-        return fields.get("type") == _SOCKET_MESSAGE or super().is_streamed(fields)
+        return decode_field(fields, "type") == CREATE or super().is_streamed(fields)
 
     def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
         """Reads `max_output_tokens`."""
