@@ -61,6 +61,29 @@ class FakeTasks:
         return self._now(call, *args)
 
 
+class WaitingTasks(FakeTasks):
+    """Keeps spawned tasks until `run` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Coroutine[Any, Any, Any]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self.waiting.append(work)
+
+    def __del__(self) -> None:
+        for work in self.waiting:
+            work.close()
+
+    async def run(self) -> int:
+        """Runs the tasks, and those that they spawn. Returns how many there were."""
+        count = 0
+        while self.waiting:
+            await self.waiting.pop(0)
+            count += 1
+        return count
+
+
 class FickleStore(InMemoryStore):
     """A store in memory that answers nothing while it is `away`."""
 

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.archive_entries import scan_entries
 from accordion.archive.artifacts import ArchivedMessage, Artifact
@@ -16,26 +13,9 @@ from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, conversation, long_history
-from tests.fakes import FakeClock, FakeTasks
+from tests.fakes import FakeClock, WaitingTasks
 
 CHAT, DAY = OpenAIChat(), 86_400.0
-
-
-class Spawning(FakeTasks):
-    """Keeps what is to run behind requests, until it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: list[Coroutine[Any, Any, Any]] = []
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self.waiting.append(work)
-
-    async def run(self) -> int:
-        waiting, self.waiting = self.waiting, []
-        for work in waiting:
-            await work
-        return len(waiting)
 
 
 class Writing(InMemoryStore):
@@ -57,7 +37,7 @@ class Worker:
     """One of several with the same store, which keeps what it holds for thirty days."""
 
     def __init__(self, store: Writing, clock: FakeClock, sealer: Sealer | None = None) -> None:
-        self.tasks, self.store, self.clock = Spawning(), store, clock
+        self.tasks, self.store, self.clock = WaitingTasks(), store, clock
         self.archive = Archive(store, sealer=sealer, clock=clock)
         self.renewals = RetentionRenewal(store, self.archive, self.tasks, clock)
         self.compactions = CompactionRepository(store, on_use=self.renewals.renew_compaction, sealer=sealer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,32 +19,13 @@ from accordion.sessions.client_metadata import ClientMetadata, read_client_metad
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Caller
 from accordion.stores.memory_store import InMemoryStore
-from tests.fakes import DirectOutbox, FakeClock, FakeTasks
+from tests.fakes import DirectOutbox, FakeClock, WaitingTasks
 
 ALICE = Caller(TenantScope("alice", b"a" * 32), False, "")
 BOB = Caller(TenantScope("bob", b"b" * 32), False, "")
 
 Call = tuple[str, str, str]
 """Id, name, arguments."""
-
-
-class LaterTasks(FakeTasks):
-    """Holds spawned tasks until `run` is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: list[Coroutine[Any, Any, Any]] = []
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self.waiting.append(work)
-
-    def __del__(self) -> None:
-        for work in self.waiting:
-            work.close()
-
-    async def run(self) -> None:
-        while self.waiting:
-            await self.waiting.pop(0)
 
 
 def message(role: str, *parts: Part) -> Message:
@@ -114,7 +95,7 @@ class Worker:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.outbox, self.clock, self.tasks = DirectOutbox(self.store), FakeClock(), LaterTasks()
+        self.outbox, self.clock, self.tasks = DirectOutbox(self.store), FakeClock(), WaitingTasks()
         self.tracker = DelegationTracker.build(self.store, self.outbox, self.clock, self.tasks, **self.settings)
         self.sessions = Sessions(self.store, self.outbox, self.clock, self.name)
         self.requests = 0

@@ -10,8 +10,7 @@ import pytest
 from accordion.archive.references import artifact_id
 from accordion.model.tenant import TenantScope
 from accordion.protocols.registry import PROTOCOLS, protocol_for
-from tests.delegation.delegation_worker import LaterTasks
-from tests.fakes import FakeReply, FakeWindows, FickleStore
+from tests.fakes import FakeReply, FakeWindows, FickleStore, WaitingTasks
 from tests.pipeline_setup import CHAT, MESSAGES, PipelineSetup, header
 
 Json = dict[str, Any]
@@ -58,7 +57,7 @@ class Team(PipelineSetup):
     parents = {"main": "", "a": "main", "b": "main", "c": "a"}  # noqa: RUF012  # never changed
 
     def __init__(self, path: str = CHAT, window: int = 100_000, **given: Any) -> None:
-        super().__init__(windows=FakeWindows(window), tasks=LaterTasks(), **given)
+        super().__init__(windows=FakeWindows(window), tasks=WaitingTasks(), **given)
         self.path = path
 
     async def turn(self, who: str, listed: list[Json], *replies: Json, **fields: Any) -> Json:
@@ -78,7 +77,7 @@ class Team(PipelineSetup):
 
     async def settle(self) -> None:
         await self.outbox.flush()
-        assert isinstance(self.tasks, LaterTasks)
+        assert isinstance(self.tasks, WaitingTasks)
         await self.tasks.run()
         await self.outbox.flush()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from accordion.accounting.holdout import Holdout
 from accordion.sessions.prefix_nodes import decode
 from accordion.stores.memory_store import InMemoryStore
-from tests.fakes import FakeReply, FakeTasks, FakeWindows
+from tests.fakes import FakeReply, FakeWindows, WaitingTasks
 from tests.histories import PROTOCOL_NAMES, ProtocolName
 from tests.http.api_client import client as api_client
 from tests.pipeline_setup import CHAT, OWNER, PipelineSetup, header
@@ -64,26 +63,14 @@ async def test_it_stays_in_its_session_after_compactions(protocol_name: Protocol
     assert {"folded", "replayed"} <= {outcome.state for outcome in outcomes}
 
 
-class RunningTasks(FakeTasks):
-    """Keeps what is spawned until it is awaited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spawned: list[Coroutine[Any, Any, Any]] = []
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self.spawned.append(work)
-
-
 async def test_a_long_answer_is_read_in_a_thread_and_a_longer_one_is_not_read() -> None:
-    tasks = RunningTasks()
+    tasks = WaitingTasks()
     [setup] = start_workers(1, tasks=tasks)
     client = TransientClient([setup])
     for answer in ("word " * 20_000, "words " * 200_000, ANSWER):
         client.history.append(WRITERS["chat"].user("a question"))
         await client.request(ReplyText(answer))
-        while tasks.spawned:
-            await tasks.spawned.pop()
+        await tasks.run()
     assert tasks.offloaded.count("_read_text") == 1
     # After the second answer, the session is found by the first one.
     assert len(set(client.sessions)) == 1

@@ -127,6 +127,18 @@ class SoonAndMachines(UnknownWorkers):
         self.wait_briefly = near.wait_briefly  # type: ignore[method-assign]
 
 
+def start_workers(machines: bool) -> tuple[Setup, ...]:
+    """Returns three workers that hear of each other, beside other machines or alone."""
+    store, slots = FickleStore(), shared_slots()
+    boards = [Soon(slots, number) for number in (1, 2, 3)]
+    workers = tuple(
+        Setup(store, f"w{number}", SoonAndMachines(board) if machines else board) for number, board in enumerate(boards)
+    )
+    for board in boards:
+        board.workers = workers
+    return workers
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sets(st.integers(0, 2))), min_size=2, max_size=40),
@@ -134,14 +146,7 @@ class SoonAndMachines(UnknownWorkers):
 )
 def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(steps, machines):
     async def run() -> None:
-        store, slots = FickleStore(), shared_slots()
-        boards = [Soon(slots, number) for number in (1, 2, 3)]
-        workers = tuple(
-            Setup(store, f"w{number}", SoonAndMachines(board) if machines else board)
-            for number, board in enumerate(boards)
-        )
-        for board in boards:
-            board.workers = workers
+        workers = start_workers(machines)
         talk, size, found = [f"t{number}" for number in range(2 * len(steps))], 1, []
         for worker, again, writing in steps:
             found.append((await workers[worker].ask(*talk[:size])).session.id)

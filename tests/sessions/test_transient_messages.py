@@ -19,8 +19,6 @@ from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
 from accordion.sessions.transient_messages import copy_digest, has_possible_end, response_digest
-from accordion.stores.worker_sync import shared_slots
-from tests.fakes import FickleStore
 from tests.sessions.test_sessions import ALICE, Setup
 from tests.sessions.test_sessions_property import (
     OWN,
@@ -28,11 +26,10 @@ from tests.sessions.test_sessions_property import (
     WHO,
     LittleMemory,
     ManyRuns,
-    Soon,
-    SoonAndMachines,
     Two,
     Workers,
     lists,
+    start_workers,
 )
 
 CHAT = OpenAIChat()
@@ -224,14 +221,7 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
 )
 def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(steps, machines):
     async def run() -> None:
-        store, slots = FickleStore(), shared_slots()
-        boards = [Soon(slots, number) for number in (1, 2, 3)]
-        workers = tuple(
-            Setup(store, f"w{number}", SoonAndMachines(board) if machines else board)
-            for number, board in enumerate(boards)
-        )
-        for board in boards:
-            board.workers = workers
+        workers = start_workers(machines)
         talk, size, found = [f"t{number}" for number in range(2 * len(steps) + 1)], 1, []
         # None is sent again: with another end it is like an edited question, which may become a fork.
         for worker, writing in steps:
