@@ -19,7 +19,7 @@ from accordion.http.pages.rendering import format_dollars
 from accordion.http.pages.views import link_text, view_blocks
 from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
-from accordion.model.costs import Costs
+from accordion.model.costs import Basis, Costs
 from accordion.pipeline.sent_history import ComparedBlock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
@@ -149,11 +149,25 @@ async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> Non
     assert f">{report['total']['requests']:,}<" in html
     assert 'aria-current="page">7 days' in http.get(f"{PAGES}/savings?days=7").text
     assert http.get(f"{PAGES}/savings?days=0").status_code == 400
-    assert (format_dollars(-2_500_000), format_dollars(1_234_560_000_000)) == ("−$0.0025", "$1,234.56")
     days = [DaySavings("2026-01-02", Costs(original_cost=10, sent_cost=90)), DaySavings("2026-01-01", Costs())]
     svg = str(draw_days(days, "two days"))
     assert svg.index("2026-01-01") < svg.index("2026-01-02")
-    assert "$0.0000 without Accordion" in svg
+    assert "<$0.01 without Accordion" in unescape(svg)
+
+
+@pytest.mark.parametrize(
+    ("nanodollars", "basis", "text"),
+    [
+        (0, "estimate", "$0.00"),
+        (4_900_000, "estimate", "<$0.01"),
+        (-4_900_000, "reported", "−<$0.01"),
+        (-25_000_000, "estimate", "~−$0.03"),
+        (1_234_560_000_000, "reported", "$1,234.56"),
+        (1_234_560_000_000, "both", "~$1,234.56"),
+    ],
+)
+def test_money_is_shown_in_cents_and_estimates_are_marked(nanodollars: int, basis: Basis, text: str) -> None:
+    assert format_dollars(nanodollars, basis) == text
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ _BASES: dict[Basis, str] = {
     "estimate": "estimated",
     "both": "reported by the providers in part, else estimated",
 }
+_HALF_CENT = 0.005
 
 
 def format_number(value: float) -> str:
@@ -33,8 +34,13 @@ def format_share(value: float) -> str:
     return f"{value:.1%}"
 
 
+def format_estimate(value: float) -> str:
+    """Formats a whole number that is not exact."""
+    return f"~{format_number(value)}"
+
+
 def format_time(at: float) -> str:
-    """Formats seconds since the epoch, in UTC."""
+    """Formats seconds since the epoch, in UTC. The page's script puts the reader's own time in its place."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "never"
 
 
@@ -59,11 +65,13 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1_000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def format_dollars(nanodollars: int) -> str:
-    """Formats an amount of money, with more digits below a dollar."""
+def format_dollars(nanodollars: int, basis: Basis = "reported") -> str:
+    """Formats an amount of money in cents, with `~` before an amount that is not wholly reported."""
     dollars = to_dollars(nanodollars)
-    digits = 2 if abs(dollars) >= 1 or not nanodollars else 4
-    return f"{'−' if dollars < 0 else ''}${abs(dollars):,.{digits}f}"
+    sign, amount = "−" if dollars < 0 else "", abs(dollars)
+    if 0 < amount < _HALF_CENT:
+        return f"{sign}<$0.01"
+    return f"{'' if basis == 'reported' or not nanodollars else '~'}{sign}${amount:,.2f}"
 
 
 def describe_basis(costs: Costs) -> str:
@@ -93,6 +101,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "number": format_number,
+        "estimate": format_estimate,
         "share": format_share,
         "time": format_time,
         "machine_time": format_machine_time,

@@ -1,5 +1,6 @@
-// Keeps an open page up to date: on an event of the server, loads the page again and replaces its live parts.
-// Without this script the page is the same, but for what happens after it was loaded.
+// Shows times in the reader's zone and language, and keeps an open page up to date: on an event of the server, loads the
+// page again and replaces its live parts. Without this script the page is the same, with times in UTC, but for what
+// happens after it was loaded.
 "use strict";
 
 const address = document.body.dataset.events;
@@ -8,8 +9,28 @@ const pause = Number(document.body.dataset.pause) || 2000;
 let isLoading = false;
 let isDue = false;
 
+const timeForms = {
+  moment: new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" }),
+  clock: new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit", second: "2-digit" }),
+};
+
+function showLocalTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(element.dateTime);
+    if (!at.getTime()) continue;
+    if (element.title) element.title = timeForms.moment.format(at);
+    const form = timeForms[element.dataset.form];
+    if (form) element.textContent = form.format(at);
+  }
+  const zone = root.getElementById("zone");
+  if (zone) zone.textContent = timeForms.moment.resolvedOptions().timeZone;
+}
+
+showLocalTimes(document);
+
 function replaceLiveParts(text) {
   const page = new DOMParser().parseFromString(text, "text/html");
+  showLocalTimes(page);
   for (const part of document.querySelectorAll("[data-live]")) {
     const fresh = page.getElementById(part.id);
     if (fresh && fresh.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) {
