@@ -15,7 +15,7 @@ from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
-from accordion.http.pages.rendering import format_dollars
+from accordion.http.pages.rendering import capitalize, format_dollars
 from accordion.http.pages.views import link_text, view_blocks
 from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
@@ -153,6 +153,12 @@ async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> Non
     svg = str(draw_days(days, "two days"))
     assert svg.index("2026-01-01") < svg.index("2026-01-02")
     assert "<$0.01 without Accordion" in unescape(svg)
+
+
+def test_a_heading_begins_with_a_capital_and_keeps_those_of_names() -> None:
+    assert capitalize("result of Read({'file_path': '/Users/Dev1'})") == "Result of Read({'file_path': '/Users/Dev1'})"
+    (view,) = view_blocks([ComparedBlock("inserted", -1, -1, (), ())], [])
+    assert view.title == "Inserted by Accordion"
 
 
 @pytest.mark.parametrize(

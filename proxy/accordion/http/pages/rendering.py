@@ -39,6 +39,11 @@ def format_estimate(value: float) -> str:
     return f"~{format_number(value)}"
 
 
+def capitalize(text: str) -> str:
+    """Makes the first letter a capital. Jinja's own filter also puts all others in lower case, which spoils names."""
+    return text[:1].upper() + text[1:]
+
+
 def format_time(at: float) -> str:
     """Formats seconds since the epoch, in UTC. The page's script puts the reader's own time in its place."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "never"
@@ -100,6 +105,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     environment.filters |= {
+        "capitalize": capitalize,
         "number": format_number,
         "estimate": format_estimate,
         "share": format_share,

@@ -15,6 +15,7 @@ from accordion.accounting.calibration import LearnedLimit, LimitOwner
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.charts import curve_points, draw_meter, draw_small_curve
+from accordion.http.pages.rendering import capitalize
 from accordion.model.budget import TokenLimits
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import TOP, display_name
@@ -216,7 +217,7 @@ def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) 
 
 def _title(block: ComparedBlock) -> str:
     if block.first < 0:
-        return _TITLES[block.kind].capitalize()
+        return capitalize(_TITLES[block.kind])
     name = f"Message {block.first}" if block.first == block.last else f"Messages {block.first} to {block.last}"
     return f"{name}: {_TITLES[block.kind]}"
 
