@@ -207,7 +207,7 @@ async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(star
 async def test_the_address_that_the_proxy_prints_and_its_file_give_the_owners_token(start: Start) -> None:
     """With two workers: both know the token."""
     proxy = start("server: {workers: 2}\n", ACCORDION_STORE="sqlite:///accordion.db")
-    path = "/accordion/pages/sign-in?token="
+    path = "/accordion/sign-in?token="
     assert f"http://127.0.0.1:{proxy.port}{path}{proxy.token}" in proxy.log
     for _ in range(8):
         assert (await ask(proxy, "GET", "/accordion/export")).status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 from starlette.testclient import TestClient
 
 from accordion.archive.archive_reader import ArchiveReader
@@ -18,6 +19,12 @@ from accordion.http.pages.views import Health
 from accordion.protocols.registry import PROTOCOLS
 from tests.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup
+
+
+def location(answer: httpx.Response) -> str:
+    """The path and the query to which a browser follows a redirect."""
+    url = answer.request.url.join(answer.headers["location"])
+    return url.raw_path.decode()
 
 
 def archive_reader(setup: PipelineSetup) -> ArchiveReader:

@@ -10,10 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from accordion.accounting.key_limits import KeyLimits
+from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
 from tests.holdouts import groups, spread, write_sessions
-from tests.http.api_client import client
+from tests.http.api_client import client, location
 from tests.pipeline_setup import CHAT, PipelineSetup
 
 ADMIN = "admin-key-of-this-proxy"
@@ -188,7 +189,7 @@ async def used_world() -> PipelineSetup:
 
 def signed_in(setup: PipelineSetup, key: str) -> TestClient:
     browser = client(setup, base_url="https://proxy.example")
-    assert browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN).status_code == 303
+    assert browser.post(SIGN_IN, data={"key": key, "to": ""}, headers=OWN).status_code == 303
     return browser
 
 
@@ -242,10 +243,10 @@ async def test_the_administrators_page_lists_all_tenants_and_shows_no_tenants_da
     assert "key-one" not in shown.text
     for path in ("/accordion/", f"{PAGES}/sessions", f"{PAGES}/savings", f"{PAGES}/health", f"{PAGES}/events"):
         answer = browser.get(path)
-        assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGES}/tenants")
+        assert (answer.status_code, location(answer)) == (303, f"{PAGES}/tenants")
     assert browser.post(f"{PAGES}/sessions/s-1/compact", headers=OWN).status_code == 403
-    browser.post(f"{PAGES}/sign-out", headers=OWN)
-    assert browser.get(f"{PAGES}/tenants").headers["location"].startswith(f"{PAGES}/sign-in?to=")
+    browser.post(SIGN_OUT, headers=OWN)
+    assert location(browser.get(f"{PAGES}/tenants")).startswith(f"{SIGN_IN}?to=")
 
 
 async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
@@ -255,7 +256,7 @@ async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
     assert client(PipelineSetup()).get(f"{PAGES}/tenants").status_code == 403
     other = client(PipelineSetup(keys=KEYS, admin_key="another-admin-key-of-it"), base_url="https://proxy.example")
     other.cookies.set("accordion_page", str(signed_in(setup, ADMIN).cookies.get("accordion_page")))
-    assert other.get(f"{PAGES}/tenants").headers["location"].startswith(f"{PAGES}/sign-in")
+    assert location(other.get(f"{PAGES}/tenants")).startswith(SIGN_IN)
     foreign = signed_in(setup, ADMIN).get(f"{PAGES}/tenants", headers={"origin": "https://evil.example"})
     assert (foreign.status_code, "research" in foreign.text) == (403, False)
 

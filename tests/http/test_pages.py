@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from accordion.accounting.ledger import DaySavings
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
+from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
 from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
 from accordion.http.pages.rendering import capitalize, format_dollars
@@ -25,7 +26,7 @@ from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.holdouts import groups, spread, write_sessions
-from tests.http.api_client import client
+from tests.http.api_client import client, location
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
 
 ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
@@ -48,16 +49,16 @@ def recording(**fields: Any) -> PipelineSetup:
 def signed_in(setup: PipelineSetup, key: str) -> TestClient:
     """A browser that has signed in."""
     browser = client(setup, base_url="https://proxy.example")
-    answer = browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
+    answer = browser.post(SIGN_IN, data={"key": key, "to": ""}, headers=OWN)
+    assert (answer.status_code, location(answer)) == (303, "/accordion/")
     return browser
 
 
 def owner(setup: PipelineSetup) -> TestClient:
     """A browser of this machine that has opened the address that the proxy printed."""
     browser = client(setup, token="")
-    answer = browser.get(f"{PAGES}/sign-in?token={OWNER_TOKEN}")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
+    answer = browser.get(f"{SIGN_IN}?token={OWNER_TOKEN}")
+    assert (answer.status_code, location(answer)) == (303, "/accordion/")
     return browser
 
 
@@ -94,7 +95,9 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         assert not re.search(r"<style|style=|\son[a-z]+=|javascript:|<script(?! src=)", answer.text), path
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
-        assert not re.findall(r"(?:src|href|action)=\"(?!/accordion/|#)[^\"]*\"", answer.text), path
+        for link in re.findall(r"(?:src|href|action|data-events)=\"([^\"]*)\"", answer.text):
+            assert not link.startswith("/"), (path, link)
+            assert str(answer.request.url.join(unescape(link)).path).startswith("/accordion/"), (path, link)
 
 
 async def test_conversation_text_is_never_markup() -> None:
@@ -119,7 +122,7 @@ async def test_sessions_are_paged_and_found_by_their_label() -> None:
     first = http.get(f"{PAGES}/sessions").text
     assert re.findall(r">(label-\d\d)<", first) == [f"label-{number:02d}" for number in range(22, 2, -1)]
     (rest,) = re.findall(r'rel="next" href="([^"]+)"', first)
-    second = http.get(unescape(rest)).text
+    second = http.get(f"{PAGES}/{unescape(rest)}").text
     assert re.findall(r">(label-\d\d)<", second) == ["label-02", "label-01", "label-00"]
     assert 'rel="next"' not in second
     assert re.findall(r">(label-\d\d)<", http.get(f"{PAGES}/sessions?label=label-07").text) == ["label-07"]
@@ -186,8 +189,8 @@ async def test_changes_by_the_page_are_those_of_the_api() -> None:
     path, api = f"{PAGES}/sessions/{session}", f"/accordion/sessions/{session}"
     for change, fields in (("compact", {"x": ""}), ("mode", {"mode": "observe"}), ("pin", {"call_id": call_id(3)})):
         answer = http.post(f"{path}/{change}", data=fields, headers=OWN)
-        assert (answer.status_code, answer.headers["location"]) == (303, f"{path}?done={change}")
-        assert 'class="notice"' in http.get(answer.headers["location"]).text
+        assert (answer.status_code, location(answer)) == (303, f"{path}?done={change}")
+        assert 'class="notice"' in http.get(location(answer)).text
     record = http.get(api).json()
     assert (record["compaction_wanted"], record["mode"], record["pins"]) == (True, "observe", [call_id(3)])
     assert http.post(f"{path}/unpin", data={"call_id": call_id(3)}, headers=OWN).status_code == 303
@@ -249,11 +252,12 @@ async def test_a_change_is_a_form_and_not_a_document_of_another_type() -> None:
 async def test_where_proxy_keys_are_configured_a_person_signs_in_and_sees_one_tenant() -> None:
     setup = recording(keys=(ONE, TWO))
     session = await compacted(setup, x_accordion_key="key-one")
-    path = f"{PAGES}/sessions/{session}"
+    view = f"pages/sessions/{session}"
+    path = f"/accordion/{view}"
     stranger = client(setup, base_url="https://proxy.example")
     answer = stranger.get(path)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGES}/sign-in?to={path.replace('/', '%2F')}")
-    wrong = stranger.post(f"{PAGES}/sign-in", data={"key": "key-three", "to": path}, headers=OWN)
+    assert (answer.status_code, location(answer)) == (303, f"{SIGN_IN}?to=pages%2Fsessions%2F{session}")
+    wrong = stranger.post(SIGN_IN, data={"key": "key-three", "to": view}, headers=OWN)
     assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
     one, two = signed_in(setup, "key-one"), signed_in(setup, "key-two")
     assert "memory://" not in one.get(f"{PAGES}/health").text
@@ -261,26 +265,30 @@ async def test_where_proxy_keys_are_configured_a_person_signs_in_and_sees_one_te
     assert two.get(path).status_code == 404
     assert session not in two.get("/accordion/").text
     assert two.post(f"{path}/erase", data={"confirm": session}, headers=OWN).status_code == 404
-    assert one.post(f"{PAGES}/sign-out", headers=OWN).status_code == 303
+    assert one.post(SIGN_OUT, headers=OWN).status_code == 303
     assert one.get(path).status_code == 303
 
 
 async def test_the_cookie_is_for_this_page_alone_and_does_not_hold_the_key() -> None:
     browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
-    answer = browser.post(f"{PAGES}/sign-in", data={"key": "key-one"}, headers=OWN)
+    answer = browser.post(SIGN_IN, data={"key": "key-one"}, headers=OWN)
     cookie = answer.headers["set-cookie"]
     assert "key-one" not in cookie
     fields = {each.strip().lower() for each in cookie.split(";")[1:]}
-    assert {"httponly", "samesite=strict", "secure", "path=/accordion", f"max-age={TICKET_SECONDS}"} <= fields
+    assert {"httponly", "samesite=strict", "secure", f"max-age={TICKET_SECONDS}"} <= fields
+    assert {cookie.path for cookie in browser.cookies.jar} == {"/accordion"}
     assert browser.get("/accordion/sessions").status_code == 401
 
 
 async def test_signing_in_leads_to_no_other_site_and_is_refused_to_one() -> None:
     browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
-    for target in ("https://elsewhere.example/", "//elsewhere.example/", "/accordion/\\elsewhere.example", "/v1/x", ""):
-        answer = browser.post(f"{PAGES}/sign-in", data={"key": "key-one", "to": target}, headers=OWN)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
-    refused = browser.post(f"{PAGES}/sign-in", data={"key": "key-one"}, headers={"origin": "https://elsewhere.example"})
+    for target in (
+        "https://elsewhere.example/", "//elsewhere.example/", "pages/\\elsewhere.example", "/v1/x", "pages/../../x",
+        "pages//elsewhere.example", "",
+    ):  # fmt: skip
+        answer = browser.post(SIGN_IN, data={"key": "key-one", "to": target}, headers=OWN)
+        assert (answer.status_code, location(answer)) == (303, "/accordion/")
+    refused = browser.post(SIGN_IN, data={"key": "key-one"}, headers={"origin": "https://elsewhere.example"})
     assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
 
 
@@ -323,33 +331,34 @@ async def test_without_keys_other_machines_and_other_host_names_are_refused() ->
     assert answer.status_code == 403
     assert "proxy_keys" in answer.text
     assert client(recording(), base_url="http://rebound.example").get("/accordion/").status_code == 403
-    assert client(recording()).get("/accordion").headers["location"] == "/accordion/"
-    assert client(recording(loopback=False)).get(f"{PAGES}/sign-in").headers["location"] == "/accordion/"
+    assert location(client(recording()).get("/accordion")) == "/accordion/"
+    assert location(client(recording(loopback=False)).get(SIGN_IN)) == "/accordion/"
 
 
 async def test_on_this_machine_a_person_signs_in_to_erase_and_to_export_and_looks_without() -> None:
     setup = recording()
     session = await compacted(setup)
-    path = f"{PAGES}/sessions/{session}"
+    view = f"pages/sessions/{session}"
+    path = f"/accordion/{view}"
     stranger = client(setup, token="")
     assert "Sign in to export or erase" in stranger.get(path).text
-    assert f'href="{path}/export"' not in stranger.get(path).text
+    assert "/export" not in stranger.get(path).text
     for answer in (stranger.get(f"{path}/export"), stranger.get(f"{path}/erase")):
-        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, f"{PAGES}/sign-in")
+        assert (answer.status_code, location(answer).partition("?")[0]) == (303, SIGN_IN)
     assert stranger.post(f"{path}/erase", data={"confirm": session}, headers=OWN).status_code == 303
     assert stranger.get(f"/accordion/sessions/{session}").status_code == 200
-    assert OWNER_TOKEN_FILE in stranger.get(f"{PAGES}/sign-in").text
+    assert OWNER_TOKEN_FILE in stranger.get(SIGN_IN).text
     for token in ("", "token-of-another"):
-        wrong = stranger.post(f"{PAGES}/sign-in", data={"key": token, "to": path}, headers=OWN)
+        wrong = stranger.post(SIGN_IN, data={"key": token, "to": view}, headers=OWN)
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
-    assert stranger.get(f"{PAGES}/sign-in?token=another").status_code == 401
-    right = stranger.post(f"{PAGES}/sign-in", data={"key": OWNER_TOKEN, "to": path}, headers=OWN)
-    assert (right.status_code, right.headers["location"]) == (303, path)
+    assert stranger.get(f"{SIGN_IN}?token=another").status_code == 401
+    right = stranger.post(SIGN_IN, data={"key": OWNER_TOKEN, "to": view}, headers=OWN)
+    assert (right.status_code, location(right)) == (303, path)
     cookie = right.headers["set-cookie"]
     assert OWNER_TOKEN not in cookie
-    assert {"httponly", "samesite=strict", "path=/accordion"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert {"httponly", "samesite=strict"} <= {part.strip().lower() for part in cookie.split(";")}
     assert stranger.get(f"{path}/export").status_code == 200
-    assert stranger.post(f"{PAGES}/sign-out", headers=OWN).status_code == 303
+    assert stranger.post(SIGN_OUT, headers=OWN).status_code == 303
     assert stranger.get(f"{path}/export").status_code == 303
 
 
@@ -366,9 +375,20 @@ async def test_the_pages_cookie_gives_other_sites_neither_the_api_nor_a_download
         assert browser.get(f"{PAGES}/sessions/{session}/export", headers={"sec-fetch-site": site}).status_code == 200
 
 
+async def test_nobody_sees_links_to_views_that_need_a_sign_in_first() -> None:
+    stranger = client(recording(keys=(ONE,)), base_url="https://proxy.example")
+    assert "<nav" not in stranger.get(SIGN_IN).text
+    refused = stranger.post(SIGN_IN, data={"key": "key-one"}, headers={"origin": "https://elsewhere.example"})
+    assert (refused.status_code, "<nav" in refused.text) == (403, False)
+    assert "<nav" not in client(recording(loopback=False)).get("/accordion/").text
+    # On this machine anybody may look; only erasing and exporting need the token.
+    assert "<nav" in client(recording(), token="").get(SIGN_IN).text
+    assert "<nav" in signed_in(recording(keys=(ONE,)), "key-one").get(f"{PAGES}/sessions/s-none").text
+
+
 async def test_a_proxy_key_in_an_address_signs_nobody_in() -> None:
     browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
-    answer = browser.get(f"{PAGES}/sign-in?token=key-one")
+    answer = browser.get(f"{SIGN_IN}?token=key-one")
     assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -157,3 +158,11 @@ def test_each_attribute_exists(name: str) -> None:
 
 def test_each_template_is_checked() -> None:
     assert sorted(TYPES) == sorted(each for each in rendering._environment().list_templates())
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_no_template_has_an_absolute_address(name: str) -> None:
+    environment = rendering._environment()
+    assert environment.loader is not None
+    source = environment.loader.get_source(environment, name)[0]
+    assert re.findall(r"""=["'](?:/|https?:|\{\{ *["']/)[^"']*|["']/accordion""", source) == []

@@ -28,7 +28,7 @@ from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition import Application, is_loopback
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import is_installed
-from accordion.http.pages.access import SIGN_IN
+from accordion.http.pages.addresses import SIGN_IN
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
 from accordion.server.interpreter import set_up_interpreter

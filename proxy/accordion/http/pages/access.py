@@ -19,9 +19,6 @@ from accordion.model.errors import RequestError, Unauthorized
 from accordion.sessions.tenants import Caller, Tenants
 
 COOKIE = "accordion_page"
-PATH = "/accordion"
-BASE = f"{PATH}/pages"
-SIGN_IN = f"{BASE}/sign-in"
 TICKET_SECONDS = 12 * 3_600
 """The time after which a person must sign in again."""
 
@@ -124,7 +121,8 @@ def set_ticket(response: Response, request: Request, ticket: str) -> None:
         COOKIE,
         ticket,
         max_age=TICKET_SECONDS if ticket else 0,
-        path=PATH,
+        # Without a path, it is for the folder of this address (addresses.py).
+        path=None,
         secure=is_secure,
         httponly=True,
         samesite="strict",

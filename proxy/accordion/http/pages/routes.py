@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -37,7 +37,7 @@ from accordion.http.holdout_text import list_compared_rows
 from accordion.http.memory_operations import MemoryServices
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.pages import access
-from accordion.http.pages.access import BASE, SIGN_IN
+from accordion.http.pages.addresses import BASE, PATH, SIGN_IN, SIGN_OUT, base_of, check_view, root_of, view_of
 from accordion.http.pages.charts import curve_points, draw_curve, draw_days
 from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.rendering import render_template
@@ -64,7 +64,7 @@ from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
 _PAGE = 20
 """Sessions of a page."""
-_TENANTS_VIEW = f"{BASE}/tenants"
+_TENANTS_VIEW = "pages/tenants"
 _ARTIFACTS = 50
 _TENANTS = 50
 _RECENT = 6
@@ -110,7 +110,7 @@ class Pages:
     def routes(self) -> list[Route]:
         """Returns the routes."""
         views: list[tuple[str, View]] = [
-            ("/accordion/", self._overview),
+            (f"{PATH}/", self._overview),
             (f"{BASE}/sessions", self._sessions),
             (f"{BASE}/sessions/{{id}}", self._session),
             (f"{BASE}/sessions/{{id}}/sent", self._last_sent),
@@ -133,10 +133,10 @@ class Pages:
         return [
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
-            Route(_TENANTS_VIEW, self._tenants),
-            Route("/accordion", self._redirect),
+            Route(f"{PATH}/{_TENANTS_VIEW}", self._tenants),
+            Route(PATH, self._redirect),
             Route(SIGN_IN, self._sign_in, methods=["GET", "POST"]),
-            Route(f"{BASE}/sign-out", self._sign_out, methods=["POST"]),
+            Route(SIGN_OUT, self._sign_out, methods=["POST"]),
             Route(f"{BASE}/static/{{name}}", self._static),
         ]
 
@@ -147,11 +147,11 @@ class Pages:
         try:
             return await view(request, self._identify(request))
         except access.AdministratorSignedIn:
-            return _redirect(_TENANTS_VIEW)
+            return _redirect(request, _TENANTS_VIEW)
         except Unauthorized:
             return _ask_to_sign_in(request)
         except AccordionError as error:
-            return await self._error(error)
+            return await self._error(request, error)
 
     async def _change(self, change: Change, request: Request) -> Response:
         """Runs a change for the caller, if a page of this address sends it."""
@@ -160,42 +160,55 @@ class Pages:
             access.check_change(request)
             return await change(request, caller, await _read_form(request))
         except Unauthorized:
-            return _redirect(SIGN_IN)
+            return _redirect(request, "sign-in")
         except AccordionError as error:
-            return await self._error(error)
+            return await self._error(request, error)
 
     def _identify(self, request: Request) -> Caller:
         return access.identify_reader(request, self._services.tenants(), self._services.clock.now())
 
-    async def _render(self, template: str, caller: Caller | None, status: int = 200, **values: Any) -> Response:
+    async def _render(
+        self, template: str, request: Request, caller: Caller | None, status: int = 200, **values: Any
+    ) -> Response:
         """Renders a template, in a thread: a long one would keep requests to the providers waiting."""
         services = self._services
         html = await services.tasks.offload(
             render_template,
             template,
             {
-                "base": BASE,
+                "root": root_of(request),
+                "base": base_of(request),
+                "here": view_of(request),
                 "version": services.version,
                 "now": services.clock.now(),
                 "tenant": caller.tenant.name if caller is not None else "",
                 "status": status,
                 "has_proxy_key": caller is not None and caller.has_proxy_key,
                 "is_signed_in": caller is not None and caller.can_erase,
-                "is_admin": False,
+                "navigation": self._navigation(request, caller),
                 "has_memory": services.memory is not None,
                 **values,
             },
         )
         return Response(html, status, headers=access.HEADERS, media_type="text/html")
 
-    async def _error(self, error: AccordionError) -> Response:
+    def _navigation(self, request: Request, caller: Caller | None) -> Literal["views", "tenants", ""]:
+        """Returns the views that a person may open: their tenant's, that of all tenants, or none before signing in."""
+        try:
+            return "views" if caller is not None or self._identify(request) else ""
+        except access.AdministratorSignedIn:
+            return "tenants"
+        except AccordionError:
+            return ""
+
+    async def _error(self, request: Request, error: AccordionError) -> Response:
         title = HTTPStatus(error.status).phrase
-        return await self._render("error.html", None, error.status, title=title, message=error.message)
+        return await self._render("error.html", request, None, error.status, title=title, message=error.message)
 
     # -- views --------------------------------------------------------------------
 
     async def _redirect(self, request: Request) -> Response:
-        return _redirect("/accordion/", permanent=True)
+        return _redirect(request, "", permanent=True)
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
         """Shows the page, in a browser."""
@@ -205,6 +218,7 @@ class Pages:
         savings = await queries.read_savings(caller.tenant, self._services.clock.now())
         return await self._render(
             "overview.html",
+            request,
             caller,
             models=model_rows(models),
             totals=sum_totals(models),
@@ -220,9 +234,10 @@ class Pages:
         )
         page = sessions[:_PAGE]
         query = {"after": f"{page[-1].updated!r}:{page[-1].id}"} if len(sessions) > _PAGE else {}
-        next_page = f"{BASE}/sessions?{urlencode(query | ({'label': label} if label else {}))}" if query else ""
+        next_page = f"sessions?{urlencode(query | ({'label': label} if label else {}))}" if query else ""
         return await self._render(
             "sessions.html",
+            request,
             caller,
             sessions=await self._session_rows(caller, page),
             label=label,
@@ -246,10 +261,11 @@ class Pages:
             caller.tenant, session.id, _artifact_cursor(request), _ARTIFACTS
         )
         agents = await queries.list_agents(caller, session.id)
-        url = f"{BASE}/sessions/{quote(session.id)}"
+        url = f"{base_of(request)}/sessions/{quote(session.id)}"
         label = f"The window over the last {len(points)} requests"
         return await self._render(
             "session.html",
+            request,
             caller,
             view=view,
             session=session,
@@ -270,8 +286,8 @@ class Pages:
         ids = sent.compaction.artifacts if sent.compaction is not None else ()
         artifacts = await self._services.archive.load_records(caller.tenant, ids)
         blocks = await self._services.tasks.offload(_compare, sent.original.conversation, sent.history, artifacts)
-        url = f"{BASE}/sessions/{quote(view.session.id)}"
-        return await self._render("sent.html", caller, session=view.session, url=url, sent=sent, blocks=blocks)
+        url = f"{base_of(request)}/sessions/{quote(view.session.id)}"
+        return await self._render("sent.html", request, caller, session=view.session, url=url, sent=sent, blocks=blocks)
 
     async def _compaction(self, request: Request, caller: Caller) -> Response:
         services, (view, _) = self._services, await self._find_session(request, caller)
@@ -290,9 +306,10 @@ class Pages:
             )
             blocks = await services.tasks.offload(_compare, covered, history, artifacts)
         made = next((each for each in view.exchanges if each.compaction and each.compaction.id == name), None)
-        url = f"{BASE}/sessions/{quote(view.session.id)}"
+        url = f"{base_of(request)}/sessions/{quote(view.session.id)}"
         return await self._render(
             "compaction.html",
+            request,
             caller,
             session=view.session,
             url=url,
@@ -312,11 +329,13 @@ class Pages:
         if part is None:
             raise NotFound("There is no such artifact. It may have expired or been erased.")
         lines = [list(link_text(line)) for line in part.part.text.split("\n")]
-        return await self._render("artifact.html", caller, part=part, artifact=part.artifact, lines=lines)
+        return await self._render("artifact.html", request, caller, part=part, artifact=part.artifact, lines=lines)
 
     async def _memories(self, request: Request, caller: Caller) -> Response:
         if self._services.memory is None:
-            return await self._render("memories.html", caller, rows=[], query="", kind="", total=0, next_page="")
+            return await self._render(
+                "memories.html", request, caller, rows=[], query="", kind="", total=0, next_page=""
+            )
         services, params = self._services.memory(), request.query_params
         query, kind, after = params.get("q", "").strip(), params.get("kind", ""), params.get("after", "")
         types = ["session"] if kind == "session" else []
@@ -330,9 +349,9 @@ class Pages:
             page = await memory_operations.list_(services, caller, _convert(arguments, ListMemoriesRequest))
             rows, total = [_memory_row(each) for each in page.memories], page.total
             if page.next:
-                next_page = f"{BASE}/memories?{urlencode({'kind': kind, 'after': page.next})}"
+                next_page = f"memories?{urlencode({'kind': kind, 'after': page.next})}"
         return await self._render(
-            "memories.html", caller, rows=rows, query=query, kind=kind, total=total, next_page=next_page
+            "memories.html", request, caller, rows=rows, query=query, kind=kind, total=total, next_page=next_page
         )
 
     async def _savings(self, request: Request, caller: Caller) -> Response:
@@ -345,6 +364,7 @@ class Pages:
         choices = (7, 30, 90, 365)
         return await self._render(
             "savings.html",
+            request,
             caller,
             report=report,
             days=days,
@@ -364,12 +384,12 @@ class Pages:
         except Unauthorized:
             return _ask_to_sign_in(request)
         except AccordionError as error:
-            return await self._error(error)
+            return await self._error(request, error)
         comparison = page.comparison
         return await self._render(
             "tenants.html",
+            request,
             None,
-            is_admin=True,
             is_signed_in=True,
             page=page,
             days=days,
@@ -379,7 +399,7 @@ class Pages:
         )
 
     async def _health(self, request: Request, caller: Caller) -> Response:
-        return await self._render("health.html", caller, health=self._services.health(caller.tenant.name))
+        return await self._render("health.html", request, caller, health=self._services.health(caller.tenant.name))
 
     async def _export(self, request: Request, caller: Caller) -> Response:
         access.check_download(request)
@@ -411,7 +431,7 @@ class Pages:
     async def _compact(self, request: Request, caller: Caller, form: Form) -> Response:
         view, _ = await self._find_session(request, caller)
         await self._services.overrides.demand_compaction(caller.tenant, view.session.id)
-        return _back_to(view.session.id, "compact")
+        return _back_to(request, view.session.id, "compact")
 
     async def _set_mode(self, request: Request, caller: Caller, form: Form) -> Response:
         view, _ = await self._find_session(request, caller)
@@ -419,7 +439,7 @@ class Pages:
         if mode is None:
             raise BadRequest(f"The mode must be one of {', '.join(MODES)}.", param="mode")
         await self._services.overrides.set_mode(caller.tenant, view.session.id, mode)
-        return _back_to(view.session.id, "mode")
+        return _back_to(request, view.session.id, "mode")
 
     async def _set_pin(self, request: Request, caller: Caller, form: Form, *, is_pinned: bool) -> Response:
         view, overrides = await self._find_session(request, caller)
@@ -430,13 +450,13 @@ class Pages:
         if len(pins) > MOST_PINS:
             raise BadRequest(f"A session has {MOST_PINS} pins at most.", param="call_id")
         await self._services.overrides.set_pins(caller.tenant, view.session.id, pins)
-        return _back_to(view.session.id, "pin" if is_pinned else "unpin")
+        return _back_to(request, view.session.id, "pin" if is_pinned else "unpin")
 
     async def _confirm_erasure(self, request: Request, caller: Caller) -> Response:
         check_eraser(caller)
         view, _ = await self._find_session(request, caller)
-        url = f"{BASE}/sessions/{quote(view.session.id)}"
-        return await self._render("confirm_erasure.html", caller, session=view.session, url=url)
+        url = f"{base_of(request)}/sessions/{quote(view.session.id)}"
+        return await self._render("confirm_erasure.html", request, caller, session=view.session, url=url)
 
     async def _erase(self, request: Request, caller: Caller, form: Form) -> Response:
         check_eraser(caller)
@@ -448,7 +468,7 @@ class Pages:
             services.queries(), services.archive.export_and_erasure, services.overrides, caller, session
         )
         status = 200 if erased.verified else 409
-        return await self._render("erased.html", caller, status, session=session, erased=erased)
+        return await self._render("erased.html", request, caller, status, session=session, erased=erased)
 
     # -- signing in ---------------------------------------------------------------
 
@@ -456,35 +476,35 @@ class Pages:
         try:
             tenants = self._services.tenants()
             check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
-            target = _own_path(request.query_params.get("to", ""))
+            target = check_view(request.query_params.get("to", ""))
             if not (tenants.has_proxy_keys or tenants.is_local_only):
-                return _redirect("/accordion/")
+                return _redirect(request, "")
             key = request.query_params.get("token", "") if tenants.is_local_only else ""
             if request.method == "POST":
                 access.check_change(request)
                 form = await _read_form(request)
-                key, target = form.get("key", "").strip(), _own_path(form.get("to", ""))
+                key, target = form.get("key", "").strip(), check_view(form.get("to", ""))
             elif not key:
-                return await self._render_sign_in(tenants, target)
+                return await self._render_sign_in(request, tenants, target)
             ticket = tenants.issue_ticket(key[:_MAX_KEY], self._services.clock.now() + access.TICKET_SECONDS)
             if ticket is None:
-                return await self._render_sign_in(tenants, target, 401)
-            response = _redirect(target)
+                return await self._render_sign_in(request, tenants, target, 401)
+            response = _redirect(request, target)
             access.set_ticket(response, request, ticket)
             return response
         except AccordionError as error:
-            return await self._error(error)
+            return await self._error(request, error)
 
-    async def _render_sign_in(self, tenants: Tenants, target: str, status: int = 200) -> Response:
+    async def _render_sign_in(self, request: Request, tenants: Tenants, target: str, status: int = 200) -> Response:
         file = OWNER_TOKEN_FILE if tenants.is_local_only else ""
-        return await self._render("sign_in.html", None, status, target=target, token_file=file)
+        return await self._render("sign_in.html", request, None, status, target=target, token_file=file)
 
     async def _sign_out(self, request: Request) -> Response:
         try:
             access.check_change(request)
         except AccordionError as error:
-            return await self._error(error)
-        response = _redirect("/accordion/")
+            return await self._error(request, error)
+        response = _redirect(request, "")
         access.set_ticket(response, request, "")
         return response
 
@@ -493,7 +513,7 @@ class Pages:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
-            return await self._error(NotFound("There is no such file."))
+            return await self._error(request, NotFound("There is no such file."))
         content = files(__package__).joinpath("static", name).read_bytes()
         # The address has the version, so a new version is loaded at once.
         headers = {**access.HEADERS, "cache-control": "max-age=86400"}
@@ -504,24 +524,18 @@ def _compare(original: Conversation, history: CompactedConversation, artifacts: 
     return view_blocks(compare_histories(original, history), artifacts)
 
 
-def _redirect(url: str, *, permanent: bool = False) -> Response:
-    return RedirectResponse(url, 308 if permanent else 303, headers=access.HEADERS)
+def _redirect(request: Request, target: str, *, permanent: bool = False) -> Response:
+    """Redirects to a target relative to the overview."""
+    return RedirectResponse(f"{root_of(request)}{target}", 308 if permanent else 303, headers=access.HEADERS)
 
 
 def _ask_to_sign_in(request: Request) -> Response:
     """Redirects to the form to sign in, and from there back."""
-    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return _redirect(f"{SIGN_IN}?{urlencode({'to': target})}")
+    return _redirect(request, f"sign-in?{urlencode({'to': view_of(request)})}")
 
 
-def _back_to(session: str, done: str) -> Response:
-    return _redirect(f"{BASE}/sessions/{quote(session)}?done={done}")
-
-
-def _own_path(target: str) -> str:
-    """Returns the path of a view to go to, never another site's."""
-    is_own = target.startswith("/accordion/") and "\\" not in target and not target.startswith("//")
-    return target if is_own else "/accordion/"
+def _back_to(request: Request, session: str, done: str) -> Response:
+    return _redirect(request, f"pages/sessions/{quote(session)}?done={done}")
 
 
 async def _read_form(request: Request) -> dict[str, str]:

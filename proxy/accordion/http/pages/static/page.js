@@ -58,6 +58,11 @@ function show(text) {
   status.dataset.state = text;
 }
 
+// Only the browser knows the address under which a reverse proxy shows this page.
+for (const place of document.querySelectorAll("[data-address]")) {
+  place.textContent = new URL(place.dataset.address, location.href).href.replace(/\/$/, "");
+}
+
 if (address) {
   const session = new URL(address, location.href).searchParams.get("session");
   const events = new EventSource(address.split("?")[0]);

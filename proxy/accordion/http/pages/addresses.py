@@ -1,0 +1,42 @@
+"""The page's paths, and links between them.
+
+Every link, form and redirect is relative to the view that has it. So the page works under any path prefix that a
+reverse proxy adds (`https://example.com/ai/accordion/`), although this proxy does not know the prefix.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+
+PATH: Final = "/accordion"
+BASE: Final = f"{PATH}/pages"
+SIGN_IN: Final = f"{PATH}/sign-in"
+"""The cookie of a response from here is for `/accordion`, whatever prefix precedes it: a cookie without a path is for
+the folder of the address that set it."""
+SIGN_OUT: Final = f"{PATH}/sign-out"
+
+
+def root_of(request: Request) -> str:
+    """Returns the relative link from a request's path to the overview, such as `../../`."""
+    below: str = request.scope["path"].removeprefix(PATH)
+    return "../" * (below.count("/") - 1) or ("./" if below else f"{PATH[1:]}/")
+
+
+def base_of(request: Request) -> str:
+    """Returns the relative link from a request's path to the folder of the views."""
+    return f"{root_of(request)}pages"
+
+
+def view_of(request: Request) -> str:
+    """Returns the view that a request is for, with its query, relative to the overview."""
+    query = request.url.query
+    view: str = request.scope["path"].removeprefix(f"{PATH}/")
+    return f"{view}?{query}" if query else view
+
+
+def check_view(target: str) -> str:
+    """Returns the view to show after signing in, relative to the overview: never an address outside the page."""
+    is_own = target.startswith("pages/") and not any(each in target for each in ("\\", "//", ".."))
+    return target if is_own else ""
