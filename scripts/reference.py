@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from accordion.cli.main import app
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.config import ENVIRONMENT, RESTART, Settings
-from accordion.config.value_types import Keys, Percentage, Secret, Size, StoreUrl
+from accordion.config.value_types import Keys, Secret, Size, StoreUrl
 from accordion.http.admin_api import AdminApi
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
@@ -183,7 +183,8 @@ def _list_fields(section: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
 _NO_BOUND = 10**9
 _TYPES = {
     "BaseUrl": "URL",
-    "Percentage": "share, such as `5%`, or a number from 0 to 1",
+    "PositiveShare": "share above 0, up to 1",
+    "Share": "share, 0 to 1",
     "Keys": "keys, 32 bytes each in base64 or hexadecimal, separated by commas",
     "Secret": "text",
     "SecretMapping": "keys of LiteLLM",
@@ -226,8 +227,6 @@ def _describe_default(key: str, default: Any) -> str:
     if isinstance(default, Size):
         unit = next(unit for unit in ("GiB", "MiB", "KiB") if default % _UNITS[unit] == 0)
         return f"`{default // _UNITS[unit]}{unit}`"
-    if isinstance(default, Percentage):
-        return f"`{default:.0%}`"
     if isinstance(default, StoreUrl):
         return f"`{default}`"
     if isinstance(default, bool):

@@ -1,5 +1,6 @@
 import re
 
+import msgspec
 import pytest
 
 from accordion.config import ENVIRONMENT, Settings, find_hints, load
@@ -20,7 +21,6 @@ def read(tmp_path):
 def refused(read, text, environ=None, overrides=None) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         read(text, environ, overrides)
-    assert caught.value.message.startswith(f"{caught.value.path}: ")
     return caught.value
 
 
@@ -73,14 +73,26 @@ MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"
         ("proxy_keys: [{id: a, key: k}, {id: a, key: l}]", "$.proxy_keys[1].id", "proxy_keys[0]"),
         ("proxy_keys: [{id: a, key: k}, {id: b, key: k}]", "$.proxy_keys[1].key", "same"),
         ("windows: {default: 0}", "$.windows.default", ">= 1"),
-        ("thresholds: {conversation: 1.1}", "$.thresholds.conversation", "<= 1"),
-        ("thresholds: {conversation: .nan}", "$.thresholds.conversation", ">= 0"),
+        ("thresholds: {conversation: 1.1}", "$.thresholds.conversation", "a share"),
+        ("thresholds: {conversation: .nan}", "$.thresholds.conversation", "a number from 0 to 1"),
         ("thresholds: {generation: 0.9, hard: 0.8}", "$.thresholds.hard", "at least `generation`"),
-        ("thresholds: {models: {a: {hard: 0.9}, b-1: {hard: 2}}}", "$.thresholds.models.b-1.hard", "<= 1"),
+        ("thresholds: {models: {a: {hard: 0.9}, b-1: {hard: 2}}}", "$.thresholds.models.b-1.hard", "a share"),
         ("thresholds: {models: {b.1: {hrd: 1}}}", '$.thresholds.models["b.1"].hrd', "did you mean `hard`"),
         ("thresholds: {generation: 0.9, models: {x: {hard: 0.8}}}", "$.thresholds.models.x.hard", "at least"),
         ("store: {url: 'postgres://h/d'}", "$.store.url", "sqlite:///"),
         ("store: {url: 'sqlite:///:memory:'}", "$.store.url", "memory://"),
+        ("server: [port]", "$.server", "got list; remove the `-` before its keys"),
+        ("proxy_keys: {id: a}", "$.proxy_keys", "got mapping; write `- ` before each entry"),
+        ("server:\n  port:8787", "$.server", "write a space after the colon of `port`"),
+        ("server:8787", "$", "write a space after the colon of `server`"),
+        ("logging: {level: inof}", "$.logging.level", "did you mean `info`?"),
+        ("compaction: {mode: obsreve}", "$.compaction.mode", "auto, observe, off; did you mean `observe`?"),
+        ("archive: {record: al}", "$.archive.record", "did you mean `all`?"),
+        ("server: {responses_websocket: rely}", "$.server.responses_websocket", "did you mean `relay`?"),
+        ("summaries: {writer: extractve}", "$.summaries.writer", "did you mean `extractive`?"),
+        ("summaries: {writer: our-model}", "$.summaries.writer", "the window of this model is not known: set"),
+        ("memory: {writer: rule}", "$.memory.writer", "did you mean `rules`?"),
+        (MODEL.format("model: openai/gpt-5") + "\nmemory: {writer: mm}", "$.memory.writer", "did you mean `m`?"),
         ("logging: {level: loud}", "$.logging.level", "expected one of debug, info, warning, error"),
         ("- a", "$", "mapping of sections"),
         ("server: {1: x}", "$.server", "key `1` is not a text"),
@@ -106,6 +118,8 @@ def test_an_error_names_the_path_of_the_key_and_what_is_expected(read, text, pat
     error = refused(read, text)
     assert error.path == path
     assert words in error.message
+    assert error.message.startswith(f"{error.file}: {'' if path == '$' else f'{path}: '}")
+    assert error.file.endswith("/config.yaml")
 
 
 def test_an_empty_file_and_empty_sections_mean_the_defaults(read):
@@ -142,9 +156,35 @@ def test_a_share_may_be_in_per_cent(read, text, share):
     assert settings.compaction.holdout == pytest.approx(share)
 
 
-@pytest.mark.parametrize("text", ["101%", "5", "-1%", "half", "true", "'5'"])
-def test_a_share_above_the_whole_is_refused(read, text):
-    assert "expected a share" in refused(read, f"compaction: {{holdout: {text}}}").message
+def test_every_share_of_the_settings_may_be_in_per_cent(read):
+    section = "{conversation: 60%, conversation_target: 30%, generation: 80%, generation_target: 30%, hard: 90%}"
+    settings = read(
+        f"thresholds: {{models: {{a: {{delegated: {section}}}}}, soft: 5%}}\nmemory: {{recall: {{relevance: 70%}}}}\n"
+        "compaction: {pipeline: [images: {share: 40%}, body: {share: 30%}]}"
+    )
+    thresholds = settings.thresholds.thresholds_for("a", delegated=True)
+    assert thresholds == Thresholds(0.6, 0.8, 0.9, 0.3, 0.3, 0.05)
+    assert msgspec.json.decode(msgspec.json.encode(thresholds), type=Thresholds) == thresholds
+    assert settings.memory.recall.relevance == 0.7
+    assert [entry.options.share for entry in settings.compaction.pipeline] == [0.4, 0.3]
+
+
+@pytest.mark.parametrize("text", ["101%", "500", "-1%", "half", "true", "'1e1'", "-0.1", ".nan"])
+def test_a_share_outside_the_whole_is_refused(read, text):
+    assert "expected a share: a number from 0 to 1" in refused(read, f"compaction: {{holdout: {text}}}").message
+
+
+@pytest.mark.parametrize("text", ["60", "'60'", "60.0"])
+def test_a_share_that_lacks_its_percent_sign_gets_a_suggestion(read, text):
+    error = refused(read, f"thresholds: {{conversation: {text}}}")
+    assert error.message.endswith("$.thresholds.conversation: expected a share; did you mean 0.6 or 60%?")
+
+
+def test_a_share_that_must_not_be_zero_is_refused(read):
+    error = refused(read, "compaction: {pipeline: [images: {share: 0}]}")
+    assert (error.path, error.reason) == (
+        "$.compaction.pipeline[0].images.share", "expected a share above 0, such as 0.5 or 50%",
+    )  # fmt: skip
 
 
 def test_thresholds_of_a_model_fall_back_to_those_of_all(read):
@@ -228,9 +268,14 @@ def test_accordion_log_holds_a_level_or_a_format_or_both(read, value, level, for
 
 
 def test_an_error_from_environment_or_command_line_says_where_it_comes_from(read):
-    assert "(from ACCORDION_PORT)" in refused(read, "", {"ACCORDION_PORT": "x"}).message
-    assert "(from ACCORDION_LOG)" in refused(read, "", {"ACCORDION_LOG": "loud"}).message
-    assert "(from the command line)" in refused(read, "", {}, {"server.workers": 0}).message
+    for words, environ, overrides in (
+        ("(from ACCORDION_PORT)", {"ACCORDION_PORT": "x"}, {}),
+        ("did you mean `debug`? (from ACCORDION_LOG)", {"ACCORDION_LOG": "json,debgu"}, {}),
+        ("(from the command line)", {}, {"server.workers": 0}),
+    ):
+        error = refused(read, "server: {port: 1}", environ, overrides)
+        assert words in error.message
+        assert error.file == "", "the file is right"
     assert "did you mean `port`" in refused(read, "", {}, {"server.prot": 1}).message
 
 

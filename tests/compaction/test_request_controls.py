@@ -45,6 +45,16 @@ def test_a_clients_own_compaction_is_known_by_its_words_where_no_header_says_so(
     assert not read_controls({}, later, is_client_compaction=False).is_client_compaction
 
 
+@pytest.mark.parametrize(
+    ("mode", "ending"), [("obsreve", "observe; did you mean `observe`?"), ("x", "one of auto, now, off, observe.")]
+)
+def test_an_unknown_mode_is_refused_with_the_modes(mode: str, ending: str) -> None:
+    conversation = read(WRITERS["chat"].request("m", [WRITERS["chat"].user("x")]), "chat")
+    with pytest.raises(BadRequest) as caught:
+        read_controls({b"x-accordion-compact": mode.encode()}, conversation, is_client_compaction=False)
+    assert caught.value.message.endswith(ending)
+
+
 def test_thinking_is_bound_as_the_model_that_is_really_asked_binds_it() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "s" * 40}
     said = [

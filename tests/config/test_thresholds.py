@@ -93,7 +93,7 @@ def test_a_target_that_nobody_states_is_a_quarter_or_half_of_a_lower_trigger(tex
             "$.thresholds.models.m.hard",
             "at least `generation`",
         ),
-        ("delegated: {hard: 2}", "$.thresholds.delegated.hard", "<= 1"),
+        ("delegated: {hard: 2}", "$.thresholds.delegated.hard", "did you mean 0.02 or 2%?"),
         ("models: {a: {}, m: {delegated: {hrad: 1}}}", "$.thresholds.models.m.delegated.hrad", "did you mean `hard`"),
         ("reserved_output: -1", "$.thresholds.reserved_output", ">= 0"),
         ("reserved_output: 0.5", "$.thresholds.reserved_output", "whole number"),

@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 _TEMPLATE = "config.yaml"
 
 
-def load_settings(config: Path | None) -> Settings:
-    """Loads the settings. Prints the error of an invalid config file and exits."""
+def load_settings(config: Path | None, *, reads_folder: bool = True) -> Settings:
+    """Loads the settings; `reads_folder`: also from ./config.yaml. Says if that file is not used.
+
+    Prints the error of an invalid config file and exits.
+    """
     from accordion.config import SettingsFile  # noqa: PLC0415  # not needed by all commands
 
     try:
-        return SettingsFile(config, os.environ).settings
+        file = SettingsFile(config, os.environ, reads_folder=reads_folder)
     except ConfigError as error:
         raise config_error(error) from None
+    if file.unused_file:
+        typer.echo(file.unused_file, err=True)
+    return file.settings
 
 
 def ask_confirmation(question: str) -> bool:

@@ -421,7 +421,8 @@ def savings(
     from accordion.cli.savings import savings as run  # noqa: PLC0415
 
     if sources := _find_sources(files, claude, codex, opencode):
-        raise typer.Exit(estimate_past_savings(sources, load_settings(config), as_json))
+        # It is offered before anything is set up, from any folder.
+        raise typer.Exit(estimate_past_savings(sources, load_settings(config, reads_folder=False), as_json))
     raise typer.Exit(run(load_settings(config), tenant, days, as_json))
 
 

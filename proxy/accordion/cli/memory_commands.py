@@ -9,6 +9,7 @@ import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
 from accordion.model.memories import FactType, MemoryType
+from accordion.model.suggestions import describe_choices
 
 if TYPE_CHECKING:
     from accordion.cli.memory import MemoryCommand
@@ -31,7 +32,7 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", help="Tag. May be repea
 def _memory_type(name: str) -> str:
     """Checks a memory type. Raises BadParameter that lists the valid ones."""
     if name not in get_args(MemoryType):
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(get_args(MemoryType))}.")
+        raise typer.BadParameter(f"expected {describe_choices(name, get_args(MemoryType))}")
     return name
 
 

@@ -10,6 +10,7 @@ import msgspec
 from accordion.compaction.request import ThinkingMode
 from accordion.model.conversation import Conversation, Opaque, Reasoning, Text
 from accordion.model.errors import BadRequest
+from accordion.model.suggestions import describe_choices
 
 CONTROL_HEADER = b"x-accordion-compact"
 _PINS, _PROJECT = b"x-accordion-pin", b"x-accordion-project"
@@ -64,7 +65,9 @@ def read_controls(
     mode_header, pins, project = headers.get(CONTROL_HEADER), headers.get(_PINS), headers.get(_PROJECT)
     mode = mode_header.decode("latin-1").strip().lower() if mode_header is not None else "auto"
     if mode not in _MODES:
-        raise BadRequest(f"x-accordion-compact must be one of {', '.join(_MODES)}.", param="x-accordion-compact")
+        choices = describe_choices(mode, _MODES)
+        message = f"x-accordion-compact must be {choices}"
+        raise BadRequest(message if message.endswith("?") else f"{message}.", param="x-accordion-compact")
     ids = [entry.strip() for entry in pins.decode("latin-1").split(",")] if pins is not None else []
     ids = [entry for entry in ids if entry]
     if len(ids) > _MOST_PINS or not all(map(_CALL_ID.fullmatch, ids)):

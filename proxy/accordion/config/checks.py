@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import os.path
 from collections.abc import Iterator
@@ -13,10 +12,11 @@ from urllib.parse import urlsplit
 from accordion.config.extras import missing_extras
 from accordion.config.litellm_file import ignored_keys
 from accordion.config.pipelines import PipelineEntry
-from accordion.config.settings import ModelConfig, Settings
+from accordion.config.settings import RULES, WRITERS, ModelConfig, Settings
 from accordion.config.thresholds import SMALL, find_setting
 from accordion.config.yaml_text import child_path
 from accordion.model.errors import ConfigError
+from accordion.model.suggestions import find_nearest
 from accordion.providers.http.routes import AMBIENT, DEFAULT_NAMES, family_of, provider_of
 from accordion.providers.models.model_table import ModelTable
 from accordion.providers.models.windows import make_window
@@ -186,11 +186,12 @@ def _check_summarizers(settings: Settings) -> Iterator[tuple[str, str]]:
     table = ModelTable()
     for path, model in _named_writers(settings):
         if sizes.get(model) is None and table.find(base.get(model, model)) is None:
-            yield (
-                path,
-                "the window of this model is not known: set `max_input_tokens` for it in model_list, or use a "
-                "model in LiteLLM's table",
-            )
+            words = {"$.summaries.writer": WRITERS, "$.memory.writer": (RULES,)}.get(path, ())
+            nearest = "" if model in sizes else find_nearest(model, (*words, *sizes))
+            advice = "set `max_input_tokens` for it in model_list, or use a model in LiteLLM's table"
+            if nearest:
+                advice = f"did you mean `{nearest}`? If not, {advice}"
+            yield path, f"the window of this model is not known: {advice}"
 
 
 def _check_memory(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -206,7 +207,9 @@ def _check_memory(settings: Settings) -> Iterator[tuple[str, str]]:
     if not settings.memory.model:
         return
     if entry is None:
-        yield "$.memory.writer", "expected `rules`, or the name of a model of model_list"
+        nearest = find_nearest(settings.memory.model, (RULES, *(each.model_name for each in settings.model_list)))
+        hint = f"; did you mean `{nearest}`?" if nearest else ""
+        yield "$.memory.writer", f"expected `rules`, or the name of a model of model_list{hint}"
     elif not (entry.api_key or entry.api_base or entry.extra_headers or provider_of(entry)[0] in AMBIENT):
         yield (
             "$.memory.writer",
@@ -313,8 +316,8 @@ def _find_unknown_names(settings: Settings) -> Iterator[str]:
         for name in own:
             if table is None or any(fnmatchcase(name, each) for each in configured) or table.find(name) is not None:
                 continue
-            similar = difflib.get_close_matches(name, configured, n=1)
-            rest = f"did you mean `{similar[0]}`?" if similar else "it has an effect only if clients ask for that name"
+            similar = find_nearest(name, configured)
+            rest = f"did you mean `{similar}`?" if similar else "it has an effect only if clients ask for that name"
             yield f"{child_path(path, name)}: no configured or known model has this name; {rest}"
 
 

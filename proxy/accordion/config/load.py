@@ -5,10 +5,9 @@ An invalid file changes nothing while a process runs.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from os.path import exists, isfile
 from pathlib import Path
@@ -17,11 +16,13 @@ from typing import Any, get_args
 import msgspec
 
 from accordion.config.checks import check, find_hints
+from accordion.config.file_search import find_config_file, read
 from accordion.config.litellm_file import apply_litellm_sections, variables_of
 from accordion.config.pipelines import read_pipelines
 from accordion.config.settings import LitellmParams, LoggingConfig, ModelInfo, Settings
 from accordion.config.yaml_text import child_path, convert, read_tree
 from accordion.model.errors import ConfigError
+from accordion.model.suggestions import describe_choices, find_nearest
 
 ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_HOST": "server.host",
@@ -47,8 +48,6 @@ REMOVED_KEYS = {
 }
 """Settings of former versions that are constants now, each with the value that is built in and the reason. A file that
 has one stays valid. No variable of the environment set one of them."""
-
-DEFAULT_FILE = Path("config.yaml")
 
 _LEVELS, _FORMATS = (get_args(kind.type) for kind in msgspec.structs.fields(LoggingConfig))
 _INFO = frozenset(field.name for field in msgspec.structs.fields(ModelInfo)) - {"options"}
@@ -96,41 +95,17 @@ class _ConfigOverride:
     source: str
 
 
+class _OverrideError(ConfigError):
+    """A value that overrides the file's is wrong."""
+
+
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Settings:
-    """Loads settings from the file `path`, else from ACCORDION_CONFIG's file, else from ./config.yaml or, where there
-    is none, from the user's own file, if it exists.
+    """Loads settings from the file that `find_config_file` finds, if it exists.
 
     `overrides` come from the command line: dotted keys such as "server.port"; None means not set. An empty variable
     counts as not set. Raises ConfigError, whose `path` is that of the key (`$` for the whole file).
     """
-    file, required = find(path, environ)
-    return build(read(file, required), environ, overrides or {})
-
-
-def find(path: Path | None, environ: Mapping[str, str], *, reads_folder: bool = True) -> tuple[Path, bool]:
-    """Returns the file to read, and whether it must exist. `reads_folder`: ./config.yaml counts, if it exists."""
-    file = path or (Path(environ["ACCORDION_CONFIG"]) if environ.get("ACCORDION_CONFIG") else None)
-    if file:
-        return file.expanduser(), True
-    own = user_file(environ)
-    return (DEFAULT_FILE if reads_folder and (DEFAULT_FILE.exists() or not own.exists()) else own), False
-
-
-def user_file(environ: Mapping[str, str]) -> Path:
-    """Returns the path of the user's own config file, which need not exist."""
-    return Path(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "accordion" / "config.yaml"
-
-
-def read(file: Path, required: bool) -> bytes:
-    """Returns the file's bytes; empty if an optional file does not exist. Raises ConfigError."""
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        if not required:
-            return b""
-        raise ConfigError(f"file not found: {file}") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    return SettingsFile(path, environ, overrides).settings
 
 
 def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
@@ -159,7 +134,7 @@ def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
         sources = [layer.source for layer in layers if f"$.{layer.key}" == error.path]
         if not sources:
             raise
-        raise ConfigError(f"{error.message.partition(': ')[2]} (from {sources[-1]})", path=error.path) from None
+        raise _OverrideError(f"{error.reason} (from {sources[-1]})", path=error.path) from None
     return settings, removed_keys
 
 
@@ -167,10 +142,9 @@ def _from_environment(environ: Mapping[str, str]) -> list[_ConfigOverride]:
     layers = [_ConfigOverride(key, environ[name], name) for name, key in ENVIRONMENT.items() if environ.get(name)]
     for word in filter(None, (w.strip().lower() for w in environ.get("ACCORDION_LOG", "").split(","))):
         if word not in (*_LEVELS, *_FORMATS):
-            allowed = ", ".join((*_LEVELS, *_FORMATS))
-            raise ConfigError(
-                f"expected one or more of {allowed}, separated by commas (from ACCORDION_LOG)", path="$.logging"
-            )
+            choices = describe_choices(word, (*_LEVELS, *_FORMATS))
+            reason = f"expected words separated by commas, each {choices} (from ACCORDION_LOG)"
+            raise _OverrideError(reason, path="$.logging")
         layers.append(_ConfigOverride("logging.level" if word in _LEVELS else "logging.format", word, "ACCORDION_LOG"))
     return layers
 
@@ -203,8 +177,8 @@ def _gather_options(tree: dict[str, Any]) -> None:
 def _gather_section(section: dict[str, Any], known: Collection[str], path: str, cutoff: float) -> None:
     options = {name: section.pop(name) for name in list(section) if name not in known}
     for name in options:
-        if name not in _LITELLMS and (meant := difflib.get_close_matches(name, known, n=1, cutoff=cutoff)):
-            raise ConfigError(f"unknown key; did you mean `{meant[0]}`?", path=child_path(path, name))
+        if name not in _LITELLMS and (nearest := find_nearest(name, known, cutoff)):
+            raise ConfigError(f"unknown key; did you mean `{nearest}`?", path=child_path(path, name))
     if options:
         section["options"] = options
 
@@ -251,8 +225,9 @@ class SettingsFile:
         *,
         reads_folder: bool = True,
     ) -> None:
-        """Reads the file as `load` does, with its ConfigError. `reads_folder`: see `find`."""
-        self.path, self._required = find(path, environ, reads_folder=reads_folder)
+        """Reads the file that `find_config_file` finds. Raises ConfigError, with the file's path."""
+        self._file = find_config_file(path, environ, reads_folder=reads_folder)
+        self.path, self.unused_file = self._file.path, self._file.unused_file
         self._environ = dict(environ)
         self._overrides = dict(overrides or {})
         # These two functions never fail, unlike the methods of Path.
@@ -264,8 +239,8 @@ class SettingsFile:
         self.settings = self._read()
 
     def find_hints(self) -> tuple[str, ...]:
-        """Returns the hints about the settings, and a sentence for each key of the file that is no longer a setting."""
-        return (*self._removed_keys, *find_hints(self.settings))
+        """Returns the hints about the settings, and sentences about an unused file and keys that are no settings."""
+        return (*filter(None, (self.unused_file,)), *self._removed_keys, *find_hints(self.settings))
 
     def has_changed(self) -> bool:
         """Whether the file has content that was not read yet; to be called about every second.
@@ -279,7 +254,7 @@ class SettingsFile:
         if now == self._read_stamp or now != before:
             return False
         try:
-            same = _digest(read(self.path, self._required)) == self._digest
+            same = _digest(read(self._file)) == self._digest
         except ConfigError:
             same = False
         if same:
@@ -299,7 +274,8 @@ class SettingsFile:
             return ReloadResult(self.settings, problem)
         except Exception as error:
             # An unexpected error must not end the reloads. Its text might contain a value.
-            return ReloadResult(self.settings, ConfigError(f"the file cannot be read ({type(error).__name__})"))
+            reason = f"the file cannot be read ({type(error).__name__})"
+            return ReloadResult(self.settings, ConfigError(reason, file=self._name))
         ignored = tuple(key for key in RESTART if _get(changed, key) != _get(self.settings, key))
         for key in ignored:
             section, name = key.split(".")
@@ -309,15 +285,27 @@ class SettingsFile:
         return ReloadResult(changed, None, ignored)
 
     def _read(self) -> Settings:
-        data = read(self.path, self._required)
+        data = read(self._file)
         self._digest = _digest(data)
         if self._had_content and not data.strip():
-            raise ConfigError("the file is empty; to use the defaults, keep a section such as `server:` in it")
-        settings, self._removed_keys = parse(data, self._environ, self._overrides)
+            reason = "the file is empty; to use the defaults, keep a section such as `server:` in it"
+            raise ConfigError(reason, file=self._name)
+        try:
+            settings, self._removed_keys = parse(data, self._environ, self._overrides)
+        except _OverrideError:
+            raise
+        except ConfigError as error:
+            raise error.in_file(self._name) if data else error from None
         # A file that existed must not disappear, and one with content must not become empty: the proxy keys would be
         # lost too.
-        self._required, self._had_content = self._required or bool(data), bool(data.strip())
+        self._file = replace(self._file, is_required=self._file.is_required or bool(data))
+        self._had_content = bool(data.strip())
         return settings
+
+    @property
+    def _name(self) -> str:
+        """The file's path for messages, which the working directory does not change."""
+        return str(self.path.absolute())
 
     def _stamp(self) -> _Stamp:
         try:

@@ -7,7 +7,6 @@ message names the package and the strategy.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, defa
 from accordion.compaction.strategies.base import BUDGETS, Strategy, StrategyOptions
 from accordion.config.yaml_text import child_path, convert
 from accordion.model.errors import ConfigError
+from accordion.model.suggestions import find_nearest
 
 _GROUP = "accordion.strategies"
 """The group of entry points by which packages offer strategies."""
@@ -93,8 +93,7 @@ def _strategy(entry: object, path: str) -> PipelineEntry:
         built.build()
         list(built.options.find_useless_options())
     except ConfigError as error:
-        message = error.message.removeprefix(f"{error.path}: ")
-        raise ConfigError(message + _describe_origin(name), path=error.path) from error
+        raise ConfigError(error.reason + _describe_origin(name), path=error.path) from error
     except Exception as error:
         message = f"the strategy cannot be built: {type(error).__name__}: {error}{_describe_origin(name)}"
         raise ConfigError(message, path=at) from error
@@ -108,8 +107,8 @@ def _find_strategy(name: str, path: str) -> type[Strategy]:
         raise ConfigError(str(error), path=path) from error
     if strategy_type is None:
         names = _list_strategy_names()
-        meant = difflib.get_close_matches(name, names, n=1)
-        rest = f"did you mean `{meant[0]}`?" if meant else f"the strategies are {', '.join(names)}"
+        nearest = find_nearest(name, names)
+        rest = f"did you mean `{nearest}`?" if nearest else f"the strategies are {', '.join(names)}"
         raise ConfigError(f"unknown strategy; {rest}", path=path)
     return strategy_type
 
@@ -121,7 +120,7 @@ def _options(options: dict[str, Any], kind: type[StrategyOptions], path: str) ->
         # An error of the options as a whole belongs to one key if that key alone causes it too.
         for key, value in options.items() if error.path == path else ():
             if (alone := _problem({key: value}, kind, path)) is not None and alone.message == error.message:
-                raise ConfigError(error.message.removeprefix(f"{path}: "), path=child_path(path, key)) from None
+                raise ConfigError(error.reason, path=child_path(path, key)) from None
         raise
 
 

@@ -23,18 +23,17 @@ from accordion.config.value_types import (
     HeaderTable,
     Keys,
     Name,
-    Percentage,
     RecordMode,
     Seconds,
     Secret,
     SecretMapping,
-    Share,
     Size,
     SocketMode,
     StoreUrl,
 )
 from accordion.model.costs import ModelPrice, Rates
 from accordion.model.ports import Family
+from accordion.model.shares import Share
 from accordion.pipeline.upgrade import ModelSockets
 from accordion.providers.http.routes import ModelEntry
 from accordion.providers.models.prices import FIELDS, rates_from
@@ -283,7 +282,7 @@ class CompactionConfig(ConfigSection, frozen=True):
     mode: CompactionMode = CompactionMode("auto")
     pipeline: tuple[PipelineEntry, ...] = DEFAULT_PIPELINE
     pinned_tools: tuple[Name, ...] = ()
-    holdout: Percentage = Percentage(0.0)
+    holdout: Share = Share(0.0)
     delegated: AgentCompaction = AgentCompaction()
     models: dict[str, ModelCompaction] = msgspec.field(default_factory=dict)
 
@@ -471,7 +470,7 @@ class MemoryRecallConfig(ConfigSection, frozen=True):
     enabled: bool = False
     tokens: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 800
     memories: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
-    relevance: Share = 0.8
+    relevance: Share = Share(0.8)
     wait_seconds: Annotated[float, msgspec.Meta(gt=0, le=30)] = 0.5
     all_projects: bool = False
 

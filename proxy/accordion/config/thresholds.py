@@ -6,14 +6,15 @@ A key that a specific section omits has the value of the next more general secti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from accordion.config.value_types import ConfigSection, Share
+from accordion.config.value_types import ConfigSection
 from accordion.config.yaml_text import child_path
 from accordion.model.budget import Thresholds, TokenLimits
+from accordion.model.shares import Share
 
 Reserve = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 OutputFactor = Annotated[float, msgspec.Meta(ge=0, le=1_000)]
@@ -55,8 +56,8 @@ SectionPath = tuple[str, ThresholdShares]
 class AllThresholds(ThresholdShares, frozen=True):
     """The `thresholds` section: for all models, and for single ones."""
 
-    conversation: Share = _STANDARD.conversation
-    soft: Share = _STANDARD.soft
+    conversation: Share = Share(_STANDARD.conversation)
+    soft: Share = Share(_STANDARD.soft)
     reserved_output: Reserve = _STANDARD.reserved_output
     output_factor: OutputFactor = _STANDARD.output_factor
     delegated: ThresholdShares = ThresholdShares()
@@ -70,9 +71,14 @@ class AllThresholds(ThresholdShares, frozen=True):
         """
         sections = self.sections(model, delegated=delegated)
         settings = {name: find_setting(sections, name) for name in ThresholdShares.__struct_fields__}
-        thresholds = Thresholds(
-            **{name: getattr(section, name) for name, (_, section) in settings.items() if section is not None}
-        )
+        values: dict[str, Any] = {
+            name: getattr(section, name) for name, (_, section) in settings.items() if section is not None
+        }
+        # Only plain numbers can be written as JSON.
+        numbers: dict[str, Any] = {
+            name: float(value) if isinstance(value, Share) else value for name, value in values.items()
+        }
+        thresholds = Thresholds(**numbers)
         if settings["conversation_target"][1] is None:
             target = min(_STANDARD.conversation_target, thresholds.conversation / 2)
             thresholds = replace(thresholds, conversation_target=target)

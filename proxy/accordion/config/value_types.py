@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from accordion.model.suggestions import describe_choices
 from accordion.stores.encryption import read_keys
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(b|kb|mb|gb|kib|mib|gib)?", re.IGNORECASE)
-_PERCENTAGE = re.compile(r"(\d{1,3}(?:\.\d{1,15})?)( ?%)?")
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
@@ -23,7 +23,6 @@ _SERVER = re.compile(r"(?:redis|valkey)s?(?:\+cluster)?://")
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
@@ -44,19 +43,6 @@ class Size(int):
         raise ValueError('Expected a size: a number of bytes, or a text such as "64MiB"')
 
 
-class Percentage(float):
-    """A share; in the file a text such as "5%" or a number from 0 to 1."""
-
-    @classmethod
-    def read(cls, value: object) -> Percentage:
-        """Raises ValueError for anything but a share from 0 to 1."""
-        if isinstance(value, str) and (match := _PERCENTAGE.fullmatch(value)):
-            value = float(match[1]) / (100 if match[2] else 1)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-            return cls(value)
-        raise ValueError('Expected a share: a text such as "5%", or a number from 0 to 1')
-
-
 class _Word(str):
     """One of a few words, including `off`."""
 
@@ -69,7 +55,7 @@ class _Word(str):
         # YAML reads `off` without quotes as false.
         word = "off" if value is False else value
         if not isinstance(word, str) or word not in cls.words:
-            raise ValueError(f"Expected one of {', '.join(cls.words)}")
+            raise ValueError(f"Expected {describe_choices(word, cls.words)}")
         return cls(word)
 
 
@@ -233,30 +219,12 @@ class HeaderTable(SecretMapping):
         return cls(value)
 
 
-_READERS: Mapping[type, Callable[[object], object]] = {
-    kind: kind.read
-    for kind in (
-        Size,
-        Percentage,
-        CompactionMode,
-        RecordMode,
-        SocketMode,
-        BaseUrl,
-        Secret,
-        Keys,
-        StoreUrl,
-        SecretMapping,
-        HeaderTable,
-    )
-}
-
-
 def decode(kind: type, value: object) -> object:
-    """Reads a value of one of these types (msgspec's `dec_hook`). Raises ValueError without the value.
+    """Reads a value of a type with a method `read`, such as these (msgspec's `dec_hook`). Raises ValueError.
 
-    A value that already has the type is returned unchanged.
+    A value that already has the type is returned unchanged. No error contains a text of the file.
     """
-    return value if isinstance(value, kind) else _READERS[kind](value)
+    return value if isinstance(value, kind) else cast(Any, kind).read(value)
 
 
 def _is_base(value: str) -> bool:

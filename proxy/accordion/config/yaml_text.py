@@ -6,16 +6,17 @@ key's path.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import yaml
 
 from accordion.config.value_types import decode
+from accordion.config.yaml_errors import describe_yaml_error
 from accordion.model.errors import ConfigError
+from accordion.model.suggestions import describe_choices, find_nearest
 
 # `$${` stands for `${` itself; a `${` that is none of these is an error rather than a text.
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
@@ -25,7 +26,16 @@ _PLAIN_KEY = re.compile(r"[\w-]+")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _AT = re.compile(r"(?P<what>.*?)(?: - at `(?P<at>[^`]*)`)?", re.DOTALL)
 _KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
-_WORDS = {"object": "mapping", "array": "list", "str": "text", "int": "whole number", "float": "number"}
+_ENUM_VALUE = re.compile(r"Invalid enum value '?(.*?)'?", re.DOTALL)
+_GLUED_KEY = re.compile(r"([a-z_]+):[^\s/]")
+_WORDS = {
+    "object": "mapping",
+    "array": "list",
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true or false",
+}
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -74,7 +84,7 @@ def read_tree(text: str, environ: Mapping[str, str]) -> dict[str, Any]:
         tree = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
         tree = _expand_node(tree, environ, "$")
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(_describe(error)) from None
+        raise ConfigError(describe_yaml_error(error, text)) from None
     except yaml.YAMLError:
         raise ConfigError("invalid YAML: the file contains a control character") from None
     except RecursionError:
@@ -82,7 +92,8 @@ def read_tree(text: str, environ: Mapping[str, str]) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError("expected a mapping of sections such as `server:`")
+        hint = "" if isinstance(tree, list) else _find_missing_space(tree)
+        raise ConfigError(f"expected a mapping of sections such as `server:`{hint}")
     return tree
 
 
@@ -140,11 +151,10 @@ def _expand_node(node: Any, environ: Mapping[str, str], path: str) -> Any:
     }
 
 
-def _describe(error: yaml.MarkedYAMLError) -> str:
-    # Quoted text may come from the file (an alias, a tag), and may be part of a secret.
-    problem = re.sub(r"'[^'<>]{2,}'", "'…'", error.problem or "this is not YAML")
-    mark = error.problem_mark or error.context_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+def _find_missing_space(value: object) -> str:
+    """Returns a hint if a text that stands for a mapping begins like `port:8787`."""
+    match = _GLUED_KEY.match(value) if isinstance(value, str) else None
+    return f"; write a space after the colon of `{match[1]}`" if match else ""
 
 
 # -- sections ---------------------------------------------------------------------------------------------------------
@@ -170,13 +180,30 @@ def _translate(message: str, tree: Mapping[str, Any], kind: type[msgspec.Struct]
         path = child_path(path, key[2])
         if key[1].startswith("missing"):
             return path, "this key is required"
-        meant = difflib.get_close_matches(key[2], known, n=1)
-        rest = f"did you mean `{meant[0]}`?" if meant else f"known here: {', '.join(known)}"
+        nearest = find_nearest(key[2], known)
+        rest = f"did you mean `{nearest}`?" if nearest else f"known here: {', '.join(known)}"
         return path, f"unknown key; {rest}"
-    if what.startswith("Invalid enum value"):
-        return path, f"expected one of {', '.join(_choices(at, kind))}"
-    what = re.sub(r"`(\w+)( \| null)?`", lambda kind: _WORDS.get(kind[1], kind[1]), what)
-    return path, what[:1].lower() + what[1:]
+    if value := _ENUM_VALUE.fullmatch(what):
+        return path, f"expected {describe_choices(value[1], _choices(at, kind))}"
+    what = re.sub(r"`(\w+)( \| null)?`", lambda kind: _WORDS.get(kind[1], kind[0]), what)
+    return path, what[:1].lower() + what[1:] + _advise(what, at, tree)
+
+
+def _advise(what: str, at: str, tree: Mapping[str, Any]) -> str:
+    """Returns what to do where a list stands for a mapping, or the like; empty if that is not known."""
+    if "expected mapping, got list" in what.lower():
+        return "; remove the `-` before its keys"
+    if "expected list, got mapping" in what.lower():
+        return "; write `- ` before each entry"
+    return _find_missing_space(_value_at(at, tree)) if "expected mapping, got text" in what.lower() else ""
+
+
+def _value_at(at: str, tree: Mapping[str, Any]) -> object:
+    """Returns the value at one of msgspec's paths; None if the path has a part that is no plain key."""
+    value: Any = tree
+    for name in at.split(".")[1:]:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _path_with_key(at: str, tree: Mapping[str, Any], kind: type[msgspec.Struct]) -> str:
@@ -206,7 +233,16 @@ def _known_keys(at: str, kind: type[msgspec.Struct]) -> list[str]:
 def _choices(at: str, kind: type[msgspec.Struct]) -> tuple[str, ...]:
     section, _, name = at.rpartition(".")
     fields = {field.name: field.type for field in msgspec.structs.fields(_struct_at(section, kind))}
-    return tuple(map(str, get_args(fields[name])))
+    return tuple(_words_of(fields[name]))
+
+
+def _words_of(kind: Any) -> Iterator[str]:
+    """Yields the words that a Literal allows, also as a part of another type."""
+    for part in get_args(kind):
+        if get_origin(kind) is Literal:
+            yield str(part)
+        else:
+            yield from _words_of(part)
 
 
 def _struct_at(at: str, root: type[msgspec.Struct]) -> type[msgspec.Struct]:

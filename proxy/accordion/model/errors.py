@@ -23,7 +23,7 @@ AccordionError
 ├── MissingExtra            501, an optional dependency is not installed
 ├── StoreUnavailable        the store is unavailable or slow; forwarding goes on without it
 │   └── StoreFull           the store's disk is full; reading and deleting still work
-└── ConfigError             config.yaml is wrong; the message has the path of the key
+└── ConfigError             config.yaml is wrong; the message has the path of the file and of the key
 """
 
 from __future__ import annotations
@@ -256,8 +256,16 @@ class StoreFull(StoreUnavailable):
 
 
 class ConfigError(AccordionError):
-    """A setting is wrong; `path` is its path, such as `$.model_list[0].model_name`."""
+    """A setting is wrong: `reason` says why, `path` is the key, such as `$.model_list[0].model_name`.
 
-    def __init__(self, message: str, *, path: str = "$") -> None:
-        super().__init__(f"{path}: {message}", param=path)
-        self.path = path
+    `file` is the path of the file that has the setting; empty if it comes from no file, or the file is not known here.
+    """
+
+    def __init__(self, reason: str, *, path: str = "$", file: str = "") -> None:
+        places = [file] if file and path == "$" else [file, path]
+        super().__init__(": ".join(filter(None, (*places, reason))), param=path)
+        self.reason, self.path, self.file = reason, path, file
+
+    def in_file(self, file: str) -> ConfigError:
+        """Returns the same error with the path of its file."""
+        return ConfigError(self.reason, path=self.path, file=file)

@@ -60,7 +60,12 @@ def build_strategy(name: str, options: object = None) -> Strategy:
     if name not in STRATEGIES:
         raise ValueError(f"there is no strategy {name!r}; there are {', '.join(STRATEGIES)}")
     strategy = STRATEGIES[name]
-    return strategy(default_options(name) if options is None else msgspec.convert(options, strategy.options_type))
+    return strategy(default_options(name) if options is None else convert_options(options, strategy.options_type))
+
+
+def convert_options(options: object, options_type: type[StrategyOptions]) -> StrategyOptions:
+    """Converts a mapping of options. Raises msgspec.ValidationError."""
+    return msgspec.convert(options, options_type, dec_hook=lambda kind, value: kind.read(value))
 
 
 def select_for_tokens(pipeline: Iterable[Strategy]) -> tuple[Strategy, ...]:
@@ -90,6 +95,7 @@ __all__ = [
     "STRATEGIES",
     "Strategy",
     "build_strategy",
+    "convert_options",
     "default_options",
     "select_for_other_limits",
     "select_for_tokens",

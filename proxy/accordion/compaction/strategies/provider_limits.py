@@ -6,9 +6,6 @@ They replace the oldest images, or the largest parts, of a request that the prov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
-
-import msgspec
 
 from accordion.compaction.strategies.base import (
     ProposedStep,
@@ -18,12 +15,13 @@ from accordion.compaction.strategies.base import (
     count_images,
 )
 from accordion.compaction.strategies.steps import list_replaceable_parts, part_bytes, replace_with_reference
+from accordion.model.shares import PositiveShare
 
 
 class ImagesOptions(StrategyOptions, frozen=True):
     """`share`: old images are replaced down to this share of the limit, so that the next one does not exceed it."""
 
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5
+    share: PositiveShare = PositiveShare(0.5)
 
 
 class ImageCountLimit(Strategy):
@@ -54,7 +52,7 @@ class ImageCountLimit(Strategy):
 class BodyOptions(StrategyOptions, frozen=True):
     """`share`: old parts are replaced down to this share of the limit, so that the next one does not exceed it."""
 
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5
+    share: PositiveShare = PositiveShare(0.5)
 
 
 class BodySizeLimit(Strategy):

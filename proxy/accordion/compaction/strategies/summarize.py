@@ -15,6 +15,7 @@ from accordion.compaction.strategies.base import (
     StrategyView,
 )
 from accordion.model.plan import PlanStep, Summarize
+from accordion.model.shares import PositiveShare
 
 _MIN_BUDGET = 128
 """A summary of fewer tokens can say nothing."""
@@ -47,8 +48,13 @@ class SummarizeOptions(StrategyOptions, frozen=True):
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     keep_last_n: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
-    budget_share: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.7
+    budget_share: PositiveShare = PositiveShare(0.7)
     max_summary_tokens: Annotated[int, msgspec.Meta(ge=_MIN_BUDGET, le=10**7)] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if nothing is left for the newest messages."""
+        if self.budget_share >= 1.0:
+            raise ValueError("Expected a share below 1: the newest messages get the rest - at `$.budget_share`")
 
 
 class SummarizeHistory(Strategy):
