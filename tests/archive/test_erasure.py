@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
@@ -16,7 +17,7 @@ from tests.fakes import DirectOutbox
 
 
 async def lines(setup: ArchiveSetup, session: str | None = None, tenant: TenantScope = TENANT) -> list[dict[str, Any]]:
-    found = [line async for line in setup.export_and_erasure.export(tenant, session)]
+    found = [line async for line in setup.export_and_erasure.export(tenant, session, Counter())]
     assert all(line.count(b"\n") == 1 for line in found)
     return [json.loads(line) for line in found]
 

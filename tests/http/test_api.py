@@ -57,6 +57,23 @@ async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
     assert shown["limits"]["window"] == 100_000
 
 
+async def test_all_exchanges_of_a_session_are_given_page_by_page() -> None:
+    setup = PipelineSetup()
+    for number in range(7):
+        await setup.ask(CHAT, {**HELLO, "model": f"m-{number}"})
+        setup.clock.advance(1)
+    http = client(setup)
+    (session,) = http.get("/accordion/sessions").json()["sessions"]
+    path, models, cursor = f"/accordion/sessions/{session['id']}/exchanges", list[str](), ""
+    while cursor is not None:
+        page = http.get(path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})).json()
+        models += [each["model"] for each in page["exchanges"]]
+        cursor = page["next"]
+    assert models == [f"m-{number}" for number in reversed(range(7))]
+    assert http.get(path, params={"cursor": "x"}).status_code == 400
+    assert http.get("/accordion/sessions/s-none/exchanges").status_code == 404
+
+
 async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
     setup = PipelineSetup()
     for number in range(7):

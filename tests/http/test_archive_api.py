@@ -306,12 +306,15 @@ async def test_an_export_is_lines_of_json_that_end_with_their_counts() -> None:
         assert told == {each["id"] for each in listed}
 
 
-async def test_nothing_kept_is_an_empty_export_and_an_unknown_session_none() -> None:
+async def test_an_export_has_the_exchanges_and_an_unknown_session_has_none() -> None:
     setup = small_window_setup()
     session = header(await GrowingConversation(setup).until(1), "x-accordion-session")
     http = client(setup)
     for path in ("/accordion/export", f"/accordion/sessions/{session}/export"):
-        assert http.get(path).json() == {"type": "end", "counts": {}}
+        exchange, end = (json.loads(line) for line in http.get(path).text.splitlines())
+        assert end == {"type": "end", "counts": {"exchange": 1}}
+        assert (exchange["type"], exchange["session"]) == ("exchange", session)
+        assert [exchange["exchange"]] == http.get(f"/accordion/sessions/{session}").json()["exchanges"]
     assert error(http.get("/accordion/sessions/s-unknown/export"))[:2] == (404, "session_not_found")
 
 
@@ -378,7 +381,7 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
     ):
         assert http.get(path).status_code == 404, path
     assert error(http.delete(f"/accordion/sessions/{session}"))[:2] == (404, "session_not_found")
-    assert http.get("/accordion/export").json()["type"] == "end"
+    assert session not in http.get("/accordion/export").text
     assert await setup.builder.session_overrides.load(TENANT, [session]) == [SessionOverrides()]
     assert [each["id"] for each in http.get("/accordion/sessions").json()["sessions"]] == [other]
     assert await setup.builder.archive.load_rows(caller(setup).tenant, rows) == {}

@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import LearnedLimits
-from accordion.accounting.ledger import EXCHANGES
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Family, Route
 from accordion.model.tenant import TenantScope
 from accordion.pipeline import forward
-from accordion.pipeline.queries import erase
+from accordion.pipeline.queries import NEWEST_EXCHANGES, erase
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import describe_failure
 from accordion.providers.models.windows import ModelWindows
@@ -492,7 +491,7 @@ async def test_a_session_shows_its_last_exchanges_from_all_workers_within_the_li
     one = PipelineSetup()
     two = PipelineSetup(store=one.store)
     two.forward.reader.identifier.sessions.worker = "other"
-    for number in range(EXCHANGES + 2):
+    for number in range(NEWEST_EXCHANGES + 2):
         setup = two if number == 1 else one
         setup.clock.advance(number)
         await setup.ask(CHAT, {**HELLO, "model": f"m-{number}"})
@@ -500,7 +499,9 @@ async def test_a_session_shows_its_last_exchanges_from_all_workers_within_the_li
         (session,) = await one.observe.list_sessions(TENANT)
         view = await one.observe.find_session(TENANT, session.id)
         assert view is not None
-        assert [each.model for each in view.exchanges] == [f"m-{each}" for each in range(number + 1)][-EXCHANGES:]
+        assert [each.model for each in view.exchanges] == [f"m-{each}" for each in range(number + 1)][
+            -NEWEST_EXCHANGES:
+        ]
 
 
 async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way() -> None:

@@ -202,8 +202,8 @@ def _most_expensive_first(named: list[_Named]) -> list[_Named]:
 
 
 _NO_USAGE, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
-EXCHANGES = 50
-"""Exchanges of each session in the store: enough to see what went wrong lately. Totals count every request."""
+MOST_EXCHANGES: Final = 20_000
+"""Exchanges of each session in the store, the newest. Totals count every request."""
 _MODELS = 1_024
 
 
@@ -254,7 +254,7 @@ def session_of_record(key: Key) -> tuple[str, str] | None:
 
 @dataclass(slots=True)
 class Ledger:
-    """Records exchanges. The store has the last EXCHANGES of each session, for `retention` seconds."""
+    """Records exchanges. The store has the last MOST_EXCHANGES of each session, for `retention` seconds."""
 
     outbox: Outbox
     observers: Sequence[Observer]
@@ -286,8 +286,8 @@ class Ledger:
             if not only_exchange:
                 log = exchanges_key(tenant, session.id)
                 if first_exchange:
-                    self.outbox.append(log, partial(bytes, first_exchange), EXCHANGES, self.retention)
-                self.outbox.append(log, partial(ENCODER.encode, exchange), EXCHANGES, self.retention)
+                    self.outbox.append(log, partial(bytes, first_exchange), MOST_EXCHANGES, self.retention)
+                self.outbox.append(log, partial(ENCODER.encode, exchange), MOST_EXCHANGES, self.retention)
         if 0 < len(exchange.model) <= _LONGEST:
             self._add_to_model(tenant, exchange, gain)
         for observer in self.observers:

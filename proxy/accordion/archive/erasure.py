@@ -84,13 +84,13 @@ class ExportAndErasure:
 
     # -- export -------------------------------------------------------------------
 
-    async def export(self, tenant: TenantScope, session: str | None = None) -> AsyncIterator[bytes]:
-        """Yields all that is stored of a session, or of a tenant, as lines of JSON.
+    async def export(self, tenant: TenantScope, session: str | None, counts: Counter[str]) -> AsyncIterator[bytes]:
+        """Yields all that the archive has of a session, or of a tenant, as lines of JSON.
 
         These are transcripts, compactions, insertions, summaries, artifacts with their text, and rows (messages as the
-        client sent them), each once for a session. The last line counts them. Raises StoreUnavailable.
+        client sent them), each once for a session. The last line has their numbers, added to `counts`, which has those
+        of the lines before. Raises StoreUnavailable.
         """
-        counts: Counter[str] = Counter()
         async for name, entries in self._iterate_sessions(tenant.archive_namespace, session):
             async for record in self._export_session(tenant, name, entries):
                 counts[str(record["type"])] += 1

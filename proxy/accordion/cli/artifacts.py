@@ -30,6 +30,7 @@ from accordion.cli.tenant_store import (
 )
 from accordion.config import Settings
 from accordion.http.json_views import artifact_json, artifact_part_json
+from accordion.http.session_export import export_records
 from accordion.model.memories import MemoryStore
 from accordion.pipeline.queries import erase as erase_archive
 from accordion.pipeline.queries import forget_memories
@@ -170,7 +171,7 @@ async def _export(store: TenantStore, session: str | None) -> int:
         await archive.has_session(caller.tenant, session) or await store.queries.find_session(caller.tenant, session)
     ):
         return report_missing(store, session)
-    async for line in archive.export_and_erasure.export(caller.tenant, session):
+    async for line in export_records(store.queries, archive.export_and_erasure, caller.tenant, session):
         sys.stdout.write(line.decode())
     return 0
 

@@ -83,6 +83,7 @@ from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.sent_history import SentHistory
+from accordion.pipeline.session_exchanges import RequestPoints
 from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
 from accordion.pipeline.tool_refusals import ToolRefusals
@@ -112,6 +113,8 @@ from accordion.stores.worker_sync import Slots, StoreBoard, worker_sync_for
 from accordion.stores.write_queue import WriteQueue
 
 _log = logging.getLogger("accordion")
+_POINTS_BYTES = 4 * 2**20
+"""Memory for the figures of sessions that people look at: enough for one of the longest."""
 
 # Seconds that the reader of a large body sleeps between its steps, so that requests go on.
 _PAUSE = 0.002
@@ -220,6 +223,7 @@ class Application:
             self.tasks, self.clock,
             lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
         )  # fmt: skip
+        self._request_points = RequestPoints(_POINTS_BYTES)
         ledger_queue = self.outbox.slow_queue(self.store)
         self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
         self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused)
@@ -327,6 +331,7 @@ class Application:
             tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
             self.spooled,
             prices,
+            self._request_points,
         )
         self.settings = settings
 

@@ -45,6 +45,8 @@ from accordion.pipeline.upgrade import ModelSockets
 from accordion.sessions.tenants import Caller, Tenants
 
 _MAX_SESSIONS = 1_000
+_MAX_EXCHANGES = 1_000
+_MAX_POSITION = 10**12
 # The largest set of pins with the longest call ids takes a fraction of this.
 _MAX_BODY = 256 * 1024
 _MAX_CALL_ID = 256
@@ -116,6 +118,7 @@ class RestApi:
                 Route("/accordion/savings", self._savings),
                 Route("/accordion/sessions", self._sessions),
                 Route("/accordion/sessions/{id}", self._session),
+                Route("/accordion/sessions/{id}/exchanges", self._exchanges),
                 Route("/accordion/sessions/{id}/tree", self._tree),
                 Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
                 Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
@@ -236,6 +239,21 @@ class RestApi:
         exchanges = [exchange_json(exchange) for exchange in view.exchanges]
         session = session_json(view.session, overrides)
         return json_response({**session, "limits": limits_json(view.limits), "exchanges": exchanges})
+
+    async def _exchanges(self, request: Request) -> Response:
+        """Lists all exchanges of a session, newest first: the store has the last 20,000.
+
+        Parameters: `limit` (1 to 1,000, default 50), `cursor` (the `next` of the previous page).
+        """
+        params, session = request.query_params, request.path_params["id"]
+        limit = parse_number(params.get("limit", "50"), "limit", 1, _MAX_EXCHANGES)
+        before = parse_number(cursor, "cursor", 0, _MAX_POSITION) if (cursor := params.get("cursor")) else None
+        page = await self._queries().read_exchanges(self._tenant(request), session, before, limit)
+        if page is None:
+            raise unknown_session()
+        exchanges = [exchange_json(each.exchange) for each in page.exchanges]
+        next_page = str(page.older) if page.older is not None else None
+        return json_response({"session": session, "exchanges": exchanges, "next": next_page})
 
     async def _tree(self, request: Request) -> Response:
         """Lists the agents of the session's delegation tree."""

@@ -27,6 +27,7 @@ from accordion.http.api_requests import (
     unknown_session,
 )
 from accordion.http.json_views import artifact_json, artifact_part_json, compared_block_json
+from accordion.http.session_export import export_records
 from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.memories import MemoryStore
 from accordion.pipeline.queries import Queries, erase, forget_memories
@@ -178,7 +179,7 @@ class ArchiveApi:
         return await self._stream_export(self._eraser(request), None)
 
     async def _stream_export(self, caller: Caller, session: str | None) -> Response:
-        lines = aiter(self._archive.export_and_erasure.export(caller.tenant, session))
+        lines = aiter(export_records(self._queries(), self._archive.export_and_erasure, caller.tenant, session))
         # A store that is away raises here, before the response begins.
         first = await anext(lines)
         return StreamingResponse(

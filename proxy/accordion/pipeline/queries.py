@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Set
 from contextlib import suppress
 from heapq import nsmallest
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,6 @@ from accordion.accounting.ledger import (
     DAY,
     DAYS,
     ENCODER,
-    EXCHANGES,
     DayCosts,
     ModelTotals,
     SavingsReport,
@@ -44,6 +43,14 @@ from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
 from accordion.model.records import Exchange, HoldoutEntry, Session, Totals
 from accordion.model.tenant import TenantScope
+from accordion.pipeline.session_exchanges import (
+    ExchangePage,
+    NumberedExchange,
+    RequestPoint,
+    RequestPoints,
+    read_page,
+    scan_exchanges,
+)
 from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
 
 
@@ -64,13 +71,15 @@ class _HoldoutHead(msgspec.Struct):
 _HOLDOUT_HEAD = msgspec.msgpack.Decoder(_HoldoutHead)
 _SESSION_HEAD = msgspec.msgpack.Decoder(_SessionHead)
 _SESSION = msgspec.msgpack.Decoder(Session)
-_EXCHANGE = msgspec.msgpack.Decoder(Exchange)
 _MODEL = msgspec.msgpack.Decoder(ModelTotals)
 _DAY_COSTS = msgspec.msgpack.Decoder(DayCosts)
 
 
 # Rows read at a time. Processing one page delays other requests by less than a millisecond.
 _PAGE = 1_000
+
+NEWEST_EXCHANGES: Final = 50
+"""Exchanges of a session that are shown with it."""
 
 
 class SessionPosition(NamedTuple):
@@ -91,7 +100,7 @@ class ModelView(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """One session with its last exchanges, oldest first."""
+    """One session with its NEWEST_EXCHANGES, oldest first."""
 
     session: Session
     limits: TokenLimits
@@ -125,6 +134,8 @@ class Queries(msgspec.Struct, frozen=True):
     """The store with the writes that wait for it on this machine, which are erased as well."""
     prices: PriceTable | None = None
     """The present prices; None if they are not queried."""
+    request_points: RequestPoints = msgspec.field(default_factory=lambda: RequestPoints(0))
+    """The points of sessions that were read lately."""
 
     @property
     def erasable_store(self) -> KeyValueStore:
@@ -181,17 +192,56 @@ class Queries(msgspec.Struct, frozen=True):
         rows = await self._load_session_rows(tenant, session_id)
         if not rows:
             return None
-        session = _add_sessions(rows)
-        log = await self.store.read(exchanges_key(tenant, session_id))
-        values = [*(row.only_exchange for row in rows if row.only_exchange), *(value for _, value in log)]
-        exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
-        return SessionView(session, self.limits_of(session), tuple(exchanges[-EXCHANGES:]))
+        session, page = _add_sessions(rows), await read_page(self.store, tenant, rows, None, NEWEST_EXCHANGES)
+        exchanges = [each.exchange for each in reversed(page.exchanges)][-NEWEST_EXCHANGES:]
+        return SessionView(session, self.limits_of(session), tuple(exchanges))
 
     async def list_exchanges(self, tenant: TenantScope, session: Session) -> list[Exchange]:
         """Returns the last exchanges of a listed session, oldest first."""
-        log = await self.store.read(exchanges_key(tenant, session.id))
-        values = [*([session.only_exchange] if session.only_exchange else ()), *(value for _, value in log)]
-        return sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)[-EXCHANGES:]
+        page = await read_page(self.store, tenant, [session], None, NEWEST_EXCHANGES)
+        return [each.exchange for each in reversed(page.exchanges)][-NEWEST_EXCHANGES:]
+
+    async def read_exchanges(
+        self, tenant: TenantScope, session_id: str, before: int | None = None, limit: int = NEWEST_EXCHANGES
+    ) -> ExchangePage | None:
+        """Returns a page of a session's exchanges: the newest, or those before a position.
+
+        None if the tenant has no such session.
+        """
+        await self._flush()
+        rows = await self._load_session_rows(tenant, session_id)
+        return await read_page(self.store, tenant, rows, before, limit) if rows else None
+
+    async def read_points(self, tenant: TenantScope, session_id: str) -> list[RequestPoint]:
+        """Returns a point for each exchange of a session, oldest first; none if the tenant has no such session."""
+        await self._flush()
+        rows = await self._load_session_rows(tenant, session_id)
+        return await self.request_points.read(self.store, tenant, rows) if rows else []
+
+    async def find_compaction_exchange(
+        self, tenant: TenantScope, session_id: str, compaction_id: str
+    ) -> NumberedExchange | None:
+        """Returns the exchange for which a compaction was made; None if it is not on record."""
+        points = await self.read_points(tenant, session_id)
+        point = next((point for point in points if point.compaction == compaction_id), None)
+        if point is None:
+            return None
+        page = await self.read_exchanges(tenant, session_id, point.position + 1 if point.position >= 0 else None)
+        entries = page.exchanges if page is not None else ()
+        return next((each for each in entries if each.position == point.position), None)
+
+    async def scan_exchanges(self, tenant: TenantScope, session_id: str) -> AsyncIterator[tuple[Exchange, ...]]:
+        """Yields all exchanges of a session, oldest first, in parts."""
+        await self._flush()
+        if rows := await self._load_session_rows(tenant, session_id):
+            async for part in scan_exchanges(self.store, tenant, rows):
+                yield part
+
+    async def list_session_ids(self, tenant: TenantScope) -> list[str]:
+        """Returns the ids of all sessions on record."""
+        await self._flush()
+        names = [name async for name, _ in self._scan_rows(sessions_collection(tenant))]
+        return list(dict.fromkeys(map(session_of, names)))
 
     def limits_of(self, session: Session) -> TokenLimits:
         """Returns the limits for a session's window."""
@@ -275,8 +325,10 @@ class Queries(msgspec.Struct, frozen=True):
         session = await self._load_session(tenant, session_id)
         if session is None:
             return set()
-        exchanges = await self.list_exchanges(tenant, session)
-        return {session.agent, *(each.agent.name for each in exchanges if each.agent is not None)} - {""}
+        names = {session.agent}
+        async for exchanges in self.scan_exchanges(tenant, session_id):
+            names.update(each.agent.name for each in exchanges if each.agent is not None)
+        return names - {""}
 
     async def forget_agents(self, tenant: TenantScope, names: Set[str] | None) -> None:
         """Counts the costs of these agents, or of all if `names` is None, as those of agents without a name."""

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from accordion.accounting.ledger import EXCHANGES, exchanges_key, sessions_collection
+from accordion.accounting.ledger import MOST_EXCHANGES, exchanges_key, sessions_collection
 from accordion.delegation.erasure import forget_delegations_of, forget_nodes
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
@@ -144,7 +144,7 @@ class SessionSizeLimit:
     def _measure_session(self, session: str, rows: list[tuple[str, int, _SessionRow]]) -> _SessionSize:
         requests = sum(row.totals.requests for _, _, row in rows)
         size = sum(_ROW + len(name) + length for name, length, _ in rows)
-        size += _NODES * requests + _EXCHANGE * (min(requests, EXCHANGES) if requests > 1 else 0)
+        size += _NODES * requests + _EXCHANGE * (min(requests, MOST_EXCHANGES) if requests > 1 else 0)
         return _SessionSize(session, max(row.updated for _, _, row in rows), size, tuple(name for name, _, _ in rows))
 
     async def _scan_rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:

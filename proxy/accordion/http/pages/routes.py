@@ -53,6 +53,7 @@ from accordion.http.pages.views import (
     view_blocks,
 )
 from accordion.http.proxy_app import STOPPING
+from accordion.http.session_export import export_records
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, BadRequest, NotFound, Unauthorized
@@ -406,7 +407,9 @@ class Pages:
         check_eraser(caller)
         view, _ = await self._find_session(request, caller)
         session = view.session.id
-        lines = aiter(self._services.archive.export_and_erasure.export(caller.tenant, session))
+        lines = aiter(
+            export_records(self._services.queries(), self._services.archive.export_and_erasure, caller.tenant, session)
+        )
         # A store that is away raises here, before the response begins.
         first = await anext(lines)
         headers = {**access.HEADERS, "content-disposition": f'attachment; filename="{session}.jsonl"'}
