@@ -171,6 +171,7 @@ class PipelineSetup:
             "key_usage": self.key_usage,
             "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
             "costs": CostCalculator(build_prices(settings), meter),
+            "session_names": self.archive.session_names,
             "model_sockets": settings.server.model_sockets,
             "features": [
                 HiddenResultFeature(visibility.shared_artifacts),
@@ -184,6 +185,7 @@ class PipelineSetup:
             self.store,
             self.outbox,
             self.windows,
+            self.archive.session_names,
             {"": Thresholds()},
             delegation_tracker=visibility.delegation_tracker,
             prices=build_prices(settings),

@@ -115,7 +115,7 @@ async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
     key = Key(sessions_collection(TENANT), f"{old['id']}.worker.1")
     # A newer version may keep more of a session than this one can read.
     row = msgspec.msgpack.decode(await setup.store.get(key) or b"")
-    await setup.store.put(key, msgspec.msgpack.encode({**row, "totals": "elsewhere"}))
+    await setup.store.put(key, msgspec.msgpack.encode({**row, "utilization": "elsewhere"}))
     assert len(client(setup).get("/accordion/sessions?limit=3").json()["sessions"]) == 3
 
 

@@ -311,8 +311,9 @@ async def test_an_export_has_the_exchanges_and_an_unknown_session_has_none() -> 
     session = header(await GrowingConversation(setup).until(1), "x-accordion-session")
     http = client(setup)
     for path in ("/accordion/export", f"/accordion/sessions/{session}/export"):
-        exchange, end = (json.loads(line) for line in http.get(path).text.splitlines())
-        assert end == {"type": "end", "counts": {"exchange": 1}}
+        name, exchange, end = (json.loads(line) for line in http.get(path).text.splitlines())
+        assert end == {"type": "end", "counts": {"exchange": 1, "name": 1}}
+        assert (name["type"], name["session"]) == ("name", session)
         assert (exchange["type"], exchange["session"]) == ("exchange", session)
         assert [exchange["exchange"]] == http.get(f"/accordion/sessions/{session}").json()["exchanges"]
     assert error(http.get("/accordion/sessions/s-unknown/export"))[:2] == (404, "session_not_found")

@@ -120,12 +120,12 @@ async def test_sessions_are_paged_and_found_by_their_label() -> None:
         setup.clock.advance(1)
     http = client(setup)
     first = http.get(f"{PAGES}/sessions").text
-    assert re.findall(r">(label-\d\d)<", first) == [f"label-{number:02d}" for number in range(22, 2, -1)]
+    assert re.findall(r" · (label-\d\d) · ", first) == [f"label-{number:02d}" for number in range(22, 2, -1)]
     (rest,) = re.findall(r'rel="next" href="([^"]+)"', first)
     second = http.get(f"{PAGES}/{unescape(rest)}").text
-    assert re.findall(r">(label-\d\d)<", second) == ["label-02", "label-01", "label-00"]
+    assert re.findall(r" · (label-\d\d) · ", second) == ["label-02", "label-01", "label-00"]
     assert 'rel="next"' not in second
-    assert re.findall(r">(label-\d\d)<", http.get(f"{PAGES}/sessions?label=label-07").text) == ["label-07"]
+    assert re.findall(r" · (label-\d\d) · ", http.get(f"{PAGES}/sessions?label=label-07").text) == ["label-07"]
     assert http.get(f"{PAGES}/sessions?after=x").status_code == 400
 
 

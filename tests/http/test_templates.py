@@ -43,6 +43,7 @@ TYPES: dict[str, Types] = {
     "artifact.html": {"artifact": Artifact, "part": ArtifactPart, "lines": list[list[LinkedText]]},
     "base.html": {},
     "compaction.html": {"session": Session, "compaction": Compaction, "exchange": Exchange, "blocks": list[BlockView]},
+    "confirm_complete_erasure.html": {},
     "confirm_erasure.html": {"session": Session},
     "erased.html": {"erased": ErasureResult},
     "error.html": {},
@@ -50,6 +51,7 @@ TYPES: dict[str, Types] = {
     "memories.html": {"rows": list[MemoryRow]},
     "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs},
     "parts.html": {
+        "session": Session,
         "rows": list[SessionRow],
         "part": PartView,
         "view": MessageView,

@@ -122,6 +122,8 @@ def _session_json(session: Session) -> dict[str, object]:
     agent = (session.newest_agent.name if session.newest_agent is not None else "") or session.agent
     return {
         "id": session.id,
+        "name": session.name,
+        "project": session.project,
         "label": session.label,
         "client": session.client,
         "agent": agent,
@@ -136,6 +138,7 @@ def _session_json(session: Session) -> dict[str, object]:
 def _session_table(found: Iterable[Session]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("session", no_wrap=True)
+    table.add_column("name", overflow="fold")
     table.add_column("last request (UTC)", no_wrap=True)
     table.add_column("model", overflow="fold")
     for name in ("requests", "compactions", "spent", "without", "net"):
@@ -145,6 +148,7 @@ def _session_table(found: Iterable[Session]) -> Table:
         updated = datetime.fromtimestamp(session.updated, UTC).strftime("%Y-%m-%d %H:%M")
         table.add_row(
             session.id,
+            Text(session.name or session.label),
             updated,
             session.model,
             f"{session.totals.requests:,}",

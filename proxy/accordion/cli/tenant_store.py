@@ -53,6 +53,7 @@ from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.proxy_keys import ProxyKey
+from accordion.sessions.session_names import SessionNames
 from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, Tenants
 from accordion.stores.encryption import open_sealer
 from accordion.stores.open import open_memories, open_store
@@ -133,6 +134,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             store,
             WriteQueue(store),
             build_windows(settings, LearnedLimits(clock.now)),
+            SessionNames(sealer),
             thresholds_by_model(settings),
             spooled_store=spool,
             prices=build_prices(settings),

@@ -315,6 +315,7 @@ class Application:
             ledger=self._ledger,
             erasures=self._archive.erasures,
             features=self._features(settings, visibility),
+            session_names=self._archive.session_names,
             key_limiter=self._key_limiter,
             key_usage=self.key_usage,
             costs=CostCalculator(prices, self._meter, partial(find_summary_model, settings)),
@@ -324,6 +325,7 @@ class Application:
             self.store,
             self.outbox,
             windows,
+            self._archive.session_names,
             thresholds_by_model(settings),
             settings.compaction.mode_of,
             visibility.delegation_tracker,
@@ -332,6 +334,7 @@ class Application:
             self.spooled,
             prices,
             self._request_points,
+            settings.store.retention_days * 86_400,
         )
         self.settings = settings
 
@@ -468,6 +471,7 @@ class Application:
                 sent,
                 self._compaction_builder.session_overrides,
                 self.memory_builder.services if has_memory else None,
+                self.memory_builder.memories,
                 self._health,
                 self._feed,
                 self.clock,

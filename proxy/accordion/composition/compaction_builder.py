@@ -52,6 +52,7 @@ from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.prefix_nodes import merge_values
+from accordion.sessions.session_names import SessionNames
 from accordion.sessions.sessions import Sessions
 from accordion.stores.encryption import open_sealer
 from accordion.stores.spool import SpooledStore
@@ -79,6 +80,7 @@ class ArchiveServices:
         config = settings.archive
         self.retention = config.retention_days * 86_400
         self.sealer = open_sealer(config.key.reveal(), is_persistent=settings.store.url.reveal() != "memory://")
+        self.session_names = SessionNames(self.sealer, config.record_mode != "off")
         self.bounds = Retention(
             store, tasks, clock, max_bytes=config.max_bytes, retention=self.retention, on_sweep=on_sweep
         )

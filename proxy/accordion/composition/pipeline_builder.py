@@ -42,6 +42,7 @@ from accordion.pipeline.tool_loop import ToolLoop
 from accordion.pipeline.upgrade import ModelSockets, UpgradePipeline
 from accordion.pipeline.visibility import Visibility
 from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.sessions.session_names import SessionNames
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
 
@@ -129,6 +130,7 @@ def build_pipelines(
     ledger: Ledger,
     erasures: ErasureNotices,
     features: Sequence[ExchangeFeature],
+    session_names: SessionNames,
     costs: CostCalculator,
     key_limiter: KeyLimiter,
     key_usage: KeyUsageLedger,
@@ -140,7 +142,7 @@ def build_pipelines(
     conversation_objects = ConversationObjects(stored_responses, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
-        key_usage, measurer.list_meter, sleep, insertion_store,
+        key_usage, measurer.list_meter, sleep, insertion_store, session_names,
     )  # fmt: skip
 
     def is_store_available() -> bool:

@@ -7,7 +7,6 @@ it (archive_api.py, memory_api.py, mcp_app.py). Every answer is about the caller
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -37,10 +36,10 @@ from accordion.http.json_views import (
     session_json,
 )
 from accordion.http.metrics import Metrics
+from accordion.http.session_requests import decode_name, read_cursor, read_filter, write_cursor
 from accordion.model.errors import AccordionError, BadRequest, NotFound
-from accordion.model.records import Session
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.queries import Queries, SessionPosition, SessionView
+from accordion.pipeline.queries import Queries, SessionView
 from accordion.pipeline.upgrade import ModelSockets
 from accordion.sessions.tenants import Caller, Tenants
 
@@ -50,7 +49,6 @@ _MAX_POSITION = 10**12
 # The largest set of pins with the longest call ids takes a fraction of this.
 _MAX_BODY = 256 * 1024
 _MAX_CALL_ID = 256
-_TIME = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 _EFFECTS = {
     "auto": "The next request of this session is compacted, whatever its size.",
     "observe": "The next request of this session reports what a compaction would do, and nothing is changed: "
@@ -123,6 +121,7 @@ class RestApi:
                 Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
                 Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
                 Route("/accordion/sessions/{id}/mode", self._mode, methods=["GET", "PUT"]),
+                Route("/accordion/sessions/{id}/name", self._name, methods=["GET", "PUT"]),
                 *self._routes,
             ],
             exception_handlers={
@@ -218,19 +217,22 @@ class RestApi:
         return json_response(savings_json(report, queries.prices, comparison))
 
     async def _sessions(self, request: Request) -> Response:
-        """Lists sessions, newest first: utilization, tokens saved, tokens spent on summaries, costs, pins.
+        """Lists sessions, newest first: name, utilization, tokens saved, tokens spent on summaries, costs, pins.
 
-        Parameters: `limit`, `label`, `cursor` (the `next` of the previous page).
+        Parameters: `limit`, `cursor` (the `next` of the previous page), and filters: `q` (a part of name, project,
+        label or id), `label`, `model`, `client`, `compacted` and `failed` (`true` or `false`), `since` and `until`
+        (days of the last request, such as 2026-01-31, in UTC).
         """
         limit = parse_number(request.query_params.get("limit", "100"), "limit", 1, _MAX_SESSIONS)
         tenant = self._tenant(request)
-        label, after = request.query_params.get("label", ""), _parse_cursor(request.query_params.get("cursor", ""))
-        # One more than the limit shows whether there is another page.
-        sessions = await self._queries().list_sessions(tenant, limit=limit + 1, label=label, after=after)
-        page = sessions[:limit]
-        overrides = await self._overrides.load(tenant, [session.id for session in page])
-        views = [session_json(*pair) for pair in zip(page, overrides, strict=True)]
-        return json_response({"sessions": views, "next": _cursor(page[-1]) if len(sessions) > limit else None})
+        selection, after = (
+            read_filter(request.query_params),
+            read_cursor(request.query_params.get("cursor", ""), "cursor"),
+        )
+        page = await self._queries().search_sessions(tenant, selection, limit, after)
+        overrides = await self._overrides.load(tenant, [session.id for session in page.sessions])
+        views = [session_json(*pair) for pair in zip(page.sessions, overrides, strict=True)]
+        return json_response({"sessions": views, "next": write_cursor(page.last) or None})
 
     async def _session(self, request: Request) -> Response:
         """Shows one session with its limits and its last exchanges, each with its compaction and its costs."""
@@ -303,6 +305,15 @@ class RestApi:
         (overrides,) = await self._overrides.load(tenant, [session])
         return json_response({"session": session, "mode": overrides.mode})
 
+    async def _name(self, request: Request) -> Response:
+        """Reads or sets a session's name: `{"name": "…"}`. An empty one restores the automatic name."""
+        tenant, view = await self._find_session(request)
+        if request.method == "PUT":
+            name = decode_name(await read_body(request, _MAX_BODY))
+            await self._queries().rename_session(tenant, view.session, name, self._now())
+            tenant, view = await self._find_session(request)
+        return json_response({"session": view.session.id, "name": view.session.name})
+
     async def _find_session(self, request: Request) -> tuple[TenantScope, SessionView]:
         """Returns the caller's tenant and the session of the path. Raises NotFound."""
         tenant = self._tenant(request)
@@ -351,20 +362,6 @@ def _allowed_methods(request: Request) -> set[str]:
 
 def _request_origin(request: Request) -> str:
     return str(request.base_url).rstrip("/")
-
-
-def _cursor(session: Session) -> str:
-    """Returns the cursor of the page after this session."""
-    return f"{session.updated!r}:{session.id}"
-
-
-def _parse_cursor(cursor: str) -> SessionPosition | None:
-    updated, colon, session = cursor.partition(":")
-    if not cursor:
-        return None
-    if not (colon and session and _TIME.fullmatch(updated)):
-        raise BadRequest("cursor must be the value of `next` in the previous page.", param="cursor")
-    return SessionPosition(-float(updated), session)
 
 
 def _call_ids(body: bytes) -> frozenset[str]:

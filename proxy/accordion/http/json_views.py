@@ -166,6 +166,8 @@ def session_json(session: Session, overrides: SessionOverrides) -> dict[str, Any
     last, agent = session.utilization, session.newest_agent or AgentReport(delegated=False)
     return {
         "id": session.id,
+        "name": session.name,
+        "project": session.project,
         "label": session.label,
         "agent": agent.name or session.agent,
         "delegation": agent.delegation,

@@ -1,4 +1,4 @@
-"""Exports what is stored of a session or a tenant: the records of its exchanges, then its archive."""
+"""Exports what is stored of a session or a tenant: names, the records of exchanges, then the archive."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ async def export_records(
     The last line counts them. Raises StoreUnavailable.
     """
     counts: Counter[str] = Counter()
+    async for session_id, title in queries.scan_titles(tenant, session):
+        counts["name"] += 1
+        yield msgspec.json.encode({"type": "name", **msgspec.structs.asdict(title), "session": session_id}) + b"\n"
     for each in [session] if session is not None else await queries.list_session_ids(tenant):
         async for exchanges in queries.scan_exchanges(tenant, each):
             counts["exchange"] += len(exchanges)

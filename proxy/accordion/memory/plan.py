@@ -25,7 +25,8 @@ from accordion.memory.files import (
     split_here_documents,
     tool_kind,
 )
-from accordion.memory.steps import ConversationRecord, RecordedStep, Statement, remove_client_blocks
+from accordion.memory.steps import ConversationRecord, RecordedStep, Statement
+from accordion.sessions.user_text import remove_client_blocks
 
 Source = Literal["workflow", "todo", "user-stated", "inferred"]
 

@@ -24,10 +24,10 @@ from accordion.memory.ranking import STOP_WORDS, query_words
 from accordion.memory.search import QUERY_MOST, SearchResult
 from accordion.memory.sentences import KnownText
 from accordion.memory.session_import import newest_user_texts, remove_quotes
-from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Part, Text
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore
 from accordion.model.tenant import TenantScope
+from accordion.sessions.user_text import user_text
 
 _MAX_NOTES: Final = 10_000
 

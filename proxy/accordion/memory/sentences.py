@@ -13,8 +13,9 @@ from typing import Final, Literal, TypeGuard
 import msgspec
 
 from accordion.archive.recall_quotes import OPENING
-from accordion.memory.steps import ConversationRecord, user_text
+from accordion.memory.steps import ConversationRecord
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from accordion.sessions.user_text import user_text
 
 Speaker = Literal["user", "assistant"]
 

@@ -13,10 +13,10 @@ import msgspec
 
 from accordion.memory.entries import format_time
 from accordion.memory.sentences import is_own_text
-from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Text
 from accordion.model.memories import Memory, MemoryStore
 from accordion.model.tenant import TenantScope
+from accordion.sessions.user_text import user_text
 
 MOST: Final = 3
 """Memories that one message can import."""

@@ -286,6 +286,19 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """The tokens of its longest response."""
     holdout: HoldoutEntry | None = None
     """None if there was no hold-out."""
+    sealed_title: bytes = msgspec.field(default=b"", name="title")
+    """Its name and project, sealed (sessions/session_names.py)."""
+    named_at: float = 0.0
+    """The time at which a person gave it the name of this row; 0.0 in all other rows."""
+    name: str = ""
+    """Its name. It is only set for readers, and never stored."""
+    project: str = ""
+    """Its project. It is only set for readers, and never stored."""
+
+    @property
+    def display_name(self) -> str:
+        """Its name, else its label, else its id."""
+        return self.name or self.label or self.id
 
     def after(self, exchange: Exchange, gain: Totals, only_exchange: bytes = b"") -> Session:
         """Returns the session after an exchange that adds `gain` to its totals."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Set
 from contextlib import suppress
+from functools import partial
 from heapq import nsmallest
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -51,15 +52,9 @@ from accordion.pipeline.session_exchanges import (
     read_page,
     scan_exchanges,
 )
+from accordion.pipeline.session_filter import SessionFilter, SessionHead
+from accordion.sessions.session_names import SessionNames, SessionTitle
 from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
-
-
-class _SessionHead(msgspec.Struct):
-    """The fields of a session's row that determine its place in the list; decoded in a tenth of the time."""
-
-    id: str
-    updated: float = 0.0
-    label: str = ""
 
 
 class _HoldoutHead(msgspec.Struct):
@@ -69,7 +64,8 @@ class _HoldoutHead(msgspec.Struct):
 
 
 _HOLDOUT_HEAD = msgspec.msgpack.Decoder(_HoldoutHead)
-_SESSION_HEAD = msgspec.msgpack.Decoder(_SessionHead)
+_SESSION_HEAD = msgspec.msgpack.Decoder(SessionHead)
+_ALL = SessionFilter()
 _SESSION = msgspec.msgpack.Decoder(Session)
 _MODEL = msgspec.msgpack.Decoder(ModelTotals)
 _DAY_COSTS = msgspec.msgpack.Decoder(DayCosts)
@@ -88,6 +84,18 @@ class SessionPosition(NamedTuple):
     before_now: float
     """The time of the last update, negated."""
     session: str
+
+
+class SessionList(msgspec.Struct, frozen=True):
+    """A page of sessions. `last` is the position of its last one if others come after it.
+
+    `models` and `clients` are the names of all the tenant's sessions, in order.
+    """
+
+    sessions: list[Session]
+    last: SessionPosition | None
+    models: list[str]
+    clients: list[str]
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -121,6 +129,7 @@ class Queries(msgspec.Struct, frozen=True):
     store: KeyValueStore
     outbox: Outbox
     window_table: WindowTable
+    session_names: SessionNames
     thresholds: dict[str, Thresholds]
     mode: Callable[[str], str] = lambda model: "auto"
     """Whether requests for a model are compacted: `auto`, `observe` or `off`."""
@@ -136,6 +145,8 @@ class Queries(msgspec.Struct, frozen=True):
     """The present prices; None if they are not queried."""
     request_points: RequestPoints = msgspec.field(default_factory=lambda: RequestPoints(0))
     """The points of sessions that were read lately."""
+    retention: float = 30 * 86_400.0
+    """Seconds for which the records of sessions stay after their last change."""
 
     @property
     def erasable_store(self) -> KeyValueStore:
@@ -166,25 +177,43 @@ class Queries(msgspec.Struct, frozen=True):
         return [self._view_model(tenant, row) for row in (*merged, *unused)]
 
     async def list_sessions(
-        self, tenant: TenantScope, *, limit: int = 100, label: str = "", after: SessionPosition | None = None
+        self, tenant: TenantScope, *, limit: int = 100, selection: SessionFilter | None = None
     ) -> list[Session]:
-        """Lists the tenant's sessions that come after `after`, latest first.
+        """Lists the tenant's latest sessions that `selection` has, latest first; without one, of all."""
+        return (await self.search_sessions(tenant, selection or _ALL, limit)).sessions
 
-        Only those with the client label `label`, if one is given. There may be many thousands: only the returned ones
-        are decoded whole.
+    async def search_sessions(
+        self, tenant: TenantScope, selection: SessionFilter, limit: int, after: SessionPosition | None = None
+    ) -> SessionList:
+        """Returns a page of the tenant's sessions that `selection` has, latest first: those that come after `after`.
+
+        There may be many thousands: only the returned ones are decoded whole.
         """
         await self._flush()
-        collection, positions, names = sessions_collection(tenant), dict[str, SessionPosition](), dict[str, list[str]]()
+        collection, heads, names = sessions_collection(tenant), dict[str, list[SessionHead]](), dict[str, list[str]]()
         async for name, value in self._scan_rows(collection):
             head = _SESSION_HEAD.decode(value)
-            if not label or head.label == label:
-                position = SessionPosition(-head.updated, head.id)
-                positions[head.id] = min(position, positions.get(head.id, position))
-                names.setdefault(head.id, []).append(name)
-        listed = nsmallest(limit, (position for position in positions.values() if after is None or position > after))
-        keys = [Key(collection, name) for position in listed for name in names[position.session]]
-        rows = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
-        return [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
+            heads.setdefault(head.id, []).append(head)
+            names.setdefault(head.id, []).append(name)
+        is_selective, read_title = selection != _ALL, partial(self.session_names.read_title, tenant)
+        positions, models, clients = list[SessionPosition](), set[str](), set[str]()
+        for session_id, rows in heads.items():
+            latest = max(rows, key=_updated) if len(rows) > 1 else rows[0]
+            models.add(latest.model)
+            clients.add(latest.client)
+            # A name that outlives its session is no session.
+            if latest.updated and (not is_selective or selection.matches(latest, rows, read_title)):
+                positions.append(SessionPosition(-latest.updated, session_id))
+        listed = nsmallest(limit + 1, (position for position in positions if after is None or position > after))
+        keys = [Key(collection, name) for position in listed[:limit] for name in names[position.session]]
+        found = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
+        sessions = [self._add_sessions(tenant, list(group)) for _, group in groupby(found, key=lambda row: row.id)]
+        following = listed[limit - 1] if len(listed) > limit else None
+        return SessionList(sessions, following, sorted(models - {""}), sorted(clients - {""}))
+
+    async def rename_session(self, tenant: TenantScope, session: Session, name: str, now: float) -> None:
+        """Gives a session a name; an empty one restores the automatic name. Raises StoreUnavailable."""
+        await self.session_names.rename(self.store, tenant, session, name, now, self.retention)
 
     async def find_session(self, tenant: TenantScope, session_id: str) -> SessionView | None:
         """Returns one session with its last exchanges; None if the tenant has none with that id."""
@@ -192,7 +221,8 @@ class Queries(msgspec.Struct, frozen=True):
         rows = await self._load_session_rows(tenant, session_id)
         if not rows:
             return None
-        session, page = _add_sessions(rows), await read_page(self.store, tenant, rows, None, NEWEST_EXCHANGES)
+        session = self._add_sessions(tenant, rows)
+        page = await read_page(self.store, tenant, rows, None, NEWEST_EXCHANGES)
         exchanges = [each.exchange for each in reversed(page.exchanges)][-NEWEST_EXCHANGES:]
         return SessionView(session, self.limits_of(session), tuple(exchanges))
 
@@ -281,6 +311,17 @@ class Queries(msgspec.Struct, frozen=True):
         await self._flush()
         return {name for each in (TENANTS, TENANTS_WITH_MEMORIES) async for name, _ in self._scan_rows(each)}
 
+    async def scan_titles(self, tenant: TenantScope, session_id: str | None) -> AsyncIterator[tuple[str, SessionTitle]]:
+        """Yields the titles of a tenant's sessions that have one, or of one session, with their ids."""
+        await self._flush()
+        rows = list[SessionHead]()
+        async for _, value in self._scan_rows(sessions_collection(tenant), f"{session_id}." if session_id else ""):
+            rows.append(_SESSION_HEAD.decode(value))
+        for each, group in groupby(rows, key=lambda row: row.id):
+            title = self.session_names.read_title(tenant, list(group))
+            if title.name and session_id in (None, each):
+                yield each, title
+
     async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
         """Lists the agents of the tree that a session belongs to, parents first.
 
@@ -354,14 +395,28 @@ class Queries(msgspec.Struct, frozen=True):
         """
         await forget_nodes(self.erasable_store, session_id, with_index=with_index)
 
+    def _add_sessions(self, tenant: TenantScope, rows: list[Session]) -> Session:
+        rows.sort(key=lambda row: row.updated)
+        title = self.session_names.read_title(tenant, rows)
+        return replace(
+            rows[-1],
+            created=min(row.created for row in rows),
+            forked_from=next((row.forked_from for row in rows if row.forked_from), ""),
+            totals=sum((row.totals for row in rows), Totals()),
+            costs=sum((row.costs for row in rows), Costs()),
+            name=title.name,
+            project=title.project,
+        )
+
     async def _load_session(self, tenant: TenantScope, session_id: str) -> Session | None:
         rows = await self._load_session_rows(tenant, session_id)
-        return _add_sessions(rows) if rows else None
+        return self._add_sessions(tenant, rows) if rows else None
 
     async def _load_session_rows(self, tenant: TenantScope, session_id: str) -> list[Session]:
         """Returns the rows of a session, one for each worker that handled it."""
         found = await self.store.scan(sessions_collection(tenant), prefix=f"{session_id}.")
-        return [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
+        rows = [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
+        return rows if any(row.updated for row in rows) else []
 
     def _empty_utilization(self, model: str) -> Utilization:
         window = self.window_table.window(model)
@@ -461,18 +516,11 @@ async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: C
     return before, after
 
 
+def _updated(row: SessionHead) -> float:
+    return row.updated
+
+
 def _add_models(rows: Iterable[ModelTotals]) -> ModelTotals:
     rows = sorted(rows, key=lambda row: row.updated)
     totals = sum((row.totals for row in rows), Totals())
     return replace(rows[-1], totals=totals, peak=max(row.peak for row in rows))
-
-
-def _add_sessions(rows: Iterable[Session]) -> Session:
-    rows = sorted(rows, key=lambda row: row.updated)
-    return replace(
-        rows[-1],
-        created=min(row.created for row in rows),
-        forked_from=next((row.forked_from for row in rows if row.forked_from), ""),
-        totals=sum((row.totals for row in rows), Totals()),
-        costs=sum((row.costs for row in rows), Costs()),
-    )

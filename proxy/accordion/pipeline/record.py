@@ -41,6 +41,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.response_parser import response_text
 from accordion.sessions.prefix_nodes import StoredSum
 from accordion.sessions.proxy_keys import ProxyKeyRecord
+from accordion.sessions.session_names import SessionNames
 from accordion.sessions.sessions import Sessions
 
 _log = logging.getLogger("accordion")
@@ -95,6 +96,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     sleep: Callable[[float], Awaitable[object]]
     """Waits for a number of seconds."""
     insertion_store: InsertionStore
+    session_names: SessionNames
     unpriced_logged: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Keys and models for which a missing price was already logged."""
 
@@ -179,6 +181,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             repeated = _count_repeated_calls(request, observed_response)
             entry = update_entry(session.holdout, assignment, request.compared_group, repeated)
             session = replace(session, holdout=entry)
+        session = self.session_names.add_title(tenant, session, match.conversation)
         for feature in self.features:
             feature.record(request, observed_response)
         self._store_after_end(request, progress, observed_response)

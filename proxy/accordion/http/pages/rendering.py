@@ -79,6 +79,29 @@ def format_dollars(nanodollars: int, basis: Basis = "reported") -> str:
     return f"{'' if basis == 'reported' or not nanodollars else '~'}{sign}${amount:,.2f}"
 
 
+_CLIENTS: Mapping[str, str] = {
+    "claude-code": "Claude Code",
+    "codex": "Codex",
+    "opencode": "OpenCode",
+    "gemini-cli": "Gemini CLI",
+    "geminicli": "Gemini CLI",
+    "openai-agents": "OpenAI Agents SDK",
+    "openai/python": "OpenAI SDK",
+    "asyncopenai/python": "OpenAI SDK",
+    "anthropic/python": "Anthropic SDK",
+    "asyncanthropic/python": "Anthropic SDK",
+    "litellm": "LiteLLM",
+    "ai-sdk": "AI SDK",
+    "langchain": "LangChain",
+    "pydantic-ai": "Pydantic AI",
+}
+
+
+def format_client(name: str) -> str:
+    """Formats the name of a client, as client_metadata.py reads it, without its version."""
+    return _CLIENTS.get(name.rpartition("/")[0] or name, name)
+
+
 def describe_basis(costs: Costs) -> str:
     """Describes what stands behind the costs."""
     text = f"What was paid is {_BASES[costs.sent_basis]}; the rest is {_BASES[costs.original_basis]}."
@@ -114,6 +137,7 @@ def _environment() -> Environment:
         "age": format_age,
         "seconds": format_seconds,
         "dollars": format_dollars,
+        "client": format_client,
         "basis": describe_basis,
         "sentence": describe_comparison,
         "groups": describe_groups,

@@ -40,7 +40,7 @@ from accordion.http.pages import access
 from accordion.http.pages.addresses import BASE, PATH, SIGN_IN, SIGN_OUT, base_of, check_view, root_of, view_of
 from accordion.http.pages.charts import curve_points, draw_curve, draw_days
 from accordion.http.pages.feed import ExchangeFeed
-from accordion.http.pages.rendering import render_template
+from accordion.http.pages.rendering import format_client, render_template
 from accordion.http.pages.views import (
     BlockView,
     Health,
@@ -54,29 +54,34 @@ from accordion.http.pages.views import (
 )
 from accordion.http.proxy_app import STOPPING
 from accordion.http.session_export import export_records
+from accordion.http.session_requests import check_name, read_cursor, read_filter, write_cursor
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, BadRequest, NotFound, Unauthorized
+from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import Session
-from accordion.pipeline.queries import Queries, SessionPosition, SessionView, erase
+from accordion.pipeline.queries import Queries, SessionView, erase, forget_memories
 from accordion.pipeline.sent_history import SentHistory, compare_histories
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
 _PAGE = 20
 """Sessions of a page."""
 _TENANTS_VIEW = "pages/tenants"
+_FILTERS = ("q", "label", "model", "client", "compacted", "failed", "since", "until")
 _ARTIFACTS = 50
 _TENANTS = 50
 _RECENT = 6
 _MAX_FORM = 64 * 1024
 _MAX_KEY = 1_024
+_CONFIRMATION = "erase"
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DONE = {
     "compact": "The next request of this session is compacted, whatever its size.",
     "pin": "The result is pinned. No compaction touches it.",
     "unpin": "The result is no longer pinned.",
+    "name": "The session has its new name.",
     "mode": "The mode of this session is changed. It applies to the next request.",
 }
 
@@ -94,6 +99,7 @@ class PageServices(msgspec.Struct, frozen=True):
     sent: SentHistory
     overrides: SessionOverrideStore
     memory: Callable[[], MemoryServices] | None
+    stored_memories: Callable[[], MemoryStore]
     health: Callable[[str], Health]
     feed: ExchangeFeed
     clock: Clock
@@ -118,6 +124,8 @@ class Pages:
             (f"{BASE}/sessions/{{id}}/compactions/{{compaction}}", self._compaction),
             (f"{BASE}/sessions/{{id}}/erase", self._confirm_erasure),
             (f"{BASE}/sessions/{{id}}/export", self._export),
+            (f"{BASE}/export", self._export_all),
+            (f"{BASE}/erase", self._confirm_complete_erasure),
             (f"{BASE}/artifacts/{{artifact}}", self._artifact),
             (f"{BASE}/memories", self._memories),
             (f"{BASE}/savings", self._savings),
@@ -127,9 +135,11 @@ class Pages:
         changes: list[tuple[str, Change]] = [
             (f"{BASE}/sessions/{{id}}/compact", self._compact),
             (f"{BASE}/sessions/{{id}}/mode", self._set_mode),
+            (f"{BASE}/sessions/{{id}}/name", self._rename),
             (f"{BASE}/sessions/{{id}}/pin", partial(self._set_pin, is_pinned=True)),
             (f"{BASE}/sessions/{{id}}/unpin", partial(self._set_pin, is_pinned=False)),
             (f"{BASE}/sessions/{{id}}/erase", self._erase),
+            (f"{BASE}/erase", self._erase_all),
         ]
         return [
             *(Route(path, partial(self._show, view)) for path, view in views),
@@ -229,21 +239,24 @@ class Pages:
         )
 
     async def _sessions(self, request: Request, caller: Caller) -> Response:
-        label, after = request.query_params.get("label", ""), request.query_params.get("after", "")
-        sessions = await self._services.queries().list_sessions(
-            caller.tenant, limit=_PAGE + 1, label=label, after=_parse_position(after)
+        params = {name: value for name in _FILTERS if (value := request.query_params.get(name))}
+        after = request.query_params.get("after", "")
+        page = await self._services.queries().search_sessions(
+            caller.tenant, read_filter(params), _PAGE, read_cursor(after, "after")
         )
-        page = sessions[:_PAGE]
-        query = {"after": f"{page[-1].updated!r}:{page[-1].id}"} if len(sessions) > _PAGE else {}
-        next_page = f"sessions?{urlencode(query | ({'label': label} if label else {}))}" if query else ""
+        following = f"sessions?{urlencode({**params, 'after': write_cursor(page.last)})}" if page.last else ""
         return await self._render(
             "sessions.html",
             request,
             caller,
-            sessions=await self._session_rows(caller, page),
-            label=label,
+            sessions=await self._session_rows(caller, page.sessions),
+            has_sessions=bool(page.models),
+            models=[(name, name) for name in page.models],
+            clients=[(name, format_client(name)) for name in page.clients],
+            params=dict.fromkeys(_FILTERS, "") | params,
+            query=urlencode(params),
             is_first=not after,
-            next_page=next_page,
+            next_page=following,
         )
 
     async def _session_rows(self, caller: Caller, sessions: list[Session]) -> list[Any]:
@@ -406,13 +419,21 @@ class Pages:
         access.check_download(request)
         check_eraser(caller)
         view, _ = await self._find_session(request, caller)
-        session = view.session.id
+        return await self._stream_export(caller, view.session.id)
+
+    async def _export_all(self, request: Request, caller: Caller) -> Response:
+        access.check_download(request)
+        check_eraser(caller)
+        return await self._stream_export(caller, None)
+
+    async def _stream_export(self, caller: Caller, session: str | None) -> Response:
         lines = aiter(
             export_records(self._services.queries(), self._services.archive.export_and_erasure, caller.tenant, session)
         )
         # A store that is away raises here, before the response begins.
         first = await anext(lines)
-        headers = {**access.HEADERS, "content-disposition": f'attachment; filename="{session}.jsonl"'}
+        file_name = f"{session or 'sessions'}.jsonl"
+        headers = {**access.HEADERS, "content-disposition": f'attachment; filename="{file_name}"'}
         stream = stream_lines(first, lines, lambda message: {"type": "error", "message": message})
         return StreamingResponse(stream, headers=headers, media_type="application/x-ndjson")
 
@@ -444,6 +465,12 @@ class Pages:
         await self._services.overrides.set_mode(caller.tenant, view.session.id, mode)
         return _back_to(request, view.session.id, "mode")
 
+    async def _rename(self, request: Request, caller: Caller, form: Form) -> Response:
+        view, _ = await self._find_session(request, caller)
+        name = check_name(form.get("name", ""))
+        await self._services.queries().rename_session(caller.tenant, view.session, name, self._services.clock.now())
+        return _back_to(request, view.session.id, "name")
+
     async def _set_pin(self, request: Request, caller: Caller, form: Form, *, is_pinned: bool) -> Response:
         view, overrides = await self._find_session(request, caller)
         call_id = form.get("call_id", "")
@@ -471,7 +498,27 @@ class Pages:
             services.queries(), services.archive.export_and_erasure, services.overrides, caller, session
         )
         status = 200 if erased.verified else 409
-        return await self._render("erased.html", request, caller, status, session=session, erased=erased)
+        return await self._render(
+            "erased.html", request, caller, status, session=session, sessions=1, memories=0, erased=erased
+        )
+
+    async def _confirm_complete_erasure(self, request: Request, caller: Caller) -> Response:
+        check_eraser(caller)
+        return await self._render("confirm_complete_erasure.html", request, caller)
+
+    async def _erase_all(self, request: Request, caller: Caller, form: Form) -> Response:
+        check_eraser(caller)
+        services = self._services
+        if form.get("confirm") != _CONFIRMATION:
+            raise BadRequest(f"Type {_CONFIRMATION} to erase everything.", param="confirm")
+        count, erased = await erase(
+            services.queries(), services.archive.export_and_erasure, services.overrides, caller, None
+        )
+        before, after = await forget_memories(services.stored_memories(), services.queries().store, caller)
+        status = 200 if erased.verified and not after else 409
+        return await self._render(
+            "erased.html", request, caller, status, session="", sessions=count, memories=before - after, erased=erased
+        )
 
     # -- signing in ---------------------------------------------------------------
 
@@ -550,17 +597,6 @@ async def _read_form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=20))
     except ValueError as error:
         raise BadRequest(f"The form cannot be read: {error}.", param="body") from error
-
-
-def _parse_position(after: str) -> SessionPosition | None:
-    """Parses the cursor of a page of sessions. Raises BadRequest."""
-    updated, _, session = after.partition(":")
-    if not after:
-        return None
-    try:
-        return SessionPosition(-float(updated), session)
-    except ValueError:
-        raise BadRequest("This page of the list is not known.", param="after") from None
 
 
 def _artifact_cursor(request: Request) -> str:
