@@ -1,20 +1,69 @@
-"""Fixtures for all tests: a started proxy, a real Valkey server, and guards that hold for every test."""
+"""Fixtures for all tests: a started proxy, a real Valkey server, the tiers, and guards that hold for every test.
+
+`--tier quick` runs what needs Python only and starts no proxy but the shared one, with few examples of each property;
+`--tier rest` runs all other tests, and the properties again with all examples. Without it, everything runs.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.proxy_process import Proxy, held_port, start_proxy
+from tests.tiers import FAST, FULL
 from tests.valkey import valkey_server  # noqa: F401
 
 Start = Callable[..., Proxy]
 
 # How fast a busy machine makes examples and goes through them says nothing of what is tested.
-settings.register_profile("accordion", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("accordion")
+settings.register_profile(
+    "full", settings.default, max_examples=FULL, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fast", settings.get_profile("full"), max_examples=FAST)
+settings.load_profile("full")
+
+REST_FOLDERS = ("campaign", "deploy", "page")
+"""Folders with tests of the rest only, which may need packages that the quick tier does not install."""
+REST_FIXTURES = frozenset({"start", "proxies"})
+"""A test with one of these starts a proxy of its own."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=("quick", "rest", "all"), default="all", help="which tests to run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--tier") == "quick":
+        settings.load_profile("fast")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_rest = collection_path.is_dir() and collection_path.name in REST_FOLDERS
+    return True if is_rest and config.getoption("--tier") == "quick" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = config.getoption("--tier")
+    if tier == "all":
+        return
+    chosen = [item for item in items if _is_of_tier(item, tier)]
+    chosen_ids = set(map(id, chosen))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen_ids])
+    items[:] = chosen
+
+
+def _is_of_tier(item: pytest.Item, tier: str) -> bool:
+    is_rest = (
+        item.get_closest_marker("rest") is not None
+        or item.path.parent.name in REST_FOLDERS
+        or not REST_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    )
+    is_property = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+    return not is_rest if tier == "quick" else is_rest or is_property
+
 
 # A shell starts a job in the background with SIGINT ignored, and every program that is started by it inherits that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.histories import ProtocolName
+import pytest
+
+from tests.histories import PROTOCOL_NAMES, ProtocolName
 
 RECORDINGS = Path(
     os.environ.get("ACCORDION_TRAJECTORIES") or Path(__file__).parents[2] / "shared" / "data" / "trajectories"
@@ -23,6 +26,16 @@ PEOPLE = "locomo"
 def transcripts() -> list[Path]:
     """The files; none where the recordings are not at hand."""
     return sorted(path for path in RECORDINGS.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
+
+
+def recorded_cases(*windows: int) -> Iterator[Any]:
+    """Parameters of a test: each file in each protocol, with the windows by turns. The quick tier: each file once."""
+    for row, path in enumerate(transcripts()):
+        for column, name in enumerate(PROTOCOL_NAMES):
+            window = (windows[(row + column) % len(windows)],) if windows else ()
+            marks = () if column == row % len(PROTOCOL_NAMES) else pytest.mark.rest
+            case = "-".join(map(str, (path.name.split(".")[0], name, *window)))
+            yield pytest.param(path, name, *window, marks=marks, id=case)
 
 
 @cache

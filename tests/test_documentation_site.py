@@ -11,6 +11,9 @@ import pytest
 
 from scripts.reference import documents, write_tables
 
+pytestmark = pytest.mark.rest  # mkdocs comes with `make test-all`
+
+
 ROOT = Path(__file__).parents[1]
 SOURCES = (
     "mkdocs.yml",

@@ -16,7 +16,9 @@ from accordion.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-LOCKS = ("requirements.lock", "requirements-dev.lock", "tests/clients/requirements.lock")
+LOCKS = ("requirements.lock", "requirements-test.lock", "requirements-dev.lock", "tests/clients/requirements.lock")
+DEVELOPERS = {"test", "dev"}
+"""Extras for those who change this project."""
 
 
 def read(name: str) -> str:
@@ -36,13 +38,17 @@ def test_every_pin_of_a_lock_has_hashes_and_no_lock_names_an_index(lock: str) ->
     assert "://" not in text
 
 
-def test_served_and_tested_packages_have_the_same_pins() -> None:
-    served, tested = pinned(LOCKS[0]), pinned(LOCKS[1])
-    assert {name: tested.get(name) for name in served} == served
+@pytest.mark.parametrize(("smaller", "larger"), [LOCKS[0:2], LOCKS[1:3]])
+def test_each_larger_lock_has_the_pins_of_the_smaller_one(smaller: str, larger: str) -> None:
+    pins, more = pinned(smaller), pinned(larger)
+    assert {name: more.get(name) for name in pins} == pins
+    assert len(more) > len(pins)
 
 
 def test_every_dependency_of_the_project_and_of_each_extra_for_users_is_in_its_lock() -> None:
-    extras = {name: entries for name, entries in PROJECT["optional-dependencies"].items() if name != "dev"}
+    extras = {
+        name: entries for name, entries in PROJECT["optional-dependencies"].items() if name not in ("test", "dev")
+    }
     entries = [*PROJECT["dependencies"], *(entry for each in extras.values() for entry in each)]
     names = {re.split(r"[\s<>=!;\[]", entry, maxsplit=1)[0].lower() for entry in entries} - {"accordion-proxy"}
     assert {"starlette", "litellm", "redis", "mcp", "tokenizers", "opentelemetry-sdk"} <= names
@@ -55,7 +61,7 @@ def test_the_extra_all_has_every_extra_for_users() -> None:
     (all_extras,) = extras["all"]
     named = set(all_extras.partition("[")[2].rstrip("]").split(","))
     assert "accordion-proxy[memory]" in extras["mcp"]
-    assert named | {"memory", "all", "dev"} == set(extras)
+    assert named | {"memory", "all"} | DEVELOPERS == set(extras)
 
 
 def test_the_container_installs_as_the_makefile_does() -> None:
@@ -67,6 +73,29 @@ def test_the_container_installs_as_the_makefile_does() -> None:
     assert install[1] == f"install {flags[1]}"
     assert re.search(r"pip install --quiet --disable-pip-version-check --no-deps \.", docker)
     assert re.search(r"pip install --quiet --disable-pip-version-check --no-deps --editable \.", make)
+
+
+def test_make_serve_reads_a_copy_of_the_settings_that_git_ignores() -> None:
+    assert "accordion serve --config $(CONFIG)" in read("Makefile")
+    copy = re.search(r"^CONFIG \?= (\S+)$", read("Makefile"), re.MULTILINE)
+    assert copy is not None
+    assert f"/{copy[1]}" in read(".gitignore").splitlines()
+
+
+def test_ci_runs_the_tests_of_the_readme_then_all_others_then_lint() -> None:
+    steps = [line for line in read(".ci/run").splitlines() if line.startswith("make ") and ">" not in line]
+    assert steps == ["make test", "make rest", "make lint"]
+    assert re.search(r"^test-all: test rest", read("Makefile"), re.MULTILINE)
+
+
+def test_packages_of_missing_programs_can_be_asked_for_before_anything_is_installed(tmp_path: Path) -> None:
+    script = [sys.executable, "-I", str(ROOT / "scripts" / "test_programs.py")]
+    environ = {"PATH": str(tmp_path)}
+    packages = subprocess.run([*script, "--packages"], env=environ, capture_output=True, text=True, check=True).stdout
+    assert {"chromium", "nodejs", "nginx-light", "golang-go"} <= set(packages.split())
+    missing = subprocess.run(script, env=environ, capture_output=True, text=True, check=True).stdout
+    assert "chromium is missing: the tests of the page in a browser are skipped" in missing
+    assert packages.strip() in missing
 
 
 def test_everything_that_the_container_copies_is_there_and_let_in() -> None:
@@ -112,12 +141,14 @@ def test_the_containers_health_check_asks_this_machine_whatever_http_proxy_is_se
 
 
 def test_the_commands_in_the_documents_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
-    assert set(re.findall(r"`make ([a-z]+)", read("README.md"))) == {"serve"}
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    assert re.findall(r"^make ([a-z-]+)", read("README.md"), re.MULTILINE) == ["serve", "test", "demo"]
     commands = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
     used = set(re.findall(r"(?:^|`|uvx )accordion(?:-proxy)? ([a-z]+)", read("README.md"), re.MULTILINE))
-    assert {"init", "serve", "demo"} <= used <= commands
-    assert {"serve", *re.findall(r"`make ([a-z]+)", read("CONTRIBUTING.md"))} <= targets
+    assert {"run", "doctor", "savings"} <= used <= commands
+    assert (
+        set(re.findall(r"(?:^|`)make ([a-z-]+)", read("README.md") + read("CONTRIBUTING.md"), re.MULTILINE)) <= targets
+    )
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:

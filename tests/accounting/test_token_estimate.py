@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from accordion.accounting.token_estimate import CELL, REACH, ROUNDS, TextEstimate, estimate_text_tokens
 from accordion.providers.models.tokenizer import ENCODINGS, TiktokenCounter
+from tests.tiers import examples
 
 ROOT = Path(__file__).parents[2]
 COUNTER = TiktokenCounter()
@@ -89,7 +90,7 @@ def test_the_estimate_of_one_kind_of_text_is_near_its_count(kind: str, encoding:
     assert abs(first.likely - count) <= (0.15 + tolerance) * count + 0.02 * size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(kinds, st.integers(0, SIZE), st.integers(0, SIZE)), max_size=6),
     st.sampled_from(ENCODINGS),

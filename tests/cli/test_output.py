@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
+
 TRANSCRIPT = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 
 

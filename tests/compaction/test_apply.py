@@ -30,11 +30,12 @@ from tests.compaction.compactor_setup import (
     with_long_results,
 )
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
+from tests.tiers import examples
 
 TENANT = TenantScope("", b"")
 
 SLOW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

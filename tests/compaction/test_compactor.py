@@ -39,9 +39,10 @@ from tests.compaction.compactor_setup import (
 )
 from tests.fakes import FickleStore
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, Turn, body, histories
+from tests.tiers import examples
 
 _PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-SLOW = settings(max_examples=25, deadline=None, suppress_health_check=_PATIENT)
+SLOW = settings(max_examples=examples(25), deadline=None, suppress_health_check=_PATIENT)
 ANY = st.sampled_from([summarize_most, drop_most, archive_results])
 FORCED = {"is_requested": True}
 

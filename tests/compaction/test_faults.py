@@ -25,6 +25,7 @@ from tests.compaction.compactor_setup import (
     summary_caller,
 )
 from tests.histories import PROTOCOL_NAMES, ProtocolName
+from tests.tiers import first_quick
 
 WINDOW = 2_400
 """Words; the conversation comes to some three of them."""
@@ -135,8 +136,9 @@ async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_alway
         assert sum(weights) < 0.9 * WINDOW
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("spooled", [False, True], ids=["without a spool", "with a spool"])
+@pytest.mark.parametrize(
+    ("stays", "spooled"), first_quick([(False, True), (False, False), (True, False), (True, True)])
+)
 async def test_every_store_call_may_fail(stays: bool, spooled: bool):
     plain = FailingOnce()
     await replayed(CompactorSetup(store=plain, pipeline=pipeline(), window=WINDOW, teller=True), "chat", model=True)
@@ -152,7 +154,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
 
 
 @pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
-@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+@pytest.mark.parametrize("protocol_name", first_quick(PROTOCOL_NAMES))
 async def test_every_strategy_may_fail(number: int, protocol_name: ProtocolName):
     def build_setup(at: int) -> tuple[CompactorSetup, Failing]:
         strategies = pipeline()

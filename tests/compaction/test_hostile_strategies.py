@@ -28,6 +28,7 @@ from tests.compaction.view_samples import (
     with_longer_results,
 )
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
+from tests.tiers import examples
 
 
 class Hostile(Strategy):
@@ -99,7 +100,7 @@ def shipped() -> list[Strategy]:
 
 @pytest.mark.parametrize("must_succeed", [False, True])
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(min_turns=3, max_turns=5),
     repeats=st.integers(5, 40),

@@ -20,6 +20,7 @@ from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
 from tests.compaction.view_samples import READERS, count, read, strategy_view, with_longer_results
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
+from tests.tiers import examples
 
 TENANT = TenantScope("tenant", b"key")
 
@@ -55,7 +56,7 @@ def folded_again(
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(min_turns=2, max_turns=5),
     repeats=st.integers(20, 60),
@@ -79,7 +80,7 @@ def test_a_plan_is_legal_and_reaches_its_estimate(
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(min_turns=3, max_turns=6),
     repeats=st.integers(20, 60),

@@ -36,6 +36,7 @@ from tests.compaction.view_samples import (
     with_longer_results,
 )
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
+from tests.tiers import examples
 
 
 class FixedProposal(Strategy):
@@ -559,7 +560,7 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     history=histories(min_turns=2, max_turns=5),
     repeats=st.integers(5, 60),
@@ -582,7 +583,7 @@ def _least(each: Message) -> int:
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(history=histories(min_turns=2, max_turns=6), repeats=st.integers(20, 80), share=st.floats(0.3, 0.9))
 def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     protocol_name: ProtocolName, history: History, repeats: int, share: float

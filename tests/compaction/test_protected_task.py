@@ -14,6 +14,7 @@ from accordion.model.conversation import Conversation, Message
 from tests.compaction.compactor_setup import CompactorSetup, long_history, read, with_long_results
 from tests.compaction.view_samples import assistant_message, call_and_result, strategy_view, uncompacted, user_message
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, body, histories
+from tests.tiers import examples
 from tests.writers import LISTS, WRITERS
 
 
@@ -46,7 +47,7 @@ async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedCo
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
 @pytest.mark.parametrize("must", [False, True])
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
     data: st.DataObject, protocol_name: ProtocolName, kind: str, must: bool
 ):

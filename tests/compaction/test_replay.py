@@ -17,6 +17,7 @@ from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, conversation, long_history
 from tests.fakes import FakeClock
 from tests.histories import History
+from tests.tiers import examples
 
 OTHER = TenantScope("other", b"other")
 
@@ -92,7 +93,7 @@ def test_a_record_comes_back_as_it_was():
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_record_that_was_damaged_is_ignored(place: int, change: int):
     kept = bytearray(encode(fold(client(), 5, text="what was " * 50)))
     kept[place % len(kept)] ^= change
@@ -413,7 +414,7 @@ WHOLE = st.integers(2, 24).filter(lambda covered: covered % 4 != 2)
 
 
 @given(st.lists(st.tuples(WHOLE, st.integers(1, 6), st.booleans()), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_cache_never_differs_from_a_plain_search(steps: list[tuple[int, int, bool]]):
     import asyncio
 
@@ -439,7 +440,7 @@ def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
     assert 1 < len(heads._prefixes) < 20
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=2, max_size=6))
 def test_the_outcome_of_earlier_requests_does_not_change_a_later_one(asked) -> None:
     known, record = CompactedPrefixCache(WrittenMessageReader(), 2**20), fold(client(), 3)

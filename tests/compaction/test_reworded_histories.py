@@ -35,6 +35,7 @@ from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, Json, P
 from tests.pipeline_setup import PATHS, PipelineSetup, header
 from tests.protocols.edit_samples import write_message
 from tests.sessions.test_message_forms import without_reasoning
+from tests.tiers import examples
 from tests.writers import LISTS
 
 
@@ -232,7 +233,7 @@ def sent(setup: PipelineSetup, protocol_name: ProtocolName) -> list[Json]:
     return list(json.loads(body)[LISTS[protocol_name]])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.sampled_from(PROTOCOL_NAMES), st.randoms(use_true_random=False), st.booleans())
 def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
     protocol_name: ProtocolName, random: Random, is_another_worker: bool

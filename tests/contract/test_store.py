@@ -17,6 +17,7 @@ from accordion.model.ports import Append, Key, KeyValueStore, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.open import open_store
+from tests.tiers import examples
 from tests.valkey import Valkey, ValkeyCluster, valkey_cluster, valkey_server  # noqa: F401
 
 KINDS = ["sqlite", "valkey", "cluster", "memory", "guarded"]
@@ -592,7 +593,7 @@ async def apply(store: KeyValueStore, name: str, *args: object) -> object:
 
 
 @given(history=st.lists(operations, max_size=25))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_history_ends_as_in_the_plainest_model(opener: Opener, history: list[tuple]):
     async def play() -> None:
         store, model = opener(), Model()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from accordion.delegation.handoffs import ToolPatterns, read_tool_names
 from accordion.delegation.tracker import HANDOFF_TOOLS
 from tests.delegation.delegation_worker import Worker, calls, metadata, result, talk, user
+from tests.tiers import examples
 
 TASK = user("the task")
 
@@ -134,7 +135,7 @@ async def test_hand_offs_deeper_than_allowed_stay_where_they_are():
     assert len(asked.position.path) == 3  # the list's own agent, and two below
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "c", "back", "f"]), max_size=12))
 def test_a_list_read_at_once_and_bit_by_bit_gives_the_same(tools):
     async def run() -> None:

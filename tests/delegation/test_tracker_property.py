@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from accordion.stores.memory_store import InMemoryStore
 from tests.delegation.delegation_worker import ALICE, BOB, Worker, calls, metadata, result, talk, user
+from tests.tiers import examples
 
 MAIN = "11111111-aaaa"
 
@@ -45,7 +46,7 @@ def trees(draw) -> dict[int, int]:
     return {node: draw(st.integers(-1, node - 1)) for node in range(size)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(trees(), st.data(), st.sampled_from([declared_metadata, known_client_metadata]), st.booleans())
 def test_each_viewer_sees_its_own_its_ancestors_and_its_descendants(parents, data, evidence, several):
     async def run() -> None:
@@ -84,7 +85,7 @@ def test_each_viewer_sees_its_own_its_ancestors_and_its_descendants(parents, dat
     asyncio.run(run())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(trees(), st.data())
 def test_what_was_shown_stays_shown_and_what_was_hidden_hidden_whatever_is_learnt(parents, data):
     async def run() -> None:

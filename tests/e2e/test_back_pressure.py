@@ -11,6 +11,9 @@ from tests.e2e.resident_memory import warm_up
 from tests.loopback import Answer, Recorded, wait_until_still
 from tests.proxy_process import Proxy
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
+
 LARGE = {"text/event-stream": 200 << 20, "application/octet-stream": 100 << 20, "endless event": 60 << 20}
 PIECE = 1 << 16
 ALLOWED = 20 << 20

@@ -18,6 +18,7 @@ from tests.fakes import FakeReply, FakeWindows
 from tests.history_content import content_items
 from tests.pipeline_setup import PipelineSetup
 from tests.strict_provider import PATHS
+from tests.tiers import examples
 from tests.writers import LISTS, WRITERS, MadeCall
 
 PROTOCOL_NAMES = st.sampled_from(list(WRITERS))
@@ -109,7 +110,7 @@ async def introduced(made: Shared) -> None:
 
 
 @given(PROTOCOL_NAMES, trees(), steps(moving=False))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 async def test_each_is_given_its_own_branch_whole_and_no_more(
     protocol_name: str, tree: dict[str, str], told: list[Step]
 ):
@@ -129,7 +130,7 @@ async def test_each_is_given_its_own_branch_whole_and_no_more(
 
 
 @given(PROTOCOL_NAMES, trees(), steps(moving=True))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 async def test_whatever_is_learnt_of_the_tree_no_prefix_breaks(
     protocol_name: str, tree: dict[str, str], told: list[Step]
 ):

@@ -141,6 +141,7 @@ def test_it_shows_compactions_a_read_back_and_the_savings(newcomer: Newcomer) ->
     assert set.union(*connections.values()) == {"127.0.0.1"}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(newcomer: Newcomer, number: signal.Signals) -> None:
     process = newcomer.start()
@@ -158,6 +159,7 @@ def test_a_signal_ends_it_in_order(newcomer: Newcomer, number: signal.Signals) -
     newcomer.assert_nothing_is_left(output)
 
 
+@pytest.mark.rest
 def test_on_a_terminal_its_page_stays_until_ctrl_c(newcomer: Newcomer) -> None:
     terminal, other_end = pty.openpty()
     process = newcomer.start(tty=other_end)
@@ -174,6 +176,7 @@ def test_on_a_terminal_its_page_stays_until_ctrl_c(newcomer: Newcomer) -> None:
     newcomer.assert_nothing_is_left(output)
 
 
+@pytest.mark.rest
 def test_with_exit_it_ends_on_a_terminal_too(newcomer: Newcomer) -> None:
     terminal, other_end = pty.openpty()
     process = newcomer.start("--exit", tty=other_end)
@@ -194,6 +197,7 @@ def read_until(terminal: int, words: str) -> str:
     return output
 
 
+@pytest.mark.rest
 def test_a_port_that_is_in_use_is_named(newcomer: Newcomer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

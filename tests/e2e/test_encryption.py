@@ -21,6 +21,8 @@ from tests.e2e.store_workers import (
     workers,
 )
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
 
 async def artifacts(application: Application, session: str) -> list[dict[str, Any]]:
     reply = await api(application, "GET", f"/accordion/artifacts?session={session}&limit=1000")

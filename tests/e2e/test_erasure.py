@@ -32,6 +32,9 @@ from tests.e2e.store_workers import (
 )
 from tests.memories import memory, put
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
+
 BEARER = ("Authorization", f"Bearer {BEARER_KEY}")
 
 

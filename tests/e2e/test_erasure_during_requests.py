@@ -15,6 +15,9 @@ from tests.e2e.store_workers import REPLY, api, ask, compaction_id, request_with
 from tests.e2e.test_erasure import session_rows
 from tests.loopback import Answer, Recorded
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
+
 SEVERAL = "server: {workers: 2}\n"
 ALL = "archive: {record: all}\n"
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.run_settings import RunSettings
 from bench.scenarios.fleet import PHASES, Plan, carry_out
 from bench.servers import Pins
+
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
 
 SMALL = Plan(
     proxies=2, sessions=6, idle_seconds=0.5, concurrency=6, long=20, pause=0.4,

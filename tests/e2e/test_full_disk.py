@@ -22,6 +22,9 @@ from tests.e2e.store_workers import api, ask, request_with_name, workers
 from tests.proxy_process import Proxy
 from tests.strict_provider import StrictProvider
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
+
 ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 
 

@@ -10,6 +10,10 @@ from tests.conftest import Start
 from tests.e2e.memory_samples import RECORDED
 from tests.e2e.proxy_api import get_page
 from tests.proxy_process import Proxy
+from tests.tiers import examples
+
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -42,7 +46,7 @@ def test_the_proxy_does_as_its_document_says(proxy: Proxy, label: str, mode):
     with requests.Session() as session:
         session.trust_env = False
 
-        @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
         def check(case):
             case.call_and_validate(base_url=proxy.url, session=session, excluded_checks=REFUSED)

@@ -20,7 +20,8 @@ from tests.compaction.compactor_setup import with_long_results
 from tests.fakes import FakeWindows
 from tests.histories import PROTOCOL_NAMES, History, Json, ProtocolName, body, histories
 from tests.pipeline_setup import PATHS, PipelineSetup
-from tests.recordings import read_recording, transcripts, write_entry
+from tests.recordings import read_recording, recorded_cases, transcripts, write_entry
+from tests.tiers import examples
 from tests.writers import LISTS
 
 ID = re.compile(r"art_[0-9a-f]{12}")
@@ -158,7 +159,7 @@ def at(value: Json, name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(history=histories(2, 6), pipeline=st.sampled_from(PIPELINES), window=st.integers(700, 2_500))
 async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_shows(
     protocol_name: ProtocolName, history: History, pipeline: str, window: int
@@ -171,8 +172,7 @@ async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_sho
 
 @pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
 @pytest.mark.timeout(600)  # the longest take many seconds, and as many minutes on a busy machine
-@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize(("path", "protocol_name"), recorded_cases())
 async def test_of_a_recorded_conversation_all_is_found_again(path: Path, protocol_name: ProtocolName):
     longest = max(read_recording(path), key=lambda said: len(json.dumps(said)))
     system = "\n".join(entry["content"] for entry in longest if entry["role"] == "system")

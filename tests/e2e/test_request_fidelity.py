@@ -11,10 +11,11 @@ from tests.e2e.raw_client import Client, ask, connected, post
 from tests.e2e.request_bodies import NO_JSON, REQUESTS, VALUES
 from tests.loopback import Answer, Loopback, Recorded, compress, replies_bytes, replies_json
 from tests.proxy_process import Proxy
+from tests.tiers import examples
 
 PATHS = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 MANY = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -6,9 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from accordion.composition import Application
 from accordion.config.load import build
 from tests.e2e.store_workers import api, ask, request_with_name, workers
+
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
 
 ADMIN = "acc-admin-7Hk2Qp4RtZ"
 KEYED = """

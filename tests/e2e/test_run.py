@@ -18,6 +18,9 @@ import pytest
 from tests.loopback import Loopback, replies_json
 from tests.proxy_process import PATIENT, start_proxy
 
+pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
+
+
 AGENT = """
 import json, os, signal, sys, urllib.request
 

@@ -44,6 +44,7 @@ from accordion.stores.spool import Spool, SpooledStore
 from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
 from tests.histories import ProtocolName, body
+from tests.tiers import examples
 
 Json = dict[str, Any]
 WEAVERS: dict[ProtocolName, ArtifactToolProtocol] = {
@@ -494,7 +495,7 @@ moves = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
 @given(moves=moves, early=st.integers(0, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_each_list_begins_with_the_one_that_was_sent_before_it(
     protocol_name: ProtocolName, moves: list[tuple[int, int, bool, bool]], early: int
 ):
@@ -596,7 +597,7 @@ def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(protocol
         st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 9)), max_size=14
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_incremental_composition_equals_a_fresh_one_after_growth_rewind_or_change(
     protocol_name: ProtocolName, moves: list[tuple[int, int, bool, bool, int]]
 ):
@@ -712,7 +713,7 @@ def test_stored_insertions_are_read_unchanged():
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_value_that_was_damaged_is_ignored(place: int, change: int):
     whole = StoredInsertions("s-1", (build_recall(3), build_tool_rounds(3, "text " * 40)))
     kept = bytearray(encode(whole))

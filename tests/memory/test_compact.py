@@ -20,6 +20,7 @@ from accordion.server.event_loop import LoopTasks
 from tests.archive.archive_setup import OTHER, TENANT
 from tests.fakes import FakeTasks
 from tests.memory.compaction_setup import ID, SYSTEM, build_setup, entry, talk, tool_call
+from tests.tiers import examples
 
 ALL = (0, 16)
 
@@ -268,7 +269,7 @@ async def test_two_conversations_that_say_the_same_at_once_store_it_once():
     assert {memory.conversation for memory in stored_memories(setup)} == {ID if one.memories_count else "s-2"}
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted), min_size=1, max_size=5))
 async def test_any_ranges_are_stored_once_and_within_their_bounds(ranges):
     setup = await build_setup()

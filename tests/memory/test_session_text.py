@@ -29,6 +29,7 @@ from tests.memory.agent_conversations import (
     recorded_runs,
 )
 from tests.recordings import RECORDINGS
+from tests.tiers import examples
 
 ALL = (*CLAUDE_CODE, "coding_pi.jsonl.gz", "coding_mini_swe_agent.jsonl.gz", "coding_moatless.jsonl.gz",
        "repo_setup_super.jsonl.gz", "research_deerflow.jsonl.gz", "service_tau.jsonl.gz")  # fmt: skip
@@ -133,7 +134,7 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, protocol_na
             assert told.removesuffix(" was edited; its whole text is not recorded.") in source, line
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(histories(), st.sampled_from(PROTOCOL_NAMES))
 def test_any_history_at_all_has_a_session_memory(made, protocol_name: ProtocolName) -> None:
     assert tuple(parse_sections(write_session_text(conversation(made, protocol_name)))) == TITLES

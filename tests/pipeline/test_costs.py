@@ -15,6 +15,7 @@ from accordion.model.records import Session
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply
 from tests.pipeline_setup import CHAT, PipelineSetup
+from tests.tiers import examples
 
 Json = dict[str, Any]
 PRICES = """
@@ -214,7 +215,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(_STEPS)
 async def test_days_models_agents_and_sessions_add_up_to_the_same_total(steps: list[Any]) -> None:
     setup = PipelineSetup(config=PRICES)

@@ -25,6 +25,7 @@ from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline.test_context_edits import CLEAR, message, translated
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 from tests.recordings import read_recording, transcripts
+from tests.tiers import first_quick
 
 T = TypeVar("T")
 SOURCE = "x-accordion-tokens-source"
@@ -326,7 +327,9 @@ async def decisions(bodies: list[bytes], window: int, *, can_estimate: bool) -> 
     return made
 
 
-@pytest.mark.parametrize(("model", "window"), [(model, window) for model in MODELS for window in MODELS[model]])
+@pytest.mark.parametrize(
+    ("model", "window"), first_quick((model, window) for model in MODELS for window in MODELS[model])
+)
 async def test_decisions_about_recorded_conversations_are_those_of_exact_counts(model: str, window: int):
     files = transcripts()
     if not files:

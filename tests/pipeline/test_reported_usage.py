@@ -14,6 +14,7 @@ from accordion.accounting.calibration import LEAST_RATIO, MOST_ADDED, MOST_RATIO
 from accordion.model.budget import Window
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, PipelineSetup, header
+from tests.tiers import examples
 
 Json = dict[str, Any]
 WINDOW = 8_192
@@ -77,14 +78,14 @@ async def test_a_report_above_the_window_compacts_nothing_at_any_ratio():
 _TURNS = st.lists(st.tuples(st.integers(1, 110), st.integers(0, 9_000) | st.integers(0, 10**13)), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_TURNS)
 def test_no_report_compacts_or_refuses_a_short_conversation(turns: list[tuple[int, int]]):
     setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))
     assert asyncio.run(play_conversation(setup, turns)) == [(200, None, True)] * len(turns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 1_000), st.integers(0, 9_000) | st.integers(0, 10**13)), max_size=8))
 def test_no_report_refuses_what_our_own_count_says_fits(turns: list[tuple[int, int]]):
     setup = PipelineSetup(windows=ConfiguredWindows(WINDOW))

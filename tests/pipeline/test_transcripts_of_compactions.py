@@ -19,14 +19,15 @@ from accordion.model.tenant import TenantScope
 from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import message_key
-from tests.histories import PROTOCOL_NAMES, ProtocolName
+from tests.histories import ProtocolName
 from tests.pipeline_setup import PATHS
 from tests.protocols.edit_samples import SPOKEN
-from tests.recordings import read_recording, transcripts, write_entry
+from tests.recordings import read_recording, recorded_cases, transcripts, write_entry
 from tests.writers import LISTS
 
 TENANT = TenantScope("", b"")
 
+MOST_CONVERSATIONS = 4
 REQUESTS = 7
 """So many requests of each conversation are made, evenly spread: each holds all that was said before."""
 
@@ -35,15 +36,13 @@ pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcri
 
 
 @pytest.mark.timeout(600)  # the longest transcripts take many seconds, and as many minutes on a busy machine
-@pytest.mark.parametrize("window", [8_000, 32_000, 128_000])
-@pytest.mark.parametrize("name", PROTOCOL_NAMES)
-@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize(("path", "name", "window"), recorded_cases(8_000, 32_000, 128_000))
 async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
     path: Path, name: ProtocolName, window: int
 ) -> None:
     setup = OfflinePipeline(build(b"upstreams: {bedrock: {base_url: 'https://bedrock.test'}}", {}, {}), window)
     try:
-        for number, said in enumerate(read_recording(path)):
+        for number, said in enumerate(read_recording(path, MOST_CONVERSATIONS)):
             before: PreparedRequest | None = None
             sliced = False
             for size in _sizes(said):

@@ -16,6 +16,7 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.json_spans import exceeds_count, split_body, with_model
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from tests.tiers import examples
 
 TWO = TenantScope("two", b"two" * 10)
 ONE = TenantScope("one", b"one" * 10)
@@ -332,7 +333,7 @@ def test_the_readers_cache_stays_within_its_budget() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_reading_on_gives_what_reading_afresh_gives(data: st.DataObject) -> None:
     """Whatever was read before, forks, rewinds and odd white space included."""
     reader = BodyReader(budget=300_000)
@@ -349,7 +350,7 @@ def test_reading_on_gives_what_reading_afresh_gives(data: st.DataObject) -> None
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_an_alias_changes_the_models_name_and_no_other_byte(data: st.DataObject) -> None:
     value = st.recursive(
         st.none() | st.text(max_size=10) | st.integers(), lambda v: st.lists(v, max_size=3), max_leaves=5

@@ -27,6 +27,7 @@ from accordion.protocols.tool_loop import (
 from tests import sample_responses
 from tests.sample_responses import sse
 from tests.sdks import openai_sdk
+from tests.tiers import examples
 
 OURS = "read_artifact"
 TOOL = ToolDefinition(OURS, "Reads what left the window.", b'{"type":"object","properties":{"id":{"type":"string"}}}')
@@ -725,7 +726,7 @@ def joined(texts: Iterable[str]) -> str:
     return out
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(rounds(), min_size=1, max_size=3), CUTS, st.booleans())
 def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
     made: list[list[Any]], cuts: list[int], spaced: bool

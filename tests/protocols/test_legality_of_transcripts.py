@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from accordion.model.conversation import Message
-from tests.histories import PROTOCOL_NAMES, ProtocolName
+from tests.histories import ProtocolName
 from tests.protocols.edit_samples import SPOKEN, message
-from tests.recordings import read_recording, transcripts, write_entry
+from tests.recordings import read_recording, recorded_cases, transcripts, write_entry
 
 SHORTEST_STEP = 7
 
 
 @pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here (ACCORDION_TRAJECTORIES)")
-@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
-@pytest.mark.parametrize("name", PROTOCOL_NAMES)
-def test_requests_of_recorded_transcripts_have_no_problems(name: ProtocolName, path: Path) -> None:
+@pytest.mark.parametrize(("path", "name"), recorded_cases())
+def test_requests_of_recorded_transcripts_have_no_problems(path: Path, name: ProtocolName) -> None:
     looked = 0
     for said in read_recording(path, 2):
         listed: list[Message] = []

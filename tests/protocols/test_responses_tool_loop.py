@@ -31,6 +31,7 @@ from tests.protocols.responses_streams import (
     stream,
 )
 from tests.sdks import openai_sdk
+from tests.tiers import examples
 
 # -- one round ---------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ MAKE: dict[str, Callable[[str, str], Json]] = {
 saying = st.lists(st.one_of(visible, st.just(("ours", ""))), max_size=5)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(st.lists(saying, min_size=1, max_size=4), st.lists(st.integers(0, 2**20), max_size=12), st.integers(1, 9))
 def test_however_a_stream_is_split_the_client_sees_one_reply(
     said: list[list[tuple[str, str]]], cuts: list[int], size: int

@@ -24,6 +24,7 @@ from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, Json, P
 from tests.protocols.edit_samples import write_message
 from tests.protocols.test_message_keys import READERS
 from tests.sessions.test_sessions import ALICE, Setup
+from tests.tiers import examples
 
 
 def read(listed: Sequence[Json], protocol_name: ProtocolName) -> Conversation:
@@ -109,7 +110,7 @@ async def test_a_client_that_names_messages_once_they_are_earlier_stays_in_its_s
     assert len(sessions) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(PROTOCOL_NAMES), st.randoms(use_true_random=False), st.booleans())
 def test_a_history_in_another_form_at_each_request_is_one_session(
     protocol_name: ProtocolName, random: Random, has_two_workers: bool

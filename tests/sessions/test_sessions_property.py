@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
 from tests.fakes import FickleStore
 from tests.sessions.test_sessions import ALICE, BOB, Counting, Setup
+from tests.tiers import examples
 
 ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), max_size=3)
 TREES = st.lists(ROUNDS, min_size=1, max_size=5)
@@ -83,7 +84,7 @@ class Two(Workers):
 
 
 @pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TREES, st.data())
 def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
     async def run() -> None:
@@ -139,7 +140,7 @@ def start_workers(machines: bool) -> tuple[Setup, ...]:
     return workers
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sets(st.integers(0, 2))), min_size=2, max_size=40),
     st.booleans(),

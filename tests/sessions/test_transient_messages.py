@@ -31,6 +31,7 @@ from tests.sessions.test_sessions_property import (
     lists,
     start_workers,
 )
+from tests.tiers import examples
 
 CHAT = OpenAIChat()
 
@@ -185,7 +186,7 @@ def test_calls_are_recognized_by_ids_names_and_arguments() -> None:
 
 
 @pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TREES, st.data())
 def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
     async def run() -> None:
@@ -214,7 +215,7 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
     asyncio.run(run())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, 2))), min_size=2, max_size=25),
     st.booleans(),

@@ -19,13 +19,14 @@ from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT
 from accordion.model.memories import MemoryFilter
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.memories import TENANT, Embedder, memory, put
+from tests.tiers import examples
 
 WORDS = ("run", "running", "runs", "violin", "pet", "naïve", "NAIVE", "42", "the", "x", "日本")
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
 spoken = st.lists(st.tuples(texts, st.sampled_from(("", "violin run")), st.sampled_from(("", "Violin"))), max_size=40)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(spoken, st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
 def test_scores_are_those_of_fts5(said, words):
     with closing(sqlite3.connect(":memory:")) as index:

@@ -27,6 +27,7 @@ from tests.memories import (
     memory,
     put,
 )
+from tests.tiers import examples
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 
 SOON = 0.3
@@ -66,7 +67,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(changes, st.lists(st.sampled_from(WORDS), max_size=3), st.sampled_from((b"", PET, WORK)))
 def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_server, steps, words, vector):  # noqa: F811
     async def apply_steps(store: MemoryStore) -> tuple[object, ...]:

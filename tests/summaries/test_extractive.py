@@ -14,6 +14,7 @@ from accordion.summaries import extractive
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 from accordion.summaries.facts import MessageFacts, extract_facts
 from accordion.summaries.instructions import find_instructions
+from tests.tiers import examples
 
 
 def tokens(text):
@@ -190,7 +191,7 @@ _messages = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(_messages, max_size=12), st.lists(_messages, max_size=3), st.integers(0, 300))
 def test_any_conversation_gives_a_text_within_its_budget(messages, kept, budget):
     text = write(messages, budget, kept)

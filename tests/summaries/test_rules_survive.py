@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
 from accordion.model.http import Inbound
+from tests.tiers import examples
 
 SUBJECTS = {
     "en": ("release", "database", "report", "invoice", "backup", "gateway", "parser", "customer"),
@@ -125,7 +126,7 @@ Rounds = list[list[tuple[int, tuple[str, int]]]]
 
 @given(st.integers(0, 10**6), st.lists(st.lists(statements, max_size=14), min_size=5, max_size=5), st.booleans(),
        st.sampled_from([1_500, 2_500, 4_000]))  # fmt: skip
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=examples(25), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 def test_a_rule_is_listed_or_named_and_an_old_value_is_never_alone(
     seed: int, rounds: Rounds, in_opening: bool, window: int
 ) -> None:

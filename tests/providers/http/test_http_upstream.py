@@ -24,6 +24,7 @@ from tests.loopback import (
     replies_json,
     split,
 )
+from tests.tiers import examples
 
 OK = replies_json({"ok": True})
 
@@ -92,7 +93,9 @@ async def test_a_request_without_headers_gets_only_host_and_length(upstream):
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(st.binary(max_size=3000), max_size=6))
 def test_any_body_arrives_whole_or_in_pieces(parts):
@@ -256,7 +259,7 @@ async def test_each_piece_of_a_stream_is_there_before_the_next_one_is_sent(upstr
         await reply.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.sets(st.integers(0, 90), max_size=12))
 def test_an_event_stream_split_anywhere_is_the_same_stream(cuts):
     stream = events({"delta": "héllo"}, {"delta": "wörld"}, {"usage": {"total": 3}})

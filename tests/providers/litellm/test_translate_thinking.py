@@ -25,6 +25,7 @@ from tests.providers.litellm.thinking_provider import (
     whole,
 )
 from tests.providers.litellm.translator_setup import TranslatorSetup, request, say
+from tests.tiers import examples
 
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 TOOL: Any = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
@@ -69,7 +70,7 @@ def signed(items: list[dict[str, Any]]) -> list[Block]:
     return [block for item in items for block in json.loads(item.get("encrypted_content", "[]"))]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(blocks())
 def test_the_items_of_a_translated_response_equal_those_of_its_last_event(said: list[Block]) -> None:
     async def run() -> None:
@@ -94,7 +95,7 @@ def test_the_items_of_a_translated_response_equal_those_of_its_last_event(said: 
     asyncio.run(run())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(blocks())
 def test_the_thoughts_of_a_translated_chat_add_up_to_what_was_signed_and_go_back_so(said: list[Block]) -> None:
     async def run() -> None:

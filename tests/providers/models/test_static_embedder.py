@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from accordion.model.memories import Memory, SearchCandidate
 from accordion.providers.models.static_embedder import SIGN, StaticEmbedder
 from accordion.stores.memories_index import find_nearest
+from tests.tiers import examples
 
 FOLDER = files("accordion.providers.models") / "minilm"
 
@@ -69,7 +70,7 @@ async def test_no_candidates_have_no_relevance(embedder):
     assert await embedder.score_relevance("dog", []) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.text(max_size=60), st.text(max_size=60)), max_size=4), st.text(max_size=60))
 async def test_any_text_is_embedded_the_same_each_time(texts, query):
     embedder = StaticEmbedder()
