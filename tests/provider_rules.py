@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LED = ("function_call", "message", "reasoning")
 # By what an item tells which reply it is of: its seal, its call, its words.
 _REPLY = re.compile(r"(?:^c2lnbmF0dXJl|^call_|^ours_|Step )(\d{6}(?=\d\d\+)|\d+)")
-_MEMORY = re.compile(r"\[Session memory |\[From the memory, ")
+_MEMORY = re.compile(r"\[Session memory |\[Memories from this user's ")
 _CALL = re.compile(r"call_\d+_\d+$")
 
 

@@ -31,7 +31,7 @@ OURS = "ours_"
 """The prefix of the ids of our tool's calls."""
 WAYS = ("o", "oo", "ot", "wo", "to", "p", "wo wop o", "tot", "b", "u", "wot", "ow", "who ot", "ob tu", "wo w")
 _ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
-_RANGE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_[0-9a-f]{12})")
+_RANGE = re.compile(r"\[(\d+)-(\d+)\] (art_[0-9a-f]{12})")
 _LINE = re.compile(r"^src/(call_\d+_\d+)/main\.py: read_file \[(\d+)", re.MULTILINE)
 Instead = Callable[["ProviderExchange", Answer], Awaitable[bool]]
 
@@ -191,7 +191,9 @@ class ReadingProvider(StrictProvider):
         for call, wanted in one.wanted.items():
             told = results.get(call, "")
             self.answers[call] = told
-            if (wanted not in told or not told) and not (self.brief and told.startswith("There is no room left")):
+            if (wanted not in told or not told) and not (
+                self.brief and told.startswith("There is not enough free space")
+            ):
                 self._add_problem(f"the answer to {call} does not hold {wanted[:60]!r}: {told[:300]!r}")
         return at, bool(one.ours) and not one.theirs and tail == len(listed)
 

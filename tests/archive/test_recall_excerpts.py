@@ -106,7 +106,7 @@ def test_the_artifact_that_keeps_the_source_is_named_where_the_fold_has_it() -> 
     found = find_excerpt([user("What is in W5918442?")], [own])
     assert found is not None
     assert found.artifacts == (own,)
-    assert f"message 2, kept whole as {own}:" in found.text
+    assert f"message 2, archived as {own}:" in found.text
 
 
 def test_a_range_that_keeps_the_source_is_named_where_nothing_smaller_does() -> None:
@@ -115,7 +115,7 @@ def test_a_range_that_keeps_the_source_is_named_where_nothing_smaller_does() -> 
     found = find_excerpt([user("Look at src/billing/rules.py.")], ranges)
     assert found is not None
     assert found.artifacts == (ranges[1],)
-    assert f"kept in {ranges[1]}:" in found.text
+    assert f"archived in {ranges[1]}:" in found.text
 
 
 def test_no_artifact_is_named_that_the_fold_does_not_have() -> None:

@@ -59,8 +59,8 @@ def test_ranges_of_other_messages_have_other_ids(one: list[bytes], other: list[b
 def test_a_reference_names_tool_arguments_artifact_size_and_what_is_known() -> None:
     text = result_reference("read", '{"path": "a.py"}', "art_0123456789ab", describe_size("one\ntwo"), "defines main()")
     assert text == (
-        '[Result of read({"path": "a.py"}) moved out of this window; kept whole, 7 characters in 2 lines: '
-        'read_artifact("art_0123456789ab") where offered.]\ndefines main()'
+        '[Result of read({"path": "a.py"}) archived to save space, 7 characters in 2 lines. '
+        'Full text: read_artifact("art_0123456789ab"), if available.]\ndefines main()'
     )
 
 
@@ -71,7 +71,7 @@ def test_every_reference_to_text_names_the_call_that_reads_it_and_promises_no_to
         omission_note(12, "art_x"),
         sliced_text("head", "tail", "art_x", 5),
     ):
-        assert 'read_artifact("art_x") where offered' in text
+        assert 'read_artifact("art_x"), if available' in text
         assert text.count("art_x") == 1
 
 
@@ -87,7 +87,7 @@ def test_a_reference_costs_at_most_six_tokens_more_than_its_id_alone_would() -> 
 
 
 def test_a_reference_without_a_call_says_nothing_of_one() -> None:
-    assert result_reference("", "", "art_x", "3 characters").startswith("[Result moved out of this window")
+    assert result_reference("", "", "art_x", "3 characters").startswith("[Result archived to save space")
 
 
 @given(st.text(max_size=3_000))
@@ -112,8 +112,8 @@ def test_texts_are_the_same_every_time_and_hold_the_id(one: str, other: str) -> 
 
 
 def test_omitted_content_is_counted() -> None:
-    assert "1 earlier message was left out" in omission_note(1, "art_x")
-    assert "1,234 earlier messages were left out" in omission_note(1_234, "art_x")
+    assert "1 earlier message was removed" in omission_note(1, "art_x")
+    assert "1,234 earlier messages were removed" in omission_note(1_234, "art_x")
 
 
 def test_the_structure_of_json_is_described() -> None:

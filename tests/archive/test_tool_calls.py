@@ -103,14 +103,16 @@ async def ask(who: ReadContext | None = None, **arguments: Any) -> ArtifactToolR
 async def test_a_result_is_read_with_one_line_that_says_what_it_is():
     answer = await ask(id=RESULT)
     head, _, text = answer.text.partition("\n")
-    assert head == f'[{RESULT}: archived result of read({{"path": "a.log"}}); whole, 300 lines.]'
+    assert head == f'[{RESULT}: archived result of read({{"path": "a.log"}}); complete, 300 lines.]'
     assert text == LOG
     assert not answer.error
 
 
 async def test_a_part_says_how_to_get_the_next():
     answer = await ask(id=RESULT, offset=10, limit=2)
-    assert answer.text.endswith("lines 10-11 of 300. For more: the same with offset=12.]\nline 10 fine\nline 11 fine")
+    assert answer.text.endswith(
+        "lines 10-11 of 300. For the next part, repeat this call with offset=12.]\nline 10 fine\nline 11 fine"
+    )
 
 
 async def test_a_result_is_read_by_pattern_by_path_and_as_a_difference():
@@ -121,7 +123,7 @@ async def test_a_result_is_read_by_pattern_by_path_and_as_a_difference():
 
 async def test_the_arguments_of_a_call_can_be_read_in_full():
     head = (await ask(id=DATA)).text.partition("\n")[0]
-    assert 'whose arguments stand in full at path "$input"' in head
+    assert '(its full arguments: path "$input")' in head
     assert json.loads((await ask(id=DATA, path="$input")).text.partition("\n")[2]) == {
         "path": "b.py",
         "content": "x = 1\n" * 80,
@@ -131,7 +133,7 @@ async def test_the_arguments_of_a_call_can_be_read_in_full():
 
 async def test_a_stretch_of_messages_is_read_with_their_numbers():
     text = (await ask(id=RANGE, limit=8)).text
-    assert text.startswith(f"[{RANGE}: archived stretch of 3 earlier messages; lines 1-8 of ")
+    assert text.startswith(f"[{RANGE}: archived range of 3 earlier messages; lines 1-8 of ")
     assert '[2] user\nPlease read it.\n\n[3] assistant\n## Tool: read\n**Input:** {"path": "a.log"}' in text
 
 
@@ -179,7 +181,7 @@ async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
         build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT}))]
     )
     assert answer.error
-    assert "cannot be reached" in answer.text
+    assert "unavailable at the moment" in answer.text
     assert await archive.load_texts(build_context(), [ArtifactPlaceholder(RESULT)]) == [None]
 
 
@@ -192,19 +194,19 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
     answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(
         build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
     )
-    assert "cannot be reached at the moment" in answer.text
-    assert "cannot be reached at the moment" in other.text
+    assert "unavailable at the moment" in answer.text
+    assert "unavailable at the moment" in other.text
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "No artifact was named"),
+        ({}, "No artifact id was given"),
         ({"id": RESULT, "pattern": "nowhere("}, "The pattern cannot be used"),
         ({"id": DATA, "path": "$.items[?("}, ""),
-        ({"id": DATA, "path": "$.nothing"}, "Nothing stands at $.nothing. It is a JSON object of 1 keys: items."),
-        ({"id": RESULT, "path": "$.a"}, "It is not JSON"),
-        ({"id": RESULT, "offset": 999}, "It has 300 lines; nothing is at offset 999."),
+        ({"id": DATA, "path": "$.nothing"}, "There is nothing at $.nothing. It is a JSON object of 1 keys: items."),
+        ({"id": RESULT, "path": "$.a"}, "The text is not JSON"),
+        ({"id": RESULT, "offset": 999}, "The text has 300 lines, so there is nothing at offset 999."),
     ],
 )
 async def test_an_unavailable_artifact_is_answered_with_the_reason(arguments, said):
@@ -217,7 +219,7 @@ async def test_an_unavailable_artifact_is_answered_with_the_reason(arguments, sa
 async def test_a_text_over_30_percent_of_the_window_is_outlined_and_read_in_parts():
     small = build_context(window=3_000, available_tokens=3_000)
     text = (await ask(small, id=DATA)).text
-    assert "about 1,200 tokens, too much to be handed over whole" in text
+    assert "about 1,200 tokens, too long to return at once" in text
     assert "It is a JSON object of 1 keys: items. It has items (array of 50)." in text
     assert (await ask(small, id=DATA, path="$.items[7].name")).text.endswith("\nn7")
     assert "line 300 fine" not in (await ask(small, id=RESULT)).text
@@ -241,7 +243,7 @@ async def test_calls_of_one_round_share_the_room():
 async def test_without_room_nothing_is_handed_over():
     answer = await ask(build_context(available_tokens=100), id=RESULT)
     assert answer.error
-    assert "no room left" in answer.text
+    assert "not enough free space" in answer.text
 
 
 async def test_where_a_text_is_denser_than_its_record_says_it_is_counted_and_made_to_fit():

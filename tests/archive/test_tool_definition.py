@@ -22,7 +22,7 @@ def test_the_tool_has_the_name_that_references_say():
 def test_our_tool_takes_another_name_where_the_client_has_a_tool_of_that_name():
     made = define_tool([NAME])
     assert made.name == OTHER_NAME
-    assert f"wherever `{NAME}` is named" in made.description
+    assert f"says `{NAME}` with such an id" in made.description
     assert define_tool([NAME, OTHER_NAME]).name not in (NAME, OTHER_NAME)
 
 

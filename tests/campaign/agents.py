@@ -49,7 +49,7 @@ model_list:
   litellm_params: {{model: gemini/small, api_base: "{{upstream}}"}}
   model_info: {{max_input_tokens: {WINDOW}, max_output_tokens: 600}}
 """
-AWAY = "cannot be reached at the moment"
+AWAY = "is unavailable at the moment"
 """What our tool answers while the archive is away."""
 GONE = "is no longer in the archive"
 """What it answers where an artifact is gone."""

@@ -28,7 +28,7 @@ from tests.compaction.compactor_setup import (
 from tests.histories import PROTOCOL_NAMES, Call, History, HistoryRound, ProtocolName, Turn, body
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
-LINE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_\w{12}), [\d,]+ tokens(?:, in slices ((?:art_\w{12} ?)+))?")
+LINE = re.compile(r"\[(\d+)-(\d+)\] (art_\w{12}), [\d,]+ tokens(?:; in slices: ((?:art_\w{12} ?)+))?")
 
 
 def summarizing(budget: int) -> Strategy:
@@ -136,7 +136,7 @@ async def test_all_that_left_is_found_by_what_is_listed_however_little_room_ther
 
 async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 200)
-    setup = CompactorSetup(summarizing(100))
+    setup = CompactorSetup(summarizing(70))
     await fold(setup, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
     folded = await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)

@@ -178,7 +178,7 @@ async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(
         await all_of.folded(parent)
         session = child.answers[-1]["x-accordion-session"]
         sent = json.dumps(all_of.model.list)
-        assert re.search(rf"Answer of a sub-agent, whose session is {session}, to Task\(", sent)
+        assert re.search(rf"Answer of a sub-agent \(session {session}\) to Task\(", sent)
         assert "the Anna owes 312 since May" in sent
         assert "On page 77 " not in sent
         main = parent.answers[-1]["x-accordion-session"]

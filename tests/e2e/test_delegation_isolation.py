@@ -29,7 +29,7 @@ class Prober(RoleJoiningProvider):
 
     async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
         """What was recalled may stand in front of what is asked."""
-        plain = re.sub(r'"\[From the archive(?:[^"\\]|\\.)*\\n\\nQ: ', '"Q: ', json.dumps(body))
+        plain = re.sub(r'"\[Excerpts from this conversation(?:[^"\\]|\\.)*\\n\\nQ: ', '"Q: ', json.dumps(body))
         await super()._asked(request, json.loads(plain), answer)
 
     async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:

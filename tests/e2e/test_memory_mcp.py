@@ -177,7 +177,7 @@ async def test_a_bad_call_is_answered_by_a_tool_error_that_says_what_to_do(proxy
         assert "recorded" in await refused(client, "memory_compact_conversation", **unknown)
         assert "no such artifact" in await refused(client, "read_artifact", id="art_000000000000")
         assert "id" in await refused(client, "core_memory", operation="export")
-        assert "There are memory_add" in await refused(client, "memory_forget")
+        assert "The tools are memory_add" in await refused(client, "memory_forget")
         assert "recorded" in await refused(client, "memory.compact_conversation", **unknown)
 
 

@@ -32,7 +32,7 @@ from tests.strict_provider import turn_text
 
 ASK = "Which region does the ledger service replicate to?"
 RECALL = f"{PATIENT}memory: {{project: ledger, recall: {{enabled: true, wait_seconds: 30}}}}\n"
-OPENING = "[From the memory"
+OPENING = "[Memories from this user's earlier work"
 
 
 async def remember(proxy: Proxy, canary: str, project: str = "ledger", **headers: str) -> str:

@@ -91,7 +91,7 @@ async def page_by_page(setup: PipelineSetup, tenant: TenantScope, name: str, pat
             break
         head, _, text = answer.text.partition("]\n")
         whole += text if "count characters" in head or not whole else "\n" + text
-        following = re.search(r"the same with offset=(\d+)", head)
+        following = re.search(r"repeat this call with offset=(\d+)", head)
         offset = int(following[1]) if following else 0
     return whole
 

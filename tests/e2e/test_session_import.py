@@ -102,7 +102,7 @@ async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, prot
     assert TOLD not in said
     assert "/srv/ledger" not in said
     assert run.answers[0]["x-accordion-memory"] == f"{name} unknown, {NONE} unknown"
-    assert said.replace(NONE, name).count(f"[Session memory {name} is not among those") == 2
+    assert said.replace(NONE, name).count(f"[Session memory {name} is not among this user's") == 2
     assert broken_prefixes(provider.taken) == []
 
 

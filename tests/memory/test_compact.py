@@ -291,7 +291,7 @@ async def test_a_history_that_was_taken_back_and_went_on_otherwise_is_another_ra
     await setup.record([*talk()[:11], entry("user", "We decided to move the ledger database to CockroachDB 24.1.")])
     answer = await setup.compact(0, 11)
     assert [memory.content for memory in answer.memories_created] == [
-        'Decision of the user: "We decided to move the ledger database to CockroachDB 24.1."'
+        'User decision: "We decided to move the ledger database to CockroachDB 24.1."'
     ]
 
 

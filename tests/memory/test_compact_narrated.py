@@ -163,7 +163,7 @@ async def test_the_model_gets_topics_and_no_system_text_or_recalled_memory():
     assert SYSTEM not in asked
     assert "harbour" not in asked
     assert "lighthouse" not in asked
-    assert "these topics: ledger" in asked
+    assert "These topics matter most here: ledger" in asked
 
 
 class Meanwhile(FakeSummarizer):

@@ -413,9 +413,9 @@ async def test_a_draft_has_four_parts_and_each_line_names_its_memories():
 async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
     setup = TopicSetup(6)
     for name in ("mem-d1", "mem-d2"):
-        text = 'Decision of the user: "We decided to keep PostgreSQL 16 for auth."'
+        text = 'User decision: "We decided to keep PostgreSQL 16 for auth."'
         setup.add(name, text, topics=("auth",), type="decision")
-    setup.add("mem-q", 'Open question of the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
+    setup.add("mem-q", 'Open question from the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
     setup.add("mem-s", "Auth failed because of NTP; chrony solves it.", topics=("auth",), type="solution")
     setup.add("mem-f", "The auth gateway was written in Go and used chi.", topics=("auth",))
     text = (await DraftWriter(setup.memories, count, FakeTasks()).draft(TENANT, "auth")).text
@@ -472,5 +472,5 @@ async def test_a_short_corpus_makes_a_short_draft_that_says_what_is_missing():
     for at in range(10):
         setup.add(f"mem-{at}", f"Port {8000 + at} is open.", topics=("ports",))
     text = (await DraftWriter(setup.memories, count, FakeTasks()).draft(TENANT, "ports")).text
-    assert "## Open questions\n(nothing is remembered)" in text
+    assert "## Open questions\n(no memories)" in text
     assert "Port 8000 is open. [mem-0]" in text

@@ -241,9 +241,9 @@ def test_system_text_is_nobody_s_word():
         f"This session is being continued from a previous conversation. {FACT}",
         f"{render_label('conversation', 0, 9)}\n\n{FACT}",
         f"{OPENING}\n\n{FACT}",
-        f"[Result of read(a) moved out of this window; kept whole.]\n{FACT}",
-        f"[From the memory of this project.]\n{FACT}",
-        f"[Session memory CMEM-20260131-142500, brought in because the user asked.]\n{FACT}",
+        f"[Result of read(a) archived to save space.]\n{FACT}",
+        f"[Memories from this user's earlier work.]\n{FACT}",
+        f"[Session memory CMEM-20260131-142500, added because the user asked.]\n{FACT}",
     ],
 )
 def test_text_added_by_clients_or_the_proxy_is_not_extracted(text):

@@ -56,7 +56,7 @@ def result(name: str, relevance: float, content: str = "c") -> SearchResult:
         (f"<system-reminder>{ASKED}</system-reminder>Go on.", ()),
         (f"> {ASKED}\nYes.", ()),
         (f"```\n{ASKED}\n```\nYes.", ()),
-        (f"[From the memory, noted on …]\n{ASKED}", ()),
+        (f"[Memories from this user's earlier work, saved on …]\n{ASKED}", ()),
     ],
 )
 def test_only_sentences_that_say_what_they_are_about_are_searched_for(text: str, found: tuple[str, ...]) -> None:
@@ -116,7 +116,7 @@ def test_it_is_quoted_line_by_line_under_what_it_is() -> None:
     text, ids, tokens = quote_memories([RecalledMemory(memory, 1.0, "This summary may be out of date: x.")], len, 9_999)
     assert (ids, tokens) == (("mem-1",), len(text))
     head, _, entry = text.partition("\n\n")
-    assert "noted on 2026-01-31" in head
+    assert "saved on 2026-01-31" in head
     assert "ids mem-1;" in head
     assert "may be out of date" in head
     lines = entry.split("\n")

@@ -71,7 +71,7 @@ async def test_under_pressure_a_result_becomes_a_digest_with_agent_and_session(p
     [compaction] = [each.compaction for each in team.recorder.exchanges if each.compaction is not None]
     assert [name for name, _, _ in compaction.steps] == ["compact_tool_results", "delegated_digests"]
     sent = json.dumps(team.sent[-1])
-    assert f"whose session is {team.child}, to Task(" in sent
+    assert f"(session {team.child}) to Task(" in sent
     assert "- the Anna owes 312 since May" in sent
     assert "In short: one ship owes." in sent
     assert "p30" not in sent
@@ -116,7 +116,7 @@ async def test_an_id_that_is_used_for_another_call_too_links_neither():
     listed = await team.delegated(CHAT)
     again = [*listed, call(CHAT, "t1", q="0"), gives(CHAT, "t1", "Nothing here.")]
     await team.turn("", team.working(CHAT, again))
-    assert "whose session is" not in json.dumps(team.sent[-1])
+    assert "(session " not in json.dumps(team.sent[-1])
     assert {each.child for each in await team.builder.archive.list_artifacts(team.tenant, team.main)} == {""}
 
 

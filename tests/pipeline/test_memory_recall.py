@@ -30,7 +30,7 @@ from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, heade
 Json = dict[str, Any]
 ASK = "Which region does the ledger replicate to?"
 TOLD = "Region: the ledger does replicate to eu-west-7."
-OPENING = "[From the memory"
+OPENING = "[Memories from this user's earlier work"
 COUNT = "/v1/messages/count_tokens"
 
 

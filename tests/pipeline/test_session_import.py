@@ -276,7 +276,7 @@ async def test_one_that_there_is_no_room_for_is_told_of(path: str):
     saved(made, memories, text="word " * 2_000)
     out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     assert header(out, "x-accordion-memory") == f"{ID} too long"
-    assert "has no room" in json.dumps(sent(made, path))
+    assert "do not fit into" in json.dumps(sent(made, path))
 
 
 async def test_other_workers_and_later_runs_put_it_in_as_well():

@@ -247,7 +247,7 @@ async def test_an_id_that_does_not_stand_in_its_list_is_unknown_to_its_own_deleg
     await team.turn("a", [*begun, team.assistant_entry("So."), user("a here")])
     shown = [user(f"what says {team.id_of(begun)}?")]
     assert "what b found later" in await team.read("b", shown, team.id_of(begun))
-    assert "Nothing that may be read here" in await team.read("b", shown, name)
+    assert "There is no artifact" in await team.read("b", shown, name)
 
 
 async def test_another_tenant_reads_nothing_by_an_id_that_it_is_shown():
@@ -344,7 +344,7 @@ async def test_an_unrelated_conversation_is_not_read_beside_one_that_may_be():
     assert theirs != name
     team.parents = {**team.parents, "e": team.session}
     shown = [user(f"see {name} and {theirs}")]
-    assert "Nothing that may be read here" in await team.read("e", shown, theirs)
+    assert "There is no artifact" in await team.read("e", shown, theirs)
     assert "finding-3" in await team.read("e", shown, name)
 
 

@@ -239,8 +239,8 @@ def test_what_the_system_said_before_a_reply_that_left_is_told_word_for_word() -
         (
             "user",
             [
-                *("task", "[Record]", "[The system said here, word for word:]", "Never touch the ledger."),
-                *("[The system said here, word for word:]", "It is day 2.", "go on"),
+                *("task", "[Record]", "[System message at this point, word for word:]", "Never touch the ledger."),
+                *("[System message at this point, word for word:]", "It is day 2.", "go on"),
             ],
         ),
         ("system", ["e"]),

@@ -197,7 +197,7 @@ def test_items_only_the_provider_understands_are_opaque_with_a_size(entry: Any) 
         ({"type": "compaction", "encrypted_content": "abc"}, "other", Opaque("compaction", 3)),
         ({"type": "additional_tools", "role": "developer", "tools": []}, "developer", Opaque("additional_tools", 62)),
         ({"id": "fc_1"}, "other", Opaque("item_reference", 14)),
-        ({"id": "msg_1"}, "assistant", Text("(words that only the provider has, as msg_1)")),
+        ({"id": "msg_1"}, "assistant", Text("(a message that only the provider has, with the id msg_1)")),
         ({"type": "item_reference", "id": "rs_1"}, "assistant", Reasoning("")),
         ({"role": "developer", "content": "a"}, "developer", Text("a")),
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "assistant", Text("no")),

@@ -59,7 +59,7 @@ def test_an_extract_stands_below_its_label_and_above_the_references() -> None:
     head, extract, references = summary.text.split("\n\n")
     assert head == render_label("conversation", 0, 8)
     assert extract.splitlines() == [f"extracted [{n}]" for n in range(9)]
-    assert references == "art-1: log of pytest\nart-2: token.py"
+    assert references == "## Archived messages\nart-1: log of pytest\nart-2: token.py"
     assert (summary.writer, summary.narrative, summary.narrative_end, summary.input) == ("extractive", "", 0, 0)
 
 
@@ -73,7 +73,7 @@ def test_a_block_fits_its_budget_whatever_is_to_be_told(budget: int, prior: str)
     assert words(summary.text) <= budget
     assert "art-199" in summary.text
     if budget == 80:
-        assert re.search(r"\(1\d\d earlier parts are archived too\)", summary.text)
+        assert re.search(r"\(1\d\d earlier ranges are archived too\)", summary.text)
 
 
 def test_what_a_model_told_earlier_stays_in_an_extract() -> None:
@@ -87,7 +87,7 @@ def test_what_a_model_told_earlier_stays_in_an_extract() -> None:
 def test_without_an_extract_the_messages_are_counted(extractor: FakeExtractor) -> None:
     budget = words(render_label("conversation", 0, 8)) + 20
     summary = author(None, extractor).write_extractive(task(budget=600 if extractor.error else budget - 12))
-    assert "9 messages: 1 of the user's, 5 of the assistant's, 3 with tool results. [0-8]" in summary.text
+    assert "9 messages: 1 from the user, 5 from the assistant, 3 with tool results. [0-8]" in summary.text
     assert len(summary.dropped_lines) == (1 if extractor.error else 0)
     assert "boom" not in str(summary.dropped_lines)
 
@@ -140,9 +140,9 @@ def test_the_line_about_omitted_instructions_names_what_holds_them() -> None:
     said = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
     made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
         task(sources=tuple(sources([message("user", text) for text in said])), budget=300,
-             reference_lines=("[0-59] whole as art_1, 900 tokens",), artifacts=(ArchivedRange(0, 59, "art_1"),))
+             reference_lines=("[0-59] art_1, 900 tokens",), artifacts=(ArchivedRange(0, 59, "art_1"),))
     )  # fmt: skip
-    assert re.search(r"^\(No room for \d+ more, of \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
+    assert re.search(r"^\(\d+ more left out, from messages \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
     assert words(made.text) <= 300
 
 
@@ -161,7 +161,7 @@ def test_instructions_have_half_of_the_room_before_a_narrative(budget: int) -> N
 
 def test_instructions_have_half_of_what_a_narrative_and_many_references_leave() -> None:
     prior = "\n".join(f"Done: step number {n} of many [{n}]" for n in range(60))
-    references = tuple(f"[{n}-{n}] whole as art_{n:012x}, 90 tokens" for n in range(60))
+    references = tuple(f"[{n}-{n}] art_{n:012x}, 90 tokens" for n in range(60))
     made = author(None, FakeExtractor(instructions=rules(60))).write_extractive(
         task(budget=400, prior_narrative=prior, prior_until=60, reference_lines=references)
     )
@@ -190,7 +190,7 @@ def test_lines_about_the_work_have_room_beside_many_instructions() -> None:
     made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
         task(sources=covered, budget=300)
     )
-    assert "(No room for " in made.text
+    assert " more left out, from messages [" in made.text
     assert "src/auth/token.py" in made.text
     assert words(made.text) <= 300
 
@@ -203,7 +203,7 @@ def test_a_promise_of_the_assistant_stands_below_the_instructions() -> None:
         task(sources=covered, budget=300, remaining_messages=())
     )
     _, instructions, *_ = made.text.split("\n\n")
-    assert "(No room for " in instructions
+    assert " more left out, from messages [" in instructions
     assert instructions.endswith(f"\n## {PROMISE_TITLE}\n[1] {promise}")
 
 
@@ -224,7 +224,7 @@ async def test_a_checked_narrative_is_followed_by_an_extract() -> None:
     assert narrative == summary.narrative
     assert narrative.startswith("Overview: The login in src/auth/token.py failed")
     assert extract.startswith("extracted [0]")
-    assert references == "art-1: log"
+    assert references == "## Archived messages\nart-1: log"
     assert (summary.writer, summary.input, summary.output, summary.narrative_end) == ("writer-model", 100, 10, 9)
     assert summary.dropped_lines == ()
     assert words(summary.text) <= 600
@@ -282,8 +282,8 @@ async def test_a_repair_names_the_lines_that_went_and_why() -> None:
     summarizer = FakeSummarizer([document, good_summary()])
     await write_summary(summarizer)
     asked = summarizer.requests[1].text
-    assert "1 of its 1 lines cannot stay" in asked
-    assert "overview 'It changed made_up_name.py': 'made_up_name.py' is not in the transcript like that" in asked
+    assert "1 of its 1 lines were rejected" in asked
+    assert "overview 'It changed made_up_name.py': 'made_up_name.py' does not occur literally in the messages" in asked
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -336,7 +336,7 @@ async def test_a_narrative_has_its_share_of_the_budget_at_most() -> None:
     summary = await write_summary(FakeSummarizer([document]), sources=covered, budget=500)
     assert 100 < words(summary.narrative) <= 200
     assert words(summary.text) <= 500
-    assert any("no room" in dropped for dropped in summary.dropped_lines)
+    assert any("does not fit" in dropped for dropped in summary.dropped_lines)
 
 
 async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
@@ -348,7 +348,7 @@ async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
         (2, "pytest -x tests: 37 passed"),
     )
     assert "Intent: Fix the failing login [0]" in summary.text
-    assert "message 0, user: the task" in summarizer.requests[0].text
+    assert "message 0, user: the current task" in summarizer.requests[0].text
 
 
 # -- going on from what was told ---------------------------------------------------
@@ -361,7 +361,7 @@ async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
     summarizer = FakeSummarizer()
     second = await write_summary(summarizer, prior_narrative=first.narrative, prior_until=first.narrative_end)
     shown = summarizer.requests[0].text
-    assert f"the earlier record, of the messages up to 4>\n{first.narrative}" in shown
+    assert f"earlier record, of the messages up to 4>\n{first.narrative}" in shown
     assert "message 5, assistant" in shown
     assert "message 4, tool" not in shown
     assert second.narrative_end == 9
@@ -420,7 +420,7 @@ def test_a_piece_ends_between_groups_and_a_huge_message_keeps_head_and_tail() ->
     huge = made[-1][-1].text
     assert "first line" in huge
     assert huge.endswith("last line")
-    assert "characters are left out here" in huge
+    assert "characters left out" in huge
     assert all(sum(words(one.text) for one in piece) <= 300 for piece in made)
 
 
@@ -489,7 +489,7 @@ def test_media_and_unreadable_parts_are_named() -> None:
 
     held = Message(b"k", "user", (Media("image", "image/png"), Opaque("odd", 3), Reasoning("I think")), b"{}")
     (shown,) = render_messages((SourceMessage(0, held),))
-    assert shown.text == "(image/png)\n\n(odd that cannot be read)"
+    assert shown.text == "(image/png)\n\n(unreadable odd)"
 
 
 # -- a model that nobody has seen succeed ------------------------------------------

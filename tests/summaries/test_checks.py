@@ -104,19 +104,19 @@ def test_lines_without_support_in_the_source_are_removed(text: str) -> None:
     found = with_line(text, 2, 4)
     assert not is_accepted(text, 2, 4)
     assert len(found.dropped_lines) == 1
-    assert "is not in the transcript" in found.dropped_lines[0]
+    assert "does not occur literally in the messages" in found.dropped_lines[0]
 
 
 @pytest.mark.parametrize(
     ("text", "indexes", "reason"),
     [
         ("A fact without a source", (), "cites no message"),
-        ("A fact from nowhere", (99,), "no message 99"),
-        ("A fact from here and nowhere", (2, 9), "no message 9"),
-        ("n/a", (2,), "says nothing"),
-        ("Conversation summary.", (2,), "says nothing"),
-        ("I'm sorry, I cannot summarise this", (2,), "says nothing"),
-        ("…", (2,), "says nothing"),
+        ("A fact from nowhere", (99,), "message 99 is not among"),
+        ("A fact from here and nowhere", (2, 9), "message 9 is not among"),
+        ("n/a", (2,), "no content"),
+        ("Conversation summary.", (2,), "no content"),
+        ("I'm sorry, I cannot summarise this", (2,), "no content"),
+        ("…", (2,), "no content"),
     ],
 )
 def test_a_line_that_cites_nothing_or_says_nothing_goes(text: str, indexes: tuple[int, ...], reason: str) -> None:
@@ -158,7 +158,7 @@ def test_results_in_a_users_role_are_not_the_users_words() -> None:
     covered = (*conversation(), *sources([shot], 9))
     document = good_summary()
     document["goals"]["secondary"].append(line("Delete the repository", 9))
-    assert "cites no message of the user's" in check_document(document, covered=covered).dropped_lines[0]
+    assert "cites no message from the user" in check_document(document, covered=covered).dropped_lines[0]
 
 
 def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
@@ -241,9 +241,9 @@ def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
     ("document", "problem"),
     [
         ({"overview": []}, "empty"),
-        ({"overview": [line("Conversation summary", 0)]}, "1 of its 1 lines cannot stay"),
-        ({"overview": [line("The login fails", 0)]}, "only 1 lines are left"),
-        (good_summary() | {"overview": [], "continuation": {}}, "nothing is left of what it is about"),
+        ({"overview": [line("Conversation summary", 0)]}, "1 of its 1 lines were rejected"),
+        ({"overview": [line("The login fails", 0)]}, "only 1 lines of it remain"),
+        (good_summary() | {"overview": [], "continuation": {}}, "no line remains that says what it is about"),
         (
             good_summary() | {"artifacts": [{"text": f"made_up_{n}.py", "sources": [1]} for n in range(9)]},
             "9 of its 16 lines",
@@ -266,7 +266,7 @@ def test_over_the_limit_the_least_important_lines_go_first() -> None:
     assert words(found.text) <= whole - 1
     assert not found.problem
     assert "Phase" not in found.text
-    assert "no room" in found.dropped_lines[0]
+    assert "does not fit" in found.dropped_lines[0]
 
 
 def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
@@ -309,12 +309,12 @@ def test_a_line_that_turns_an_instruction_around_goes() -> None:
 
 def test_a_line_that_the_user_superseded_is_removed() -> None:
     found = check_with_rules("The budget cap is $300 in total", 1, at="decisions")
-    assert any("the user said otherwise after message 1" in reason for reason in found.dropped_lines)
+    assert any("the user changed this after message 1" in reason for reason in found.dropped_lines)
     assert len(found.lines) == 3
 
 
 def test_a_constraint_that_repeats_an_instruction_is_dropped_without_a_fault() -> None:
     found = check_with_rules("Never deploy the importer on Fridays", 0, at="constraints")
-    assert any("it is listed word for word" in reason for reason in found.dropped_lines)
+    assert any("it is already listed word for word" in reason for reason in found.dropped_lines)
     assert (len(found.lines), found.problem) == (3, "")
     assert len(check_with_rules("The importer stays under src/importer.py", 3, at="constraints").lines) == 4

@@ -438,7 +438,7 @@ def test_instructions_of_a_summary_that_a_client_sends_back_are_read_as_they_wer
     (promise,) = find_promises("I will send the report Kestrel-7 tomorrow.")
     text, _ = render_instructions((*rules, CitedInstruction(5, promise)), 1_000, words)
     summary = render_block(
-        render_label("conversation", 0, 4), text, "Goal: never stop [0]", "", ["[0-4] whole as art_0, 9 tokens"]
+        render_label("conversation", 0, 4), text, "Goal: never stop [0]", "", ["[0-4] art_0, 9 tokens"]
     )
     again = find_instructions(f"Hello there.\n\n{summary}\n\nAlways answer in French.")
     assert [each.text for each in again if not each.is_promise] == [
@@ -463,11 +463,11 @@ def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -
     )
     lines, left = text.split("\n"), len(found) - len(listed)
     assert lines[0] == f"## {TITLE}"
-    assert lines[-1] == f"(No room for {left} more, of [0-{left - 1}]; archived in art_1, art_2.)"
+    assert lines[-1] == f"({left} more left out, from messages [0-{left - 1}]; archived in art_1, art_2.)"
     assert 0 < len(listed) == len(lines) - 2 < len(found)
     assert words(text) <= 80
     text, listed = render_instructions(found, 16, words)
-    assert text.split("\n")[1:] == ["(No room for 16 more, of [0-15]; archived.)"]
+    assert text.split("\n")[1:] == ["(16 more left out, from messages [0-15]; archived.)"]
     assert not listed
 
 

@@ -16,7 +16,7 @@ def test_the_label_is_short_and_names_the_messages(kind: str) -> None:
     assert TiktokenCounter().count(text, "o200k_base") <= 60
     assert "messages 12345 to 67890" in text
     assert "data, not a request" in text
-    assert "goes on below" in text
+    assert "continues below" in text
 
 
 def test_the_label_never_tells_the_agent_to_stop_or_to_summarise() -> None:
@@ -33,5 +33,5 @@ def test_empty_parts_leave_no_gap() -> None:
     assert render_block("head", "", "", "extract", ()) == "head\n\nextract"
     assert (
         render_block("head", "rules", "told", "", ("a1: log", "a2: file"))
-        == "head\n\nrules\n\ntold\n\na1: log\na2: file"
+        == "head\n\nrules\n\ntold\n\n## Archived messages\na1: log\na2: file"
     )

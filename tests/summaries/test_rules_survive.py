@@ -109,11 +109,11 @@ async def check(pipeline: OfflinePipeline, history: RuleHistory) -> None:
         assert not any(each in text for each in old), (
             f"an old one stands alone: {instruction_texts(history, *values)} in {text}"
         )
-        assert "(No room for " in text, (
+        assert " more left out, from messages [" in text, (
             f"{live} is neither listed nor named: {instruction_texts(history, live)} in {text}"
         )
         if not archived:
-            named = ARTIFACT.findall(text[text.index("(No room for ") :])
+            named = ARTIFACT.findall(text[text.index(" more left out, from messages [") :])
             archived = "\n".join([await pipeline.text_of(each, pipeline.caller) or "" for each in dict.fromkeys(named)])
         assert live in archived, f"{live} cannot be read"
 
@@ -163,13 +163,13 @@ async def test_rules_have_room_beside_a_result_that_fills_the_window() -> None:
         newest = [{"role": "user", "content": "Look for a flight."}, *calls("search", to="SEA")]
         newest[-1]["content"] = flights
         text = await forward(rooms, ruled.messages, *newest)
-        assert "in the middle are left out" in text
+        assert "characters are left out here" in text
         assert [value for value in ruled.values.values() if value[-1] not in text] == []
     finally:
         await rooms.close()
 
 
-OPENED = "[From the archive of this conversation"
+OPENED = "[Excerpts from this conversation's archive"
 FORBIDDEN = "Never run the job Kestrel on production."
 
 
@@ -215,7 +215,7 @@ async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
         assert (FORBIDDEN in text) == comes
         if comes:
             assert re.search(
-                rf"{re.escape(OPENED)}.*Standing instruction of the user, message 4.*> \[4\] {FORBIDDEN}", text
+                rf"{re.escape(OPENED)}.*Standing instruction from the user, message 4.*> \[4\] {FORBIDDEN}", text
             )
             # It stays, and does not come twice.
             again = await forward(rooms, [*ruled.messages, *newest], {"role": "assistant", "content": "Done."}, *newest)

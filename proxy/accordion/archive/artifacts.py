@@ -293,7 +293,7 @@ def _build_artifact(artifact: Artifact, messages: Sequence[Message]) -> LoadedAr
     """Builds an artifact from its messages in order. A result's text is the tool's output."""
     if artifact.kind == "range":
         number = len(messages)
-        what = f"stretch of {number:,} earlier messages" if number != 1 else "earlier message"
+        what = f"range of {number:,} earlier messages" if number != 1 else "earlier message"
         return LoadedArtifact(artifact, what, artifact_text(artifact, messages))
     parts = messages[-1].parts
     part = parts[artifact.part] if 0 <= artifact.part < len(parts) else None
@@ -304,15 +304,15 @@ def _build_artifact(artifact: Artifact, messages: Sequence[Message]) -> LoadedAr
         brief = line if len(line) <= _ARGUMENTS else line[: _ARGUMENTS - 1] + "…"
         what = f"result of {call.name}({brief})" if call.name else "tool result"
         if len(line) > _ARGUMENTS:
-            what += f', whose arguments stand in full at path "{INPUT}"'
+            what += f' (its full arguments: path "{INPUT}")'
         return LoadedArtifact(artifact, what, result_text(part), call.arguments)
     if isinstance(part, ToolCall):
-        return LoadedArtifact(artifact, f"arguments of a call of {part.name}", part.arguments, part.arguments)
+        return LoadedArtifact(artifact, f"arguments of a call to {part.name}", part.arguments, part.arguments)
     text = artifact_text(artifact, messages)
     if isinstance(part, Media | Opaque):
         kind = part.kind if isinstance(part, Media) else "part"
         return LoadedArtifact(artifact, f"{kind} of a message", f"one {kind} {text}", has_no_text=True)
-    return LoadedArtifact(artifact, f"part of a message by {messages[-1].role}", text)
+    return LoadedArtifact(artifact, f"part of a message from the {messages[-1].role}", text)
 
 
 def _has_more(artifact: Artifact, messages: Sequence[Message]) -> bool:

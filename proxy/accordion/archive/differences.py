@@ -22,16 +22,16 @@ def find_difference(old: str, new: str) -> tuple[str, str]:
     head = count_common_prefix(old_lines, new_lines)
     tail = count_common_prefix(old_lines[head:][::-1], new_lines[head:][::-1])
     if head == len(old_lines) == len(new_lines):
-        return "", "they are the same"
+        return "", "no differences"
     # Some equal lines stay, as context around the others.
     start, stop = max(0, head - _AROUND), max(0, tail - _AROUND)
     one, other = old_lines[start : len(old_lines) - stop], new_lines[start : len(new_lines) - stop]
     if max(len(one), len(other)) - 2 * _AROUND > LINES_MOST:
-        lines, note = list(_unordered_diff(one, other)), ", too many to tell where: lines that only one side has"
+        lines, note = list(_unordered_diff(one, other)), ", too many to align: only lines that one side lacks"
     else:
         lines, note = list(_unified_diff(one, other, start)), ""
     removed_count, added_count = (sum(line.startswith(sign) for line in lines) for sign in "-+")
-    size = f"{removed_count:,} line{'' if removed_count == 1 else 's'} less, {added_count:,} more{note}"
+    size = f"{removed_count:,} line{'' if removed_count == 1 else 's'} removed, {added_count:,} added{note}"
     return "\n".join(lines), size
 
 

@@ -83,7 +83,7 @@ def select(document: Any, path: str, limit: int) -> PathSelection:
 
 def _compile(path: str, budget: _WalkBudget) -> JSONPathQuery:
     if not path or len(path) > PATH_MOST:
-        raise InvalidPath(f"a path has 1 to {PATH_MOST} characters")
+        raise InvalidPath(f"The path must have 1 to {PATH_MOST} characters.")
     try:
         query = _parse(path, budget)
     except JSONPathError as error:
@@ -95,9 +95,9 @@ def _compile(path: str, budget: _WalkBudget) -> JSONPathQuery:
         except JSONPathError as second_error:
             raise InvalidPath(_describe_error(second_error)) from second_error
     if len(query.segments) > _SEGMENTS or sum(len(each.selectors) for each in query.segments) > _SELECTORS:
-        raise InvalidPath(f"a path has at most {_SEGMENTS} segments")
+        raise InvalidPath(f"The path may have at most {_SEGMENTS} segments.")
     if sum(isinstance(each, JSONPathRecursiveDescentSegment) for each in query.segments) > _DESCENTS:
-        raise InvalidPath(f"a path descends (`..`) at most {_DESCENTS} times")
+        raise InvalidPath(f"The path may contain `..` at most {_DESCENTS} times.")
     for segment in query.segments:
         for selector in segment.selectors:
             if isinstance(selector, FilterSelector):
@@ -111,7 +111,7 @@ def _parse(path: str, budget: _WalkBudget) -> JSONPathQuery:
     try:
         return _PathEnvironment(budget).compile(path)
     except (RecursionError, ValueError, ArithmeticError, LookupError) as error:
-        raise JSONPathError("it cannot be read") from error
+        raise JSONPathError("it is no JSONPath") from error
 
 
 def _normalize(path: str) -> str:
@@ -133,7 +133,7 @@ def _path_step(key: int | str) -> str:
 
 
 def _describe_error(error: Exception) -> str:
-    return (str(error) or "it cannot be read")[:200]
+    return f"The path cannot be used: {(str(error) or 'it is no JSONPath')[:200].rstrip('.')}."
 
 
 # -- the budget ----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def _bound_filter(expression: E, budget: _WalkBudget) -> E:
     """Limits a filter's expression to comparisons of single values. Raises InvalidPath if it has other queries."""
     if isinstance(expression, FilterQuery):
         if not expression.query.singular_query():
-            raise InvalidPath("a filter looks at single values only, such as @.name or @[0].id")
+            raise InvalidPath("A filter may only use single values, such as @.name or @[0].id.")
     elif isinstance(expression, ComparisonExpression):
         for side in (expression.left, expression.right):
             _bound_filter(side, budget)

@@ -43,7 +43,7 @@ class LineMatch(msgspec.Struct, frozen=True):
 def compile_pattern(pattern: str, *, literal: bool = False, any_case: bool = False) -> CompiledPattern:
     """Compiles a pattern that matches within lines. Raises InvalidPattern."""
     if not pattern or len(pattern) > PATTERN_MOST:
-        raise InvalidPattern(f"a pattern has 1 to {PATTERN_MOST} characters")
+        raise InvalidPattern(f"it must have 1 to {PATTERN_MOST} characters")
     options = re2.Options()
     options.max_mem, options.log_errors, options.never_capture = _MEMORY, False, True
     options.never_nl, options.literal, options.case_sensitive = True, literal, not any_case
@@ -110,5 +110,5 @@ def _count_characters(data: bytes, first: int, last: int) -> int:
 def _check_cost(pattern: CompiledPattern, data: bytes) -> None:
     if pattern.programsize * len(data) > _MAX_WORK:
         raise InvalidPattern(
-            "it would take too long on so long a text; use a simpler one (fewer or smaller repetitions)"
+            "it would take too long on a text of this length; use a simpler one (fewer or smaller repetitions)"
         )

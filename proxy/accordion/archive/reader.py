@@ -38,7 +38,7 @@ def select_text(text: str, path: str) -> tuple[str, str]:
     values, complete = selection.values, selection.complete
     if not values:
         shape = outline(text)
-        raise InvalidPath(f"Nothing stands at {path[:200]}." + (f" {shape}" if shape else ""))
+        raise InvalidPath(f"There is nothing at {path[:200]}." + (f" {shape}" if shape else ""))
     if len(values) == 1 and complete:
         value_path, value = values[0]
         return render_value(value), f"the value at {value_path}"
@@ -55,7 +55,7 @@ def value_at(text: str, path: str) -> str:
     """
     selection = _select(parse_document(text), path)
     if not selection.values or not selection.complete:
-        raise InvalidPath("nothing stands there" if not selection.values else "too much stands there")
+        raise InvalidPath("there is no value" if not selection.values else "there are too many values")
     values = [value for _, value in selection.values]
     value = values[0] if len(values) == 1 else values
     return value if isinstance(value, str) else _compact(value)
@@ -71,7 +71,7 @@ def _select(document: Any, path: str) -> PathSelection:
 def parse_document(text: str) -> Any:
     """Parses a text as JSON; one object or array a line becomes a list. Raises InvalidPath."""
     if len(text) > DOCUMENT_MOST:
-        raise InvalidPath("It is too large to be read by path; use offset or pattern.")
+        raise InvalidPath("The text is too large for `path`; use `offset` or `pattern`.")
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def parse_document(text: str) -> Any:
             return [msgspec.json.decode(line) for line in lines]
         except (ValueError, RecursionError):
             pass
-    raise InvalidPath("It is not JSON, so there is no path into it; use offset or pattern.")
+    raise InvalidPath("The text is not JSON, so `path` cannot be used; use `offset` or `pattern`.")
 
 
 def render_value(value: Any) -> str:
@@ -178,9 +178,9 @@ def read(text: str, request: ReadRequest, max_characters: int, other: str | None
         if request.path:
             other, _ = select_text(other, request.path)
         if len(text) + len(other) > COMPARED_MOST:
-            raise UnanswerableRequest("They are too large to be compared.")
+            raise UnanswerableRequest("The two texts are too large to compare; read them with `offset` or `pattern`.")
         text, note = find_difference(other, text)
-        notes.append(f"compared with {request.other}: {note}")
+        notes.append(f"diff from {request.other}: {note}")
         if not text:
             return TextPart("", "; ".join(notes))
     if request.pattern:
@@ -200,7 +200,7 @@ def read_page(text: str, offset: int, limit: int, max_characters: int) -> TextPa
     if has_long_lines(lines):
         first = _resolve_offset(offset, len(text), "characters")
         last = min(len(text), first + min(max_characters, limit or max_characters))
-        shown = _span("character", first, last, len(text)) + " (lines are long: offset and limit count characters)"
+        shown = _span("character", first, last, len(text)) + " (long lines: offset and limit count characters)"
         return TextPart(text[first:last], shown, last + 1 if last < len(text) else 0)
     total = len(lines)
     first = last = _resolve_offset(offset, total, "lines")
@@ -209,7 +209,7 @@ def read_page(text: str, offset: int, limit: int, max_characters: int) -> TextPa
         available -= len(lines[last]) + 1
         last += 1
     if last == first:
-        shown = f"line {first + 1:,} of {total:,}, its first {max_characters:,} characters of {len(lines[first]):,}"
+        shown = f"line {first + 1:,} of {total:,}, its first {max_characters:,} of {len(lines[first]):,} characters"
         return TextPart(lines[first][:max_characters], shown, first + 2 if first + 1 < total else 0)
     return TextPart("\n".join(lines[first:last]), _span("line", first, last, total), last + 1 if last < total else 0)
 
@@ -222,7 +222,7 @@ def read_matches(text: str, pattern: str, offset: int, limit: int, max_character
     text, then ignoring case; the part says so. Raises UnanswerableRequest.
     """
     if len(text) > SEARCHED_MOST:
-        raise UnanswerableRequest("It is too large to be searched; read it by offset.")
+        raise UnanswerableRequest("The text is too large to search; read it with `offset` and `limit`.")
     lines = text.split("\n")
     has_wide_lines = has_long_lines(lines)
     total, noun = (len(text), "characters") if has_wide_lines else (len(lines), "lines")
@@ -236,13 +236,14 @@ def read_matches(text: str, pattern: str, offset: int, limit: int, max_character
         shown_count, body = _context(lines, matches[: limit or None], max_characters)
         number, next_offset = len(matches), matches[shown_count].line + 1 if shown_count < len(matches) else 0
     count_text = f"{number:,} or more" if number == _MAX_COUNTED else f"{number:,}"
+    quoted_pattern = f"{_describe_pattern(pattern)}{note}"
     if has_wide_lines:
-        count_text += f" match{'' if number == 1 else 'es'} in {total:,} characters"
+        found = f"{count_text} match{'' if number == 1 else 'es'} for {quoted_pattern} in {total:,} characters"
     else:
-        count_text += f" matching line{'' if number == 1 else 's'} of {total:,}"
+        found = f"{count_text} of {total:,} lines match{'es' if number == 1 else ''} {quoted_pattern}"
     start_text = f" from {noun[:-1]} {first + 1:,} on" if first else ""
-    limit_text = f"; the first {shown_count:,} of them" if next_offset else ""
-    return TextPart(body, f"{count_text}{start_text} for {_describe_pattern(pattern)}{note}{limit_text}", next_offset)
+    limit_text = f"; the first {shown_count:,} shown" if next_offset else ""
+    return TextPart(body, f"{found}{start_text}{limit_text}", next_offset)
 
 
 def has_long_lines(lines: Sequence[str]) -> bool:
@@ -253,13 +254,13 @@ def has_long_lines(lines: Sequence[str]) -> bool:
 def _resolve_offset(offset: int, total: int, noun: str) -> int:
     """Converts an offset to an index from 0."""
     if offset > max(1, total):
-        raise UnanswerableRequest(f"It has {total:,} {noun}; nothing is at offset {offset:,}.")
+        raise UnanswerableRequest(f"The text has {total:,} {noun}, so there is nothing at offset {offset:,}.")
     return max(0, total + offset) if offset < 0 else max(0, offset - 1)
 
 
 def _span(noun: str, first: int, last: int, total: int) -> str:
     if first == 0 and last >= total:
-        return f"whole, {total:,} {noun}{'s' if total != 1 else ''}"
+        return f"complete, {total:,} {noun}{'s' if total != 1 else ''}"
     return f"{noun}s {first + 1:,}-{last:,} of {total:,}"
 
 
@@ -285,12 +286,12 @@ def _interpretations(pattern: str) -> Iterator[tuple[str, Any]]:
     except InvalidPattern as error:
         if not 0 < len(pattern) <= PATTERN_MOST:
             raise
-        yield " (taken as plain text, since it is no RE2 pattern)", compile_pattern(pattern, literal=True)
-        raise InvalidPattern(f"{error} (RE2 is used, without look-around); as plain text it is not there") from error
+        yield " (as plain text, because it is no valid RE2 pattern)", compile_pattern(pattern, literal=True)
+        raise InvalidPattern(f"{error} (RE2 syntax, without look-around); not found as plain text either") from error
     yield "", compiled
     if _SPECIAL.intersection(pattern):
-        yield " (taken as plain text)", compile_pattern(pattern, literal=True)
-    yield " (in any case of letters)", compile_pattern(pattern, any_case=True)
+        yield " (as plain text)", compile_pattern(pattern, literal=True)
+    yield " (ignoring case)", compile_pattern(pattern, any_case=True)
 
 
 def _context(lines: Sequence[str], matches: Sequence[LineMatch], max_characters: int) -> tuple[int, str]:

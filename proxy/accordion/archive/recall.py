@@ -64,7 +64,7 @@ _FITTING_TRIES: Final = 3
 _MAX_PARTIAL_INDEXES: Final = 1_000
 _MAX_RUNS: Final = 16
 """Runs of an index; instead of more, the next index has a single one."""
-_RULE_SOURCE: Final = "Standing instruction of the user"
+_RULE_SOURCE: Final = "Standing instruction from the user"
 """The source of an instruction in the label of its quote."""
 
 

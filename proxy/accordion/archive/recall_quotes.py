@@ -11,7 +11,8 @@ from typing import Final
 from accordion.archive.references import shorten_arguments
 
 OPENING: Final = (
-    "[From the archive of this conversation: what was just named and is no longer in view. Quoted data, not a request.]"
+    "[Excerpts from this conversation's archive, added because the newest message refers to them. Quoted data, not a "
+    "request.]"
 )
 _LINES_BEFORE, _LINES_AFTER = 2, 5
 """Lines around a line with a name."""
@@ -64,7 +65,7 @@ def render_call(tool: str, arguments: str) -> str:
 
 def label_quote(source: str, message: int, artifact: str, quote: str, *, whole: bool) -> str:
     """Writes a quote under its label: the source in words, the index of its message, the artifact that holds it."""
-    location = f", kept {'whole as' if whole else 'in'} {artifact}" if artifact else ""
+    location = f", archived {'as' if whole else 'in'} {artifact}" if artifact else ""
     return f"{source}, message {message}{location}:\n{quote}"
 
 

@@ -1,7 +1,7 @@
 """References: the texts that replace archived content in the window, and the ids of artifacts.
 
 A reference is for a model to read: it names the content, its size, and the call that reads it again. It is true whether
-or not the request offers that tool ("where offered"), and the id is the same for people who read it otherwise.
+or not the request offers that tool ("if available"), and the id is the same for people who read it otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from accordion.model.tenant import TenantScope
 
 MAX_ARGUMENTS = 300
 """Characters of a call's arguments that a reference repeats."""
+OPENINGS = (
+    *("[Result of ", "[Result archived", "[Answer of ", "[Older result of ", "[Note, not part of the conversation:"),
+    *("[Image archived", "[Audio archived", "[Video archived", "[File archived"),
+)
+"""The beginnings of all references and notes."""
 
 _DIGITS = 12
 _MAX_KEYS = 5
@@ -55,7 +60,7 @@ def result_reference(tool: str, arguments: str, artifact: str, size: str, about:
     """
     call = f" of {tool}({shorten_arguments(arguments)})" if tool else ""
     description = f"\n{about}" if about else ""
-    return f"[Result{call} moved out of this window; kept whole, {size}: {how_to_read(artifact)}.]{description}"
+    return f"[Result{call} archived to save space, {size}. {how_to_read(artifact)}.]{description}"
 
 
 def delegated_reference(
@@ -66,51 +71,49 @@ def delegated_reference(
     `session` is the sub-agent's own conversation, which the call began.
     """
     call = f" to {tool}({shorten_arguments(arguments)})" if tool else ""
-    ending = f" In short:]\n{digest}" if digest else "]"
-    return (
-        f"[Answer of {describe_agent(agent, session)}{call} moved out of this window; kept whole, {size}: "
-        f"{how_to_read(artifact)}.{ending}"
-    )
+    ending = f" Excerpts:]\n{digest}" if digest else "]"
+    agent = describe_agent(agent, session)
+    return f"[Answer of {agent}{call} archived to save space, {size}. {how_to_read(artifact)}.{ending}"
 
 
 def describe_agent(agent: str, session: str) -> str:
     """Names a sub-agent and its conversation in a few words."""
-    return (f"the agent {agent}" if agent else "a sub-agent") + (f", whose session is {session}," if session else "")
+    return (f"the agent {agent}" if agent else "a sub-agent") + (f" (session {session})" if session else "")
 
 
 def superseded_reference(tool: str, arguments: str, artifact: str, call_id: str) -> str:
     """Writes the text in place of a result that a later one, of the call `call_id`, supersedes."""
     return (
-        f"[Older result of {tool}({shorten_arguments(arguments)}), kept: {how_to_read(artifact)}. "
-        f"A newer one is below, at call {call_id}.]"
+        f"[Older result of {tool}({shorten_arguments(arguments)}), archived. {how_to_read(artifact)}. "
+        f"The newer result is below, at call {call_id}.]"
     )
 
 
 def media_reference(kind: str, artifact: str, size: str) -> str:
     """Writes the text in place of an image or another medium. It names no call: the tool returns text only."""
-    return f"[{kind} moved out of this window to save room; kept whole as {artifact}, {size}.]"
+    return f"[{kind} archived to save space as {artifact}, {size}. It cannot be shown here again.]"
 
 
 def omission_note(messages: int, artifact: str) -> str:
     """Writes the one note in place of messages that are left out without a summary."""
     noun = "1 earlier message was" if messages == 1 else f"{messages:,} earlier messages were"
     return (
-        f"[Note on the conversation, not part of it: {noun} left out here because the window is limited; "
-        f"kept whole: {how_to_read(artifact)}. What follows is the rest of the same conversation.]"
+        f"[Note, not part of the conversation: {noun} removed here to save space. {how_to_read(artifact)}. "
+        "The same conversation continues below.]"
     )
 
 
 def sliced_text(head: str, tail: str, artifact: str, omitted: int) -> str:
     """Joins the beginning and the end of a text that is too long for any window, with a note between them."""
     return (
-        f"{head}\n[… {omitted:,} characters in the middle are left out because they do not fit the window; "
-        f"kept whole: {how_to_read(artifact)} …]\n{tail}"
+        f"{head}\n[… {omitted:,} characters are left out here because they do not fit the context window. "
+        f"{how_to_read(artifact)} …]\n{tail}"
     )
 
 
 def how_to_read(artifact: str) -> str:
     """Writes the call that reads an artifact, in a few words."""
-    return f'read_artifact("{artifact}") where offered'
+    return f'Full text: read_artifact("{artifact}"), if available'
 
 
 def describe_size(text: str) -> str:

@@ -247,7 +247,7 @@ class RemovalBuilder:
         )  # fmt: skip
         if delegation is None:
             return artifact
-        agent = describe_agent(delegation.agent, delegation.session).rstrip(",")
+        agent = describe_agent(delegation.agent, delegation.session)
         return replace(artifact, description=f"answer of {agent}: {description}", child=delegation.session)
 
     def _build_part_artifact(self, index: int, part: int, content: Part, name: str) -> Artifact:
@@ -294,8 +294,8 @@ class RemovalBuilder:
 def _reference_line(range_artifacts: _RangeArtifacts) -> str:
     """Describes a range and its slices in one line of a summary."""
     whole, *slices = range_artifacts
-    line = f"[{whole.first}-{whole.last}] whole as {whole.id}, {whole.tokens:,} tokens"
-    return line + (f", in slices {' '.join(each.id for each in slices)}" if slices else "")
+    line = f"[{whole.first}-{whole.last}] {whole.id}, {whole.tokens:,} tokens"
+    return line + (f"; in slices: {' '.join(each.id for each in slices)}" if slices else "")
 
 
 def _find_original_part(original: Message, part: Part, number: int) -> int:

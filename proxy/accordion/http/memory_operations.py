@@ -66,7 +66,7 @@ class MemoryServices(msgspec.Struct, frozen=True):
     def target_project(self, project: str | None) -> str:
         """Returns the project of a new memory. Raises BadRequest for "all projects"."""
         if project == EVERY_PROJECT:
-            raise BadRequest("Name one project, or none.", code="invalid_project", param="project")
+            raise BadRequest("Give the name of one project, or none.", code="invalid_project", param="project")
         return self.project if project is None else project
 
     def search_project(self, project: str | None) -> str | None:
@@ -411,10 +411,9 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_add",
         "Remember one thing",
-        "Remembers one fact, decision, preference, solution or open question beyond this conversation. Search first: "
-        "what is known already need not be added, and what is out of date is corrected with `replace_id`. The same "
-        "words twice are one memory. Ranges of a conversation that the proxy recorded are better compacted with "
-        "memory_compact_conversation.",
+        "Stores one fact, decision, preference, solution or open question beyond this conversation. Search first: do "
+        "not add what is already known, and correct what is out of date with `replace_id`. The same words are stored "
+        "only once. For a range of a conversation that the proxy recorded, use memory_compact_conversation instead.",
         requests.AddRequest,
         (responses.AddResponse,),
         add,
@@ -423,10 +422,10 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_search",
         "Search memories",
-        "Searches what is remembered; up to 32 results, the best first. Results are previews of 50 characters: read "
-        "those that matter with memory_read before you rely on them. A topic's summary stands first where there is "
-        "one; a `warning` says that it may be out of date. With `conversation_id` the answer also says which ranges of "
-        "that conversation are compacted, which must be asked before memory_compact_conversation.",
+        "Searches the memories. Returns up to 32 results, best first, as previews of 50 characters: read those that "
+        "matter with memory_read before you rely on them. If a topic has a summary, it comes first; a `warning` says "
+        "that it may be out of date. With `conversation_id`, the result also lists the ranges of that conversation "
+        "that are already compacted; this call is required before memory_compact_conversation.",
         requests.SearchMemoriesRequest,
         (responses.SearchMemoriesResponse,),
         search,
@@ -435,9 +434,9 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_deep_search",
         "Search memories thoroughly",
-        "Searches a pool four times as large; up to 100 results. For an overview of a whole topic, and required before "
-        "memory_consolidate: name the topic in `topics` or in the query, and pass the `proof` that is returned on to "
-        "memory_read.",
+        "Searches four times as many candidates and returns up to 100 results. Use it for an overview of a whole "
+        "topic. It is required before memory_consolidate: name the topic in `topics` or in `query`, and pass the "
+        "returned `proof` to memory_read.",
         requests.DeepSearchRequest,
         (responses.SearchMemoriesResponse,),
         deep_search,
@@ -447,8 +446,8 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_read",
         "Read memories in full",
-        "Reads memories in full by their ids, up to 100 at once. Give the `proof` of the search before and pass on the "
-        "one that is returned: it proves both. With `originals` the messages that a memory was made of come along.",
+        "Returns memories in full by their ids, up to 100 at once. Pass the `proof` of the previous search; the "
+        "returned `proof` covers both. With `originals`, each memory comes with the messages it was made from.",
         requests.ReadMemoriesRequest,
         (responses.ReadMemoriesResponse,),
         read,
@@ -469,7 +468,7 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_delete",
         "Delete memories",
-        "Deletes memories for good. Summaries that were written of them are then marked as out of date.",
+        "Deletes memories permanently. Summaries that were made from them are then marked as out of date.",
         requests.DeleteRequest,
         (responses.DeleteResponse,),
         delete,
@@ -480,10 +479,10 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_compact_conversation",
         "Compact messages into memories",
-        "Turns a range of a conversation that the proxy recorded into memories, entities and relations. First call "
-        "memory_search with its `conversation_id`, to see what is compacted already: each search lets one new range "
-        "through. Choose a coherent stretch. The same range again gives the same answer; an overlapping one adds only "
-        "what is new.",
+        "Turns a range of messages of a recorded conversation into memories, entities and relations. First call "
+        "memory_search with its `conversation_id` to see what is already compacted: each search permits one new range. "
+        "Choose messages that belong together. The same range gives the same result again; an overlapping range adds "
+        "only what is new.",
         requests.CompactRequest,
         (CompactionResponse,),
         compact_conversation,
@@ -492,12 +491,12 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_consolidate",
         "Write a topic's summary",
-        "Writes the one active summary of a topic, which future searches show first; the one before it is archived. "
-        "A summary from partial knowledge misleads everyone after you, so these steps are enforced: "
-        "1. memory_deep_search on the topic. 2. memory_read at least 20 of its memories (all where there are fewer), "
-        "passing the proof on. 3. Where there is a summary, read and extend it; do not start anew. 4. Write 300 to 500 "
-        "tokens that reflect all of them, and give the last proof. The topic needs at least 10 memories, the text at "
-        "least 200 tokens. To restore an archived summary (type_filter summary_archived), give its text. "
+        "Writes the active summary of a topic, which later searches show first; the previous one is archived. "
+        "A summary written from partial knowledge misleads all later readers, so these steps are enforced: "
+        "1. memory_deep_search for the topic. 2. memory_read at least 20 of its memories (all if there are fewer), "
+        "passing on the proof. 3. If there is a summary, read and extend it; do not start anew. 4. Write 300 to 500 "
+        "tokens that reflect all of them, and pass the last proof. The topic needs at least 10 memories, the text at "
+        "least 200 tokens. To restore an archived summary (type_filter summary_archived), pass its text. "
         "memory_consolidate_draft prepares a text.",
         requests.ConsolidateRequest,
         (responses.ConsolidateResponse,),
@@ -508,8 +507,8 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_consolidate_draft",
         "Draft a topic's summary",
-        "Drafts a summary of a topic from all of its memories, each line with the ids that it rests on. Writes "
-        "nothing. It is raw material: read, correct and complete it, then memory_consolidate.",
+        "Drafts a summary of a topic from all of its memories. Each line names the ids of its sources. Stores "
+        "nothing. The draft is raw material: read, correct and complete it, then call memory_consolidate.",
         requests.DraftRequest,
         (responses.DraftResponse,),
         consolidate_draft,
@@ -519,10 +518,10 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "core_memory",
         "Save and recover sessions",
-        "Session memories: all that it takes to go on with a session somewhere else, in fourteen sections, with the "
-        "plan word for word. `import` saves one, of a recorded conversation (`conversation_id`), of your own `text`, "
-        "or both, and answers with a recovery id: show it to the user plainly. `export` gives one back whole, `list` "
-        "and `search` find them.",
+        "Session memories contain everything that is needed to continue a session elsewhere, in fourteen sections, "
+        "with the plan word for word. `import` saves one, from a recorded conversation (`conversation_id`), from your "
+        "own `text`, or both, and returns a recovery id: show it to the user plainly. `export` returns one in full; "
+        "`list` and `search` find them.",
         requests.CoreMemoryRequest,
         (ImportResponse, ExportResponse, ListResponse, SearchResponse),
         core_memory,
@@ -531,9 +530,10 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     ),
     MemoryOperation(
         "read_artifact",
-        "Read what left a window",
-        "Reads what the proxy moved out of a conversation's window: a tool result or a stretch of messages, kept whole "
-        'under an id that begins with "art_". `shown` says what of how much it gives, `next` the offset to go on with.',
+        "Read an artifact",
+        "Reads content that the proxy removed from a conversation to save space: a tool result or a range of messages, "
+        'archived in full under an id that begins with "art_". `shown` says which part is returned, `next` is the '
+        "offset of the next part.",
         requests.ReadArtifactRequest,
         (responses.ReadArtifactResponse,),
         read_artifact,

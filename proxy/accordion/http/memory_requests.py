@@ -28,20 +28,19 @@ Index = Annotated[int, Meta(ge=0, le=10**9)]
 Project = Annotated[
     str | None,
     Meta(
-        description='The project. Without it the one that the configuration names, if any; "*": all of them.',
+        description='The project; "*" means all. Default: the configured project, if any.',
     ),
 ]
 OneProject = Annotated[
     str | None,
-    Meta(description="The project that it belongs to. Without it the one that the configuration names, if any."),
+    Meta(description="The project it belongs to. Default: the configured project, if any."),
 ]
-Topics = Annotated[list[Name], Meta(max_length=NAMES_MOST, description="Only what carries one of these topics.")]
+Topics = Annotated[list[Name], Meta(max_length=NAMES_MOST, description="Only memories with one of these topics.")]
 Types = Annotated[
     list[MemoryType],
     Meta(
         max_length=10,
-        description="Only these types. Without it all but former summaries and session memories; summary_archived "
-        "finds former summaries.",
+        description="Only these types. Default: all except archived summaries (summary_archived) and session memories.",
     ),
 ]
 Tags = Annotated[list[Name], Meta(max_length=20)]
@@ -49,10 +48,10 @@ Proof = Annotated[
     str,
     Meta(
         max_length=20_000,
-        description="The proof that the search or read before this one returned. The new one then proves both.",
+        description="The proof that the previous search or read returned. The new proof covers both.",
     ),
 ]
-Moment = Annotated[str, Meta(max_length=40, description="A date or a time, as in ISO 8601: 2026-01-31.")]
+Moment = Annotated[str, Meta(max_length=40, description="A date or time in ISO 8601, such as 2026-01-31.")]
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,25 +66,23 @@ class AddRequest(MemoryRequest, frozen=True):
         Meta(
             min_length=1,
             max_length=CONTENT_MOST,
-            description="One thing, in words that stand alone: who, what and where, without it, this, above or today.",
+            description='One thing, in words that stand alone: who, what and where, without "it", "this" or "today".',
         ),
     ]
     type: Annotated[
-        FactType | None, Meta(description="What kind of thing it is. Without it a fact, or what `replace_id` is.")
+        FactType | None, Meta(description="The kind of memory. Default: fact, or the type of `replace_id`.")
     ] = None
     topics: Annotated[
-        list[Name], Meta(max_length=NAMES_MOST, description="What it is about, one to six short names.")
+        list[Name], Meta(max_length=NAMES_MOST, description="What it is about: one to six short names.")
     ] = []
     macro_topics: Annotated[
-        list[Name], Meta(max_length=NAMES_MOST, description="The larger things that it is part of.")
+        list[Name], Meta(max_length=NAMES_MOST, description="The larger subjects it belongs to.")
     ] = []
-    entities: Annotated[list[Name], Meta(max_length=NAMES_MOST, description="Whom and what it names.")] = []
+    entities: Annotated[list[Name], Meta(max_length=NAMES_MOST, description="The people and things it names.")] = []
     tags: Tags = []
     project: OneProject = None
-    author: Annotated[str, Meta(max_length=NAME_MOST, description="Who says so.")] = ""
-    replace_id: Annotated[
-        Id | None, Meta(description="The id of a memory that this one takes the place of, as its new wording.")
-    ] = None
+    author: Annotated[str, Meta(max_length=NAME_MOST, description="Who wrote it.")] = ""
+    replace_id: Annotated[Id | None, Meta(description="The id of a memory to reword: this text replaces it.")] = None
 
 
 class SearchFields(MemoryRequest, frozen=True):
@@ -94,11 +91,11 @@ class SearchFields(MemoryRequest, frozen=True):
     query: Annotated[str, Meta(max_length=QUERY_MOST, description="What to look for, in a few words or a question.")]
     topics: Topics = []
     type_filter: Types = []
-    tags: Annotated[Tags, Meta(description="Only what carries all of these tags.")] = []
+    tags: Annotated[Tags, Meta(description="Only memories with all of these tags.")] = []
     project: Project = None
-    since: Annotated[Moment | None, Meta(description="Only what was written from then on.")] = None
-    until: Annotated[Moment | None, Meta(description="Only what was written before.")] = None
-    explain: Annotated[bool, Meta(description="Say how each result came to its score.")] = False
+    since: Annotated[Moment | None, Meta(description="Only memories written at or after this time.")] = None
+    until: Annotated[Moment | None, Meta(description="Only memories written before this time.")] = None
+    explain: Annotated[bool, Meta(description="Explain the score of each result.")] = False
     proof: Proof = ""
 
 
@@ -108,27 +105,27 @@ class SearchMemoriesRequest(SearchFields, frozen=True):
     conversation_id: Annotated[
         Conversation | None,
         Meta(
-            description="Only what was made of this conversation. The answer then says which of its ranges are "
-            "compacted, and lets one memory_compact_conversation through; the query may be empty."
+            description="Only memories made from this conversation. The result then lists its compacted ranges and "
+            "permits one memory_compact_conversation; the query may be empty."
         ),
     ] = None
     query: Annotated[
         str, Meta(max_length=QUERY_MOST, description="What to look for, in a few words or a question.")
     ] = ""
-    limit: Annotated[int, Meta(ge=1, le=RESULTS, description="The most results.")] = RESULTS
+    limit: Annotated[int, Meta(ge=1, le=RESULTS, description="Maximum number of results.")] = RESULTS
 
 
 class DeepSearchRequest(SearchFields, frozen=True):
     """A deep search."""
 
-    limit: Annotated[int, Meta(ge=1, le=DEEP_RESULTS, description="The most results.")] = DEEP_RESULTS
+    limit: Annotated[int, Meta(ge=1, le=DEEP_RESULTS, description="Maximum number of results.")] = DEEP_RESULTS
 
 
 class ReadMemoriesRequest(MemoryRequest, frozen=True):
     """The ids of the memories to read."""
 
-    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS, description="The ids, as a search gives them.")]
-    originals: Annotated[bool, Meta(description="Give the messages that each was made of as well.")] = False
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS, description="The ids, as returned by a search.")]
+    originals: Annotated[bool, Meta(description="Also return the messages that each memory was made from.")] = False
     proof: Proof = ""
 
 
@@ -137,11 +134,11 @@ class ListMemoriesRequest(MemoryRequest, frozen=True):
 
     topics: Topics = []
     type_filter: Types = []
-    tags: Annotated[Tags, Meta(description="Only what carries all of these tags.")] = []
+    tags: Annotated[Tags, Meta(description="Only memories with all of these tags.")] = []
     project: Project = None
-    conversation_id: Annotated[Conversation | None, Meta(description="Only what was made of this conversation.")] = None
-    after: Annotated[Id | None, Meta(description="What `next` of the page before says.")] = None
-    limit: Annotated[int, Meta(ge=1, le=500, description="The most memories.")] = 100
+    conversation_id: Annotated[Conversation | None, Meta(description="Only those made from this conversation.")] = None
+    after: Annotated[Id | None, Meta(description="The value of `next` on the previous page.")] = None
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number of memories.")] = 100
 
 
 class DeleteRequest(MemoryRequest, frozen=True):
@@ -158,12 +155,12 @@ class CompactRequest(MemoryRequest, frozen=True):
         Meta(description="The session that the proxy recorded (response header x-accordion-session)."),
     ]
     start_index: Annotated[
-        Index, Meta(description="The first message, counted from 0 with the system prompt; inclusive.")
+        Index, Meta(description="The first message, inclusive, counted from 0; the system prompt counts.")
     ]
-    end_index: Annotated[Index, Meta(description="The last message; inclusive.")]
+    end_index: Annotated[Index, Meta(description="The last message, inclusive.")]
     focus_topics: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=100)]],
-        Meta(max_length=20, description="What matters most: it is taken first, and also where it says little."),
+        Meta(max_length=20, description="What matters most: statements about it come first, even short ones."),
     ] = []
     project: OneProject = None
 
@@ -171,32 +168,32 @@ class CompactRequest(MemoryRequest, frozen=True):
 class ConsolidateRequest(MemoryRequest, frozen=True):
     """A summary of a topic."""
 
-    topic: Annotated[Name, Meta(description="The topic, as the memories carry it.")]
+    topic: Annotated[Name, Meta(description="The topic, as written in the memories.")]
     content: Annotated[
         str,
         Meta(
             max_length=CONTENT_MOST,
-            description="The summary, 300 to 500 tokens, at least 200, present tense, standing alone: what the topic "
-            "is, its present state and key decisions, solved problems, open questions. Name the ids of memories that "
-            "a line rests on.",
+            description="The summary: 300 to 500 tokens (at least 200), in present tense, understandable alone. What "
+            "the topic is, its present state and key decisions, solved problems, open questions. Name the ids of the "
+            "memories that support a line.",
         ),
     ]
     proof: Annotated[
         str,
         Meta(
             max_length=20_000,
-            description="The proof that memory_deep_search and memory_read returned, passed on from one to the next. "
-            "Several may be given, with spaces between.",
+            description="The proof that memory_deep_search and memory_read returned, passed on from each call to the "
+            "next. Several may be given, separated by spaces.",
         ),
     ] = ""
     project: Project = None
-    author: Annotated[str, Meta(max_length=NAME_MOST, description="Who writes it.")] = ""
+    author: Annotated[str, Meta(max_length=NAME_MOST, description="Who wrote it.")] = ""
 
 
 class DraftRequest(MemoryRequest, frozen=True):
     """A topic to draft a summary of."""
 
-    topic: Annotated[Name, Meta(description="The topic, as the memories carry it.")]
+    topic: Annotated[Name, Meta(description="The topic, as written in the memories.")]
     project: Project = None
 
 
@@ -205,42 +202,40 @@ class CoreMemoryRequest(MemoryRequest, frozen=True):
 
     operation: Annotated[
         Literal["import", "export", "list", "search"],
-        Meta(description="import saves one, export gives one back whole, list and search find them."),
+        Meta(description="import saves one, export returns one in full, list and search find them."),
     ]
     text: Annotated[
         str,
         Meta(
             max_length=MAX_SESSION_TEXT,
-            description="import: the session memory, fourteen sections under their titles. Leave it out to have it "
-            "made of the recorded conversation.",
+            description="import: the session memory, fourteen sections under their titles. Omit it to have it made "
+            "from the recorded conversation.",
         ),
     ] = ""
     conversation_id: Annotated[
         Conversation | None,
-        Meta(description="import: the recorded session that it is made of; its plan is kept word for word."),
+        Meta(description="import: the recorded session to save; its plan is kept word for word."),
     ] = None
-    description: Annotated[str, Meta(max_length=500, description="import: what it is, in a sentence.")] = ""
-    tags: Annotated[Tags, Meta(description="import: tags to give it. list, search: only what carries them.")] = []
-    force: Annotated[
-        bool, Meta(description="import: save without asking first, where somebody is asked (on a terminal).")
-    ] = False
+    description: Annotated[str, Meta(max_length=500, description="import: a description, in one sentence.")] = ""
+    tags: Annotated[Tags, Meta(description="import: its tags. list, search: only memories with these tags.")] = []
+    force: Annotated[bool, Meta(description="import: save without asking for confirmation on a terminal.")] = False
     id: Annotated[Id | None, Meta(description="export: the recovery id, such as CMEM-20260131-142500.")] = None
     query: Annotated[str, Meta(max_length=QUERY_MOST, description="search: what to look for.")] = ""
-    after: Annotated[Id | None, Meta(description="list: what `next` of the page before says.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MOST, description="list, search: the most memories.")] = 20
+    after: Annotated[Id | None, Meta(description="list: the value of `next` on the previous page.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MOST, description="list, search: maximum number of memories.")] = 20
     project: Project = None
 
 
 class ReadArtifactRequest(MemoryRequest, frozen=True):
     """The part of an artifact to read."""
 
-    id: Annotated[str, Meta(pattern="^art_[0-9a-f]{12}$", description='The id; it begins with "art_".')]
+    id: Annotated[str, Meta(pattern="^art_[0-9a-f]{12}$", description='The id, which begins with "art_".')]
     offset: Annotated[
-        int, Meta(ge=-(10**9), le=10**9, description="The first line, from 1; negative: from the end.")
+        int, Meta(ge=-(10**9), le=10**9, description="The first line, from 1; negative: counted from the end.")
     ] = 0
-    limit: Annotated[int, Meta(ge=0, le=10**6, description="The most lines, or matches.")] = 0
-    pattern: Annotated[str, Meta(max_length=1_000, description="RE2: the lines that match, with numbers.")] = ""
-    path: Annotated[str, Meta(max_length=1_000, description="JSONPath into a JSON text, as $.items[0].name.")] = ""
+    limit: Annotated[int, Meta(ge=0, le=10**6, description="Maximum number of lines or matches.")] = 0
+    pattern: Annotated[str, Meta(max_length=1_000, description="RE2 regex; returns the matching lines, numbered.")] = ""
+    path: Annotated[str, Meta(max_length=1_000, description="JSONPath into a JSON artifact: $.items[0].name.")] = ""
 
 
 def build_filter(request: SearchFields | ListMemoriesRequest, project: str | None) -> MemoryFilter:

@@ -500,7 +500,7 @@ def _draft_sentence(memory: Memory) -> tuple[str, str]:
         return f'"{_shorten(text)}"', "A tool reports, unchecked: "
     if (error := _ERROR.search(label)) is not None:
         text = f"`{_shorten(error.group(1), _MAX_ERROR_LENGTH)}`: {text}"
-    prefix = "The user: " if "user" in label.split("told by")[-1].lower() else ""
+    prefix = "The user: " if "user" in label.split("stated by")[-1].lower() else ""
     return _to_present_tense(_shorten(text)), prefix
 
 
@@ -548,5 +548,5 @@ def _render_draft(topic: str, lines: Iterable[_DraftLine]) -> str:
         by_part[line.part].append(line)
     rows = [f"# {topic}"]
     for title, part_lines in zip(PARTS, by_part, strict=True):
-        rows += [f"## {title}", *(map(str, part_lines) if part_lines else ["(nothing is remembered)"])]
+        rows += [f"## {title}", *(map(str, part_lines) if part_lines else ["(no memories)"])]
     return "\n".join(rows)

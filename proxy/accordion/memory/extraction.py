@@ -103,15 +103,15 @@ _BASE_WORTH: Final[dict[Kind, float]] = {
     "fact": 1.0,
 }
 _LABEL: Final[dict[tuple[Kind, bool], str]] = {
-    ("preference", True): "Preference of the user",
-    ("decision", True): "Decision of the user",
-    ("solution", True): "Problem and solution, told by the user",
-    ("question", True): "Open question of the user",
+    ("preference", True): "User preference",
+    ("decision", True): "User decision",
+    ("solution", True): "Problem and solution, stated by the user",
+    ("question", True): "Open question from the user",
     ("fact", True): "The user said",
     ("preference", False): "The assistant stated",
-    ("decision", False): "Decision, told by the assistant",
-    ("solution", False): "Problem and solution, told by the assistant",
-    ("question", False): "Open question, told by the assistant",
+    ("decision", False): "Decision, stated by the assistant",
+    ("solution", False): "Problem and solution, stated by the assistant",
+    ("question", False): "Open question, stated by the assistant",
     ("fact", False): "The assistant stated",
 }
 REPORTED: Final = "Reported by a tool, not checked"

@@ -25,10 +25,11 @@ from accordion.summaries.schema import CONVERSATION_SECTIONS, find_citations, st
 _BUDGET: Final = 4_000
 """Tokens of the whole block, of which the model's lines may take two fifths."""
 _SELF_CONTAINED_RULE: Final = (
-    "\nEach line is kept by itself and read years later, without the others and without the messages. So each line "
-    "names who, what and where: no it, this or above, no numbers of options or steps, no today or yesterday."
+    "\nEach line is stored by itself and may be read years later, without the other lines and the messages. So each "
+    'line names who, what and where: no "it", "this" or "above", no numbers of options or steps, no "today" or '
+    '"yesterday".'
 )
-_FOCUS: Final = "\nWhat matters most here are these topics: {}. Lines about them come first."
+_FOCUS: Final = "\nThese topics matter most here: {}. Lines about them come first."
 _KINDS: Final[dict[str, tuple[Kind, float]]] = {
     "goals.secondary": ("preference", 5.0),
     "flow.decisions": ("decision", 4.5),
@@ -47,11 +48,11 @@ _KINDS: Final[dict[str, tuple[Kind, float]]] = {
     "continuation.state": ("fact", 1.0),
 }
 _LABELS: Final[dict[Kind, str]] = {
-    "fact": "Told of the conversation",
+    "fact": "Stated in the conversation",
     "decision": "Decision",
-    "preference": "Wish of the user",
+    "preference": "User preference",
     "solution": "Solution",
-    "question": "Open",
+    "question": "Open question",
 }
 _PATHS: Final = {section.label: section.path for section in CONVERSATION_SECTIONS}
 _TOOL: Final = " (reported by a tool)"

@@ -12,10 +12,12 @@ from typing import Final, Literal, TypeGuard
 
 import msgspec
 
-from accordion.archive.recall_quotes import OPENING
+from accordion.archive.recall_quotes import OPENING as EXCERPTS_OPENING
+from accordion.archive.references import OPENINGS as REFERENCE_OPENINGS
 from accordion.memory.steps import ConversationRecord
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
 from accordion.sessions.user_text import user_text
+from accordion.summaries.instructions import OPENING as RECORD_OPENING
 
 Speaker = Literal["user", "assistant"]
 
@@ -26,15 +28,14 @@ _LONG_TEXT_WORDS: Final = 8
 """Words from which on a sentence repeats a text if it has most of its words in a row."""
 _MAX_CHARACTERS: Final = 40_000
 """Characters of one message that are examined."""
+RECALL_OPENING: Final = "[Memories from this user's earlier work"
+IMPORT_OPENING: Final = "[Session memory"
 _OWN_BEGINNINGS: Final = (
-    OPENING[:30],
-    "[Record of message",
-    "[Result of ",
-    "[Result moved out",
-    "[Older result of ",
-    "[Note on the conversation, not part of it:",
-    "[From the memory",
-    "[Session memory",
+    EXCERPTS_OPENING[:30],
+    RECORD_OPENING,
+    *REFERENCE_OPENINGS,
+    RECALL_OPENING,
+    IMPORT_OPENING,
 )
 """Beginnings of the texts that the proxy writes into a conversation. An imitation is only left out."""
 _PROMPT: Final = re.compile(r"\s*(?:you are (?:an?|the|now) |# (?:agents|claude|memory)\.md\b)", re.IGNORECASE)

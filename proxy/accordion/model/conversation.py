@@ -83,7 +83,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 _SPOKEN_PARTS = frozenset({Text, Media, Opaque})
 
-UNKNOWN_WORDS = "(words that only the provider has, as "
+UNKNOWN_WORDS = "(a message that only the provider has, with the id "
 """The beginning of a text that stands for a message which the client sends as an id only."""
 
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Opaque

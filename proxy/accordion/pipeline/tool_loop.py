@@ -51,8 +51,10 @@ _log = logging.getLogger("accordion")
 
 SendRequest = Callable[[PreparedRequest], Awaitable[UpstreamResponse]]
 
-_NO_ROOM_ANSWER = "There is no room left in the window for this answer. Ask for less, or go on without it."
-_TOO_MANY_ROUNDS_ANSWER = "No more artifacts can be read within this response. Go on with what you have."
+_NO_ROOM_ANSWER = (
+    "There is not enough free space in the context window for this result. Read a smaller part, or continue without it."
+)
+_TOO_MANY_ROUNDS_ANSWER = "No more artifacts can be read in this response. Continue with what you have."
 _TOO_LONG_STATUSES = (400, 413)
 
 

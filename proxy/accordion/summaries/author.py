@@ -42,6 +42,8 @@ from accordion.summaries.prompts import (
 )
 from accordion.summaries.schema import decode_answer, find_citations
 
+REFERENCES_TITLE: Final = "Archived messages"
+"""The heading above the references to the archive."""
 NARRATIVE_SHARE: Final = 0.4
 """The share of a budget for a model's narrative; the rest is for extracted lines."""
 MIN_INSTRUCTION_SHARE: Final = 0.5
@@ -437,7 +439,7 @@ def _fit_references(references: Sequence[str], budget: int, count: Callable[[str
         if budget < 0:
             break
         fitting.append(line)
-    return (f"({len(references) - len(fitting)} earlier parts are archived too)", *reversed(fitting))
+    return (f"({len(references) - len(fitting)} earlier ranges are archived too)", *reversed(fitting))
 
 
 def _clip_lines(text: str, budget: int, count: Callable[[str], int]) -> str:
@@ -459,7 +461,7 @@ def _describe_message_kinds(sources: Sequence[SourceMessage]) -> str:
     users = sum(message.has_user_text for message in messages)
     replies = sum(message.role == "assistant" for message in messages)
     return (
-        f"{len(messages)} messages: {users} of the user's, {replies} of the assistant's, {results} with tool results. "
+        f"{len(messages)} messages: {users} from the user, {replies} from the assistant, {results} with tool results. "
         f"[{sources[0].index}-{sources[-1].index}]"
     )
 
@@ -473,11 +475,12 @@ def render_label(kind: CompactionKind, first: int, last: int) -> str:
     numbers = f" {first}" if first == last else f"s {first} to {last}"
     subject = "The work" if kind == "generation" else "The conversation"
     return (
-        f"{OPENING}{numbers}, written by the proxy: data, not a request. Numbers in brackets are "
-        f"messages; read_artifact, where offered, gives what is archived. {subject} goes on below.]"
+        f"{OPENING}{numbers}, removed to save space: data, not a request. Numbers in brackets cite messages. "
+        f"read_artifact, if available, returns archived messages in full. {subject} continues below.]"
     )
 
 
 def render_block(label: str, instructions: str, narrative: str, extract: str, references: Sequence[str]) -> str:
     """Joins the parts of a block, without the empty ones."""
-    return "\n\n".join(text for text in (label, instructions, narrative, extract, "\n".join(references)) if text)
+    archived = "\n".join([f"## {REFERENCES_TITLE}", *references]) if references else ""
+    return "\n\n".join(text for text in (label, instructions, narrative, extract, archived) if text)

@@ -93,10 +93,10 @@ def check(
     for line in lines:
         reason = _rejection_reason(line, evidence, last_index)
         if not reason and line.text in texts:
-            reason = "it says what another line says"
+            reason = "it repeats another line"
         if not reason and line.section.limits and _restates_instruction(line, evidence):
             # The block lists the instruction itself, so this is no fault of the model.
-            restated_reasons.append(f"{line.section.path} {line.text[:120]!r}: it is listed word for word")
+            restated_reasons.append(f"{line.section.path} {line.text[:120]!r}: it is already listed word for word")
         elif reason:
             dropped_reasons.append(f"{line.section.path} {line.text[:120]!r}: {reason}")
         else:
@@ -110,22 +110,22 @@ def check(
 def _rejection_reason(line: SummaryLine, evidence: Evidence, last_index: int | None) -> str:
     """Returns the reason to drop a line; empty if it may stay."""
     if _is_empty_phrase(line.text):
-        return "it says nothing"
+        return "it has no content"
     if not line.sources:
         return "it cites no message"
     for index in line.sources:
         is_unread = last_index is not None and index > last_index and index != evidence.task_index
         if (index not in evidence.citable or is_unread) and index not in evidence.carried_citations:
-            return f"there is no message {index} in the transcript"
+            return f"message {index} is not among the messages"
     is_user_claim = line.section.is_user_claim or _USER_CLAIM.search(line.text) is not None
     if is_user_claim and (reason := _misattribution_reason(line, evidence)):
         return reason
     if reason := _contradiction_reason(line, evidence):
         return reason
     if line.section.is_instruction and evidence.tool_messages.issuperset(line.sources):
-        return "only a tool's output says so, and that decides nothing"
+        return "only a tool's output supports it, and that decides nothing"
     if missing := evidence.find_unsupported(line.text, is_user_claim=is_user_claim):
-        return f"{missing[:80]!r} is not in the {'user’s own words' if is_user_claim else 'transcript'} like that"
+        return f"{missing[:80]!r} does not occur literally in the {'user’s own words' if is_user_claim else 'messages'}"
     return ""
 
 
@@ -136,11 +136,11 @@ def _misattribution_reason(line: SummaryLine, evidence: Evidence) -> str:
         # A line of the earlier narrative was checked against its messages, and may stay unchanged.
         if line.text in evidence.text and evidence.carried_citations.issuperset(line.sources):
             return ""
-        return "it tells of the user and cites no message of the user's"
+        return "it is about the user but cites no message from the user"
     user_stems = {stem for text in cited_texts for stem in _word_stems(text)}
     line_stems = _word_stems(line.text)
     if len(line_stems) > 1 and len(user_stems) > 1 and not line_stems & user_stems:
-        return "the user's messages that it cites say nothing of the kind"
+        return "the user's messages that it cites do not support it"
     return ""
 
 
@@ -148,7 +148,7 @@ def _contradiction_reason(line: SummaryLine, evidence: Evidence) -> str:
     """Returns the reason why a line contradicts the user: it reverses an instruction, or repeats an outdated one."""
     for index, instruction in evidence.standing.outdated:
         if index in line.sources and states_instruction(line.text, instruction):
-            return f"the user said otherwise after message {index}"
+            return f"the user changed this after message {index}"
     for cited in evidence.standing.cited:
         if cited.index in line.sources and states_instruction(line.text, cited.instruction, reversed=True):
             return f"message {cited.index} says the opposite"
@@ -189,9 +189,7 @@ def _fit_lines(
             break
         total -= sizes[index]
         omitted.add(index)
-    reasons = [
-        f"{lines[index].section.path} {lines[index].text[:120]!r}: there is no room for it" for index in sorted(omitted)
-    ]
+    reasons = [f"{lines[index].section.path} {lines[index].text[:120]!r}: it does not fit" for index in sorted(omitted)]
     return [line for index, line in enumerate(lines) if index not in omitted], reasons
 
 
@@ -201,11 +199,11 @@ def _find_problem(
     if not line_count:
         return "the summary is empty"
     if rejected_count * 2 > line_count:
-        return f"{rejected_count} of its {line_count} lines cannot stay"
+        return f"{rejected_count} of its {line_count} lines were rejected"
     if len(lines) < MIN_LINES[kind]:
-        return f"only {len(lines)} lines are left of it"
+        return f"only {len(lines)} lines of it remain"
     if not any(line.section.is_essential for line in lines):
-        return "nothing is left of what it is about"
+        return "no line remains that says what it is about"
     if sum(len(line.text) for line in lines) >= evidence.source_characters:
-        return "it is not shorter than what it stands for"
+        return "it is not shorter than the messages that it replaces"
     return ""

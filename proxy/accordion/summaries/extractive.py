@@ -274,7 +274,7 @@ def _render_quotes(line: _CandidateLine, numbers: list[int]) -> str:
 
 _REQUESTS, _STATED, _FILES, _STEPS = 0, 1, 2, 3
 """The sections of a summary, as indexes of `_TITLES` and `_SHARES`."""
-_TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Calls and results")
+_TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Tool calls and results")
 _WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
 """The labels of extras that are single words; the others are lines."""
 _SHARES: Final = (0.35, 0.2, 1.0, 1.0)
@@ -520,12 +520,12 @@ def _outcome_pieces(result: ResultFacts, fade: float) -> Iterator[_Extra]:
     for text in result.outline:
         yield _Extra(_OUTLINE_WORTH * fade * (2 if text[-1:] in "{:(" else 1), "lines", text)
     for number, text in enumerate(result.trouble[:2]):
-        yield _Extra(_TOOL_LINE_WORTH * (1.0 if result.error or not number else 0.4) * fade, "tool said", text)
+        yield _Extra(_TOOL_LINE_WORTH * (1.0 if result.error or not number else 0.4) * fade, "output", text)
     if result.lines <= 2 and result.first and not result.trouble:
-        yield _Extra(0.6 * _TOOL_LINE_WORTH * fade, "tool said", result.first)
+        yield _Extra(0.6 * _TOOL_LINE_WORTH * fade, "output", result.first)
     elif result.last and not result.trouble and not result.fields:
         factor = 0.6 if result.last.count(" ") > 8 else 0.16
-        yield _Extra(factor * _TOOL_LINE_WORTH * fade, "tool said", result.last)
+        yield _Extra(factor * _TOOL_LINE_WORTH * fade, "output", result.last)
 
 
 # -- the use of words so far -------------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ from accordion.summaries.sentence_forms import (
     split_sentences,
 )
 
-TITLE: Final = "Standing instructions of the user"
-PROMISE_TITLE: Final = "Promised and open"
+TITLE: Final = "Standing instructions from the user"
+PROMISE_TITLE: Final = "Promises and open items"
 OPENING: Final = "[Record of message"
 """The beginning of every summary."""
 
@@ -64,7 +64,7 @@ _MIN_TOKENS_FOR_ARTIFACTS: Final = 160
 _MAX_ARTIFACTS: Final = 2
 """The largest number of artifacts in the line about omitted instructions; the references list all."""
 
-_REFERENCE = re.compile(r"^\[\d+-\d+\] whole as art_\w+.*$", re.MULTILINE)
+_REFERENCE = re.compile(r"^\[\d+-\d+\] art_\w+, .*$", re.MULTILINE)
 _SECTION = re.compile(rf"^## (?:{TITLE}|{PROMISE_TITLE})$", re.MULTILINE)
 _INDEX = re.compile(r"^\[\d+\] ")
 _NOTES = re.compile(r"(?: \((?:replaces|newer than|older than) \[\d+\](?:, \[\d+\])*\))+$")
@@ -410,7 +410,7 @@ def _render_section(
             citations = f"[{min(omitted)}-{max(omitted)}]"
         names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
         archive_note = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
-        lines.append(f"(No room for {len(omitted)} more, of {citations}; archived{archive_note}.)")
+        lines.append(f"({len(omitted)} more left out, from messages {citations}; archived{archive_note}.)")
     promises = [str(each) for each in instructions if each.instruction.is_promise and id(each) in selected]
     return "\n".join([*lines, *([f"## {PROMISE_TITLE}", *promises] if promises else [])])
 

@@ -194,15 +194,15 @@ def decode_answer(answer: str, kind: CompactionKind) -> SummaryDocument:
     """
     schema: type[SummaryDocument] = ConversationSummary if kind == "conversation" else GenerationSummary
     if len(answer) > MAX_ANSWER_LENGTH:
-        raise ValueError(f"the answer has {len(answer):,} characters")
-    problem, largest = "the answer holds no complete JSON object", len(answer) // 2
+        raise ValueError(f"the answer is too long: {len(answer):,} characters")
+    problem, largest = "the answer contains no complete JSON object", len(answer) // 2
     for json_text in _find_json_objects(answer):
         try:
             return msgspec.json.decode(json_text.encode(), type=schema)
         except msgspec.ValidationError as error:
             # In a truncated object only inner entries can be parsed, and their errors are not the problem.
             if len(json_text) > largest:
-                problem, largest = f"the JSON object does not fit: {error}", len(json_text)
+                problem, largest = f"the JSON object does not have the required form: {error}", len(json_text)
         except (ValueError, RecursionError):
             continue
     raise ValueError(problem)

@@ -72,7 +72,7 @@ def test_text_beside_an_image_in_a_result_stays() -> None:
     plan = planned(*SCREENS, images=6)
     (step, *_) = plan.steps
     assert isinstance(step, Replace)
-    assert step.text.startswith("a screen\n[Image moved out of this window")
+    assert step.text.startswith("a screen\n[Image archived to save space")
     assert artifact_id(TENANT, plan.view.slots[2].message.key, 0) in step.text
     assert "image/png, 640 by 480 pixels, 30,000 bytes" in step.text
 

@@ -69,9 +69,8 @@ def test_the_digest_names_agent_session_call_artifact_and_findings() -> None:
     kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
     head, *rest = text.split("\n")
     assert head == (
-        '[Answer of the agent Explore, whose session is s-child, to Task({"prompt": "look into the storage"}) moved '
-        f"out of this window; kept whole, {len(REPORT):,} characters in 185 lines: "
-        f'read_artifact("{kept}") where offered. In short:]'
+        '[Answer of the agent Explore (session s-child) to Task({"prompt": "look into the storage"}) archived to save '
+        f'space, {len(REPORT):,} characters in 185 lines. Full text: read_artifact("{kept}"), if available. Excerpts:]'
     )
     told = "\n".join(rest)
     assert "`storage/lane.py` line 88 holds the lock too long" in told
@@ -182,4 +181,4 @@ def test_a_digest_that_cannot_be_made_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(module, "digest_return", fails)
     [step] = steps()
-    assert step.render_text().endswith("where offered.]")
+    assert step.render_text().endswith("if available.]")

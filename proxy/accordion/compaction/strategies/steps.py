@@ -63,7 +63,7 @@ def part_bytes(view: StrategyView, slot: int, part: int) -> int:
 
 
 def _media_name(medium: Media) -> str:
-    return {"image": "Image", "audio": "Sound", "video": "Film", "file": "File"}[medium.kind]
+    return {"image": "Image", "audio": "Audio", "video": "Video", "file": "File"}[medium.kind]
 
 
 def _describe_media(medium: Media) -> str:

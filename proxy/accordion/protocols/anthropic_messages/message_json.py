@@ -281,7 +281,7 @@ def _misplaced_system_messages(wires: Sequence[bytes]) -> set[int]:
 
 def _quote_system_message(wire: bytes) -> bytes:
     """Returns a system message's text in a user message."""
-    text = encode({"type": "text", "text": "[The system said here, word for word:]"})
+    text = encode({"type": "text", "text": "[System message at this point, word for word:]"})
     return object_of({"role": b'"user"', "content": list_of([text, *_content_blocks(fields_of(wire))])})
 
 

@@ -75,7 +75,7 @@ _NO_CALL = re.compile(
 )
 _LONE_REASONING = re.compile(r"Item '([^']+)' of type 'reasoning' was provided without its required following item")
 _NO_REASONING = re.compile(r"Item '([^']+)'(?: of type '[^']*')? was provided without its required 'reasoning' item")
-_MISSING_OUTPUT = "The result of this call is not on record any more."
+_MISSING_OUTPUT = "The result of this call is no longer available."
 _LATE_ANSWER_TYPES = frozenset({"program", "mcp_approval_request"})
 
 
