@@ -34,6 +34,10 @@ def test_a_branch_that_ends_in_a_number_is_left_whole():
     assert words("checked out origin/big_release-2024 now").paths == ("origin/big_release-2024",)
 
 
+def test_a_closing_tag_is_no_path():
+    assert words("<system-reminder>\nsee src/app/util.ts\n</system-reminder>").paths == ("src/app/util.ts",)
+
+
 def test_an_overlong_word_is_ignored():
     judge = WordClassifier()
     assert judge.find_words("a/" * 10_000 + " " + "x1" * 101, numbers=True) == judge.find_words("")

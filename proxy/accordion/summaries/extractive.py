@@ -299,6 +299,7 @@ _FADE_CHARACTERS: Final = 40_000
 
 _CODE = re.compile(r"[A-Z]+|(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w#-]+")
 """Capitals alone, or letters and digits in one piece."""
+_ELLIPSES = re.compile(r"…(?:\s*…)+")
 _MEASURE = re.compile(r"[-+]?\d{0,3}(?:[.,]\d+)*")
 
 
@@ -371,11 +372,11 @@ def _build_candidates(
 
 
 def _without(text: str, listed_texts: Collection[str]) -> str:
-    """Replaces sentences that are listed elsewhere with an ellipsis."""
+    """Replaces sentences that are listed elsewhere with an ellipsis, one for several in a row."""
     for sentence in listed_texts:
         if len(sentence) < len(text):
             text = text.replace(sentence, "…")
-    return text
+    return _ELLIPSES.sub("…", text)
 
 
 def _is_work(utterance: _Utterance) -> bool:

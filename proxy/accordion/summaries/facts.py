@@ -360,7 +360,8 @@ class WordClassifier(dict[str, WordClass]):
         ids: _WordSet = {}
         names: _WordSet = {}
         words_by_kind = {"path": paths, "id": ids, "name": names, "number": ids if numbers else {}}
-        for kind, words in map(self.__getitem__, dict.fromkeys(_NOT_PLAIN_WORD.findall(text))):
+        # A closing tag is no path.
+        for kind, words in map(self.__getitem__, dict.fromkeys(_NOT_PLAIN_WORD.findall(text.replace("</", "<")))):
             if kind:
                 words_by_kind[kind][words[0]] = None
             else:
