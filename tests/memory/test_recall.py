@@ -117,7 +117,7 @@ def test_it_is_quoted_line_by_line_under_what_it_is() -> None:
     assert (ids, tokens) == (("mem-1",), len(text))
     head, _, entry = text.partition("\n\n")
     assert "saved on 2026-01-31" in head
-    assert "ids mem-1;" in head
+    assert "ids mem-1." in head
     assert "may be out of date" in head
     lines = entry.split("\n")
     assert lines[0] == "mem-1, fact of project bill ing, 2026-01-31. This summary may be out of date: x."

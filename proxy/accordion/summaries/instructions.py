@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.words import EAST_ASIA
+from accordion.summaries.pasted_text import mark_pasted
 from accordion.summaries.schema import format_citations
 from accordion.summaries.sentence_forms import (
     BRIEF,
@@ -30,6 +31,7 @@ from accordion.summaries.sentence_forms import (
     Claim,
     is_change,
     is_correction,
+    is_order,
     needs_previous,
     parse_claim,
     rank_promise,
@@ -480,9 +482,16 @@ def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
 
 
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
-    """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank."""
-    for line in _prose_lines(text):
-        yield from ((part, rank) for part, rank in _join_dependent(line) if _is_long_enough(part))
+    """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank.
+
+    Of pasted material these are only lasting orders: the user may want them, and its facts and requests are not the
+    user's.
+    """
+    for line in mark_pasted(_lines_without_code(text)):
+        for part, rank in _join_dependent(line.text) if _is_prose(line.text) else ():
+            is_instruction = not line.is_pasted or (rank == RULE and is_order(BULLET.sub("", part)))
+            if is_instruction and _is_long_enough(part):
+                yield part, rank
 
 
 def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
@@ -508,21 +517,26 @@ def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
 
 
 def _prose_lines(text: str) -> Iterator[str]:
+    return filter(_is_prose, _lines_without_code(text))
+
+
+def _lines_without_code(text: str) -> list[str]:
+    """Returns the lines at both ends of a text, stripped and without code, with empty lines."""
     lines = text.split("\n")
     if len(lines) > 4 * _EDGE_LINES:
         lines = [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
-    is_fenced = False
+    without_code, is_fenced = list[str](), False
     for line in lines:
         stripped = line.strip()
         if stripped.startswith("```"):
             is_fenced = not is_fenced
-        elif (
-            not is_fenced
-            and _is_long_enough(stripped)
-            and not _NOT_PROSE.search(stripped)
-            and not _looks_like_code(line, stripped)
-        ):
-            yield stripped
+        elif not is_fenced and not _looks_like_code(line, stripped):
+            without_code.append(stripped)
+    return without_code
+
+
+def _is_prose(line: str) -> bool:
+    return _is_long_enough(line) and not _NOT_PROSE.search(line)
 
 
 def _looks_like_code(line: str, stripped: str) -> bool:

@@ -224,6 +224,14 @@ _REPORTING_WORDS: Final = (
     "always", "never", "only", "toujours", "jamais", "immer ", "noch nie", "now and ",
 )  # fmt: skip
 """Each text with such words has one of these."""
+_CONJECTURE = re.compile(
+    r"(?<!\w)(?:(?:i|it|that|this|there|he|she|they|some\w+) must(?:['’]ve| have) \w+|"
+    r"(?:it|this|that|there) must be (?:some\w*|because|due to|why|how|"
+    r"(?:an? |the )?(?:\w+ )?(?:bug|mistake|error|typo|race|reason|cause|problem|issue))|"
+    r"(?:es|das) muss wohl|muss (?:wohl )?ein \w+ (?:gewesen )?sein|"
+    r"(?:ça|cela) doit être (?:un bug|une erreur|à cause)|debe de)(?!\w)"
+)
+"""The words in small letters by which a speaker guesses."""
 _LIMIT = SentenceForm(
     r"limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops|"
     r"(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)",
@@ -340,6 +348,52 @@ _GERMAN = re.compile(
     re.IGNORECASE,
 )
 """A language that writes all nouns with capitals, so that these are no names."""
+_ASKED = SentenceForm(
+    r"please|(?:can|could|would|will) (?:you|we|u)|bitte|(?:kannst|könntest|würdest) du|"
+    r"(?:können|könnten|würden) (?:sie|wir)|"
+    r"s['’]il (?:te|vous) plaît|(?:peux|pourrais)-tu|(?:pouvez|pourriez)-vous|por favor|puedes|podrías|puede usted|"
+    r"podemos|você pode|poderia|puoi|potresti|può|per favore|kun je|kunt u|zou je|можешь|можете|пожалуйста",
+    "请|請|能不能|帮我|幫我|ください|もらえ|くれま|주세요|해 ?줄",
+)
+"""The words by which a question asks somebody to do something."""
+_QUESTION = re.compile(
+    r"(?:(?:and|but|so|ok|okay|hm+|question)[,:]? +)?(?:(?:how|why|what|where|which|who) +"
+    r"(?:(?!(?:i|we|you) )\w+ +)?"
+    r"(?:do|does|did|is|are|was|were|can|could|should|would|will|has|have|happens|about)(?!\w)|(?:what|how)['’]?s )",
+    re.IGNORECASE,
+)
+"""The opening of a question, also of one without a question mark."""
+_PRAISE = re.compile(
+    r"(?:thanks?|thank you|thx|great|perfect|awesome|excellent|nice|wow|cool|good (?:job|work|catch|morning)|well done|"
+    r"hi|hello|hey|danke|super|prima|hallo|merci|parfait|bonjour|gracias|perfecto|genial|hola|obrigad[oa]|grazie|"
+    r"perfetto|ciao|bedankt|hoi|спасибо|привет)(?!\w)|谢谢|太好了|ありがと|감사",
+    re.IGNORECASE,
+)
+"""The opening of a greeting, of thanks or of praise."""
+_OBLIGATION = SentenceForm(
+    f"{_PROHIBITIONS}|"
+    r"must(?:n['’]t)?|may not|shall|forbidden|prohibited|not allowed|off[- ]limits|mandatory|you should|ha(?:ve|s) to|"
+    r"muss|müssen|darf|dürfen|verboten|keinesfalls|doi(?:t|vent)|il (?:ne )?faut|interdit|"
+    r"debe(?:n|mos)?|deve(?:m|mos)?|prohibid\w*|proibid\w*|devono|vietat\w*|"
+    r"moet(?:en)?|mag niet|mogen niet|нельзя|долж\w+|запрещ\w*",
+    f"{_EAST_ASIAN_PROHIBITIONS}|不要|不得|必须|必須|禁止|只能|不可|务必|"
+    "ないで|べき|必ず|決して|하지 ?마|지 ?마|반드시|금지|절대",
+)
+"""The words that oblige or forbid, in any place of a sentence."""
+_ADDRESS = SentenceForm(
+    r"i|i['’]\w+|im|me|my|we|we['’]\w+|us|our|you|you['’]\w+|your|please|let['’]?s|"
+    r"ich|mir|mich|mein\w*|wir|uns|unser\w*|du|dich|dein\w*|bitte|je|j['’]\w+|moi|mon|ma|mes|nous|notre|vous|tu|"
+    r"yo|mi|mis|nos|nosotros|tú|usted|eu|nós|você|io|noi|ik|wij|jij|я|мы|вы|ты|мне|нам",
+    "我|你|您|私|僕|저|나는|우리",
+)
+"""The words for the speaker and the listener."""
+_ORDER_OPENINGS: Final = frozenset(
+    {
+        *("never", "always", "do", "don", "please", "let", "lets", "ensure", "look", "find", "review", "try"),
+        *("investigate", "implement", "continue", "go", "compare", "refactor", "rewrite", "search", "summarize"),
+    }
+)
+"""Further openings of an order in English."""
 _MODAL_VERB = SentenceForm(
     _MODALS,
     "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
@@ -526,6 +580,8 @@ def rank_sentence(sentence: str) -> int:
         small = text.lower()
     if not _ANY_SIGN.is_in(small):
         return _rank_without_sign(text)
+    if _CONJECTURE.search(small) and not _OBLIGATION.is_in(_CONJECTURE.sub(" ", small)):
+        return 0
     is_particular = _has_particulars(text)
     is_taste, is_correction = _TASTE.is_in(small), _CORRECTS.is_in(small)
     is_request = (
@@ -535,8 +591,8 @@ def rank_sentence(sentence: str) -> int:
         or _MODAL_VERB.is_in(small)
         or (is_particular and _CHANGE.is_in(small))
     )
-    if text[-1:] in "?？" and not _TAG_QUESTION.search(text):
-        return STATEMENT if is_particular or is_request else 0
+    if _is_question(text, small):
+        return STATEMENT if _ASKED.is_in(small) and (is_particular or is_request) else 0
     if _is_lasting(text, small) or (is_particular and is_correction):
         return RULE
     if len(text) <= BRIEF and is_particular and _is_self_contained(text):
@@ -551,13 +607,49 @@ def rank_sentence(sentence: str) -> int:
 def _rank_without_sign(text: str) -> int:
     """Returns the rank of a sentence that has none of the signs in `_ANY_SIGN`: most have none."""
     is_particular = _has_particulars(text)
-    if text[-1:] in "?？" and not _TAG_QUESTION.search(text):
-        return STATEMENT if is_particular or _begins_with(_ALL_IMPERATIVES, text) else 0
+    small = text.lower()
+    if _is_question(text, small):
+        return STATEMENT if is_particular and _ASKED.is_in(small) else 0
     if _PROHIBITION.match(text) is not None:
         return RULE
+    if _is_remark(text):
+        return 0
     if len(text) <= BRIEF and is_particular and _is_self_contained(text):
         return FACT
     return REQUEST if _begins_with(_ALL_IMPERATIVES, text) else STATEMENT if is_particular else 0
+
+
+def is_order(sentence: str) -> bool:
+    """Whether a sentence orders something by its form, whoever wrote it: it opens with a verb, obliges or forbids."""
+    return opens_with_verb(sentence) or _OBLIGATION.is_in(sentence.lower())
+
+
+def opens_with_verb(sentence: str) -> bool:
+    """Whether a sentence, or what follows a heading in it, opens like a request."""
+    return _begins_with(_ALL_IMPERATIVES | _ORDER_OPENINGS, sentence)
+
+
+def addresses_reader(text: str) -> bool:
+    """Whether a text speaks of its speaker or its listener."""
+    return _ADDRESS.is_in(text.lower())
+
+
+def is_greeting(text: str) -> bool:
+    """Whether a text opens with a greeting, thanks or praise."""
+    return _PRAISE.match(text) is not None
+
+
+def _is_question(text: str, small: str) -> bool:
+    """Whether a sentence asks something, with a question mark or without, and is no order in the form of a question."""
+    if text[-1:] in "?？":
+        return _TAG_QUESTION.search(text) is None
+    return _QUESTION.match(text) is not None and not _OBLIGATION.is_in(small)
+
+
+def _is_remark(text: str) -> bool:
+    """Whether a sentence without signs is a greeting, thanks, praise or an exclamation; none states a value."""
+    is_expressive = text[-1:] in "!！" or is_greeting(text)
+    return is_expressive and not (_find_copula(text)[1] or _begins_with(_ALL_IMPERATIVES, text))
 
 
 def _has_particulars(text: str) -> bool:
