@@ -63,6 +63,13 @@ def test_lasting_orders_within_a_document_count_since_users_paste_their_rules_to
     assert texts("<rules>\nNever push to main.\nThe loader is in app/load.py.\n</rules>") == ["Never push to main."]
 
 
+@pytest.mark.parametrize(
+    "opening", ["This session is being continued from a previous conversation.", "Stop hook feedback: job 17 failed."]
+)
+def test_messages_that_a_client_wrote_have_no_facts_or_requests_of_the_user(opening: str) -> None:
+    assert texts(f"{opening}\nThe owner is Ana Keller.\nRun job 17.\nNever push to main.") == ["Never push to main."]
+
+
 def test_plain_statements_of_several_sentences_stay_instructions() -> None:
     message = "The tables in crm_core must not be changed. They belong to another team."
     assert texts(message) == ["The tables in crm_core must not be changed."]

@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.words import EAST_ASIA
+from accordion.sessions.user_text import is_client_summary, user_text
 from accordion.summaries.pasted_text import mark_pasted
 from accordion.summaries.schema import format_citations
 from accordion.summaries.sentence_forms import (
@@ -484,12 +485,14 @@ def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
     """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank.
 
-    Of pasted material these are only lasting orders: the user may want them, and its facts and requests are not the
-    user's.
+    Of pasted material, and of a client's own messages in the user's role, these are only lasting orders: the user may
+    want them, and its facts and requests are not the user's.
     """
+    is_typed = bool(user_text(text)) and not is_client_summary(text)
     for line in mark_pasted(_lines_without_code(text)):
+        is_own = is_typed and not line.is_pasted
         for part, rank in _join_dependent(line.text) if _is_prose(line.text) else ():
-            is_instruction = not line.is_pasted or (rank == RULE and is_order(BULLET.sub("", part)))
+            is_instruction = is_own or (rank == RULE and is_order(BULLET.sub("", part)))
             if is_instruction and _is_long_enough(part):
                 yield part, rank
 
