@@ -283,3 +283,9 @@ def test_sentences_in_a_row_that_are_listed_leave_one_ellipsis() -> None:
         kind="conversation", known_lines=frozenset(rules),
     )  # fmt: skip
     assert only_rules == ""
+
+
+def test_a_message_that_only_has_blocks_of_the_client_is_not_said_by_the_user() -> None:
+    blocks = "<command-name>/exit</command-name>\n<local-command-stdout>See you next time!</local-command-stdout>"
+    assert write([message("user", Text(blocks))]) == ""
+    assert "Please go on with parser_v2." in write([message("user", Text(f"{blocks}\nPlease go on with parser_v2."))])
