@@ -119,7 +119,7 @@ async def test_a_summary_is_written_with_its_count_its_date_and_links_to_its_sou
     setup = TopicSetup()
     made = (await setup.consolidate(author="anna")).summary
     assert [made] == await setup.active()
-    assert made.content == f'{TEXT}\n\n---\nWritten 2026-10-21 of 25 memories on "auth".'
+    assert made.content == f'{TEXT}\n\n---\nWritten 2026-10-21 from 25 memories on "auth".'
     assert (made.type, made.topics, made.counted, made.author) == ("summary", ("auth",), 25, "anna")
     assert dict(made.sources) == {f"mem-{at:04d}": setup.stored()[f"mem-{at:04d}"].revision for at in range(25)}
 
@@ -304,7 +304,7 @@ async def test_restoring_is_consolidating_the_old_text_again():
     setup.clock.advance(86_400)
     await setup.consolidate(TEXT + " This version is wrong.")
     (former,) = await setup.archived()
-    warned = f"{former.content}\nThis summary may be out of date: it was written of 2 memories. Write it anew."
+    warned = f"{former.content}\nThis summary may be out of date: it was written from 2 memories. Write it anew."
     restored = (await setup.consolidate(warned)).summary
     assert restored.content.startswith(f"{TEXT}\n\n---\nWritten 2026-10-22")
     assert restored.content.count("Written 2026") == 1
@@ -360,7 +360,7 @@ async def test_a_summary_is_told_to_be_stale_when_its_topic_grew_by_a_fifth():
         setup.add(f"mem-new{at}", f"New {at}", topics=("auth",))
     assert await told(TENANT, [made]) == [""]
     setup.add("mem-new3", "New 3", topics=("auth",))
-    assert "of 20 memories, and the topic now has 24" in (await told(TENANT, [made]))[0]
+    assert "from 20 memories, and the topic now has 24" in (await told(TENANT, [made]))[0]
 
 
 async def test_a_summary_is_told_to_be_stale_when_a_source_was_edited_or_deleted():

@@ -48,7 +48,7 @@ READS: Final = 20
 _MAX_LENGTH: Final = CONTENT_MOST - 400
 """Characters of a summary without its footer."""
 _CITATION: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
-_FOOTER: Final = re.compile(r'\n+---\nWritten \d{4}-\d{2}-\d{2} of [\d,]+ memories on "[^\n]*"\.[ \t]*(?=\n|$)')
+_FOOTER: Final = re.compile(r'\n+---\nWritten \d{4}-\d{2}-\d{2} from [\d,]+ memories on "[^\n]*"\.[ \t]*(?=\n|$)')
 _WARNING: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:\n|$)")
 """The warning of a stale summary (search.py)."""
 DRAFT_MOST: Final = 500
@@ -243,7 +243,7 @@ def strip_summary(content: object) -> str:
 def make_footer(count: int, topic: str, at: float) -> str:
     """Returns the footer of a summary: the number of its topic's memories, and the day."""
     day = datetime.fromtimestamp(at, UTC).date().isoformat()
-    return f'\n\n---\nWritten {day} of {count:,} memories on "{topic}".'
+    return f'\n\n---\nWritten {day} from {count:,} memories on "{topic}".'
 
 
 def _sources(content: str, corpus: Sequence[Memory], read_memories: Sequence[Memory]) -> tuple[tuple[str, str], ...]:

@@ -137,7 +137,7 @@ def _make_warning(summary: Memory, topic_counts: Mapping[MemoryFilter, int], rev
     reasons = []
     count = topic_counts.get(_summary_corpus(summary), 0)
     if summary.counted > 0 and count >= summary.counted * (1 + GROWTH):
-        reasons.append(f"it was written of {summary.counted} memories, and the topic now has {count}")
+        reasons.append(f"it was written from {summary.counted} memories, and the topic now has {count}")
     deleted_ids = [source_id for source_id, _ in summary.sources if source_id not in revisions]
     edited_ids = [
         source_id
