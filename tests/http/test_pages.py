@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from accordion.accounting.ledger import DaySavings
+from accordion.accounting.ledger import ENCODER, DaySavings, exchanges_key
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
@@ -21,17 +21,21 @@ from accordion.http.pages.views import link_text, view_blocks
 from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
 from accordion.model.costs import Basis, Costs
+from accordion.model.records import CompactionOutcome
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.sent_history import ComparedBlock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.holdouts import groups, spread, write_sessions
 from tests.http.api_client import client, location
+from tests.http.exchanges import exchange
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
 
 ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 OWN = {"sec-fetch-site": "same-origin"}
 PAGES = "/accordion/pages"
+TENANT = TenantScope("default", b"key")
 
 
 async def compacted(setup: PipelineSetup, **headers: str) -> str:
@@ -98,6 +102,26 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         for link in re.findall(r"(?:src|href|action|data-events)=\"([^\"]*)\"", answer.text):
             assert not link.startswith("/"), (path, link)
             assert str(answer.request.url.join(unescape(link)).path).startswith("/accordion/"), (path, link)
+
+
+async def test_a_compaction_has_the_reason_of_its_own_request_however_long_ago() -> None:
+    setup = recording()
+    session = await compacted(setup)
+    http = client(setup)
+    exchanges = http.get(f"/accordion/sessions/{session}").json()["exchanges"]
+    made = next(each for each in exchanges if each["compaction"] and each["compaction"]["state"] == "folded")
+    outcome = CompactionOutcome("replayed", made["compaction"]["id"])
+    log = exchanges_key(TENANT, session)
+    later = ENCODER.encode(exchange(at=setup.clock.now() + 1, decision="another reason", compaction=outcome))
+    await setup.store.append(log, [later] * 60)
+    html = http.get(f"{PAGES}/sessions/{session}").text
+    (path,) = set(re.findall(r'href="[^"]*?(sessions/[^"]*/compactions/[^"]*)"', html))
+    shown = text_of(http.get(f"{PAGES}/{path}").text)
+    assert made["decision"] in shown
+    assert "another reason" not in shown
+    assert len(re.findall(r'<tr id="r\d+"', html)) == 50
+    (older,) = re.findall(r'rel="next" data-more="request-rows" href="([^"]+)#requests"', html)
+    assert '<tr id="r1"' in http.get(f"{PAGES}/sessions/{older.rpartition('/')[2]}").text
 
 
 async def test_conversation_text_is_never_markup() -> None:
@@ -457,7 +481,7 @@ def test_a_curve_has_a_column_for_each_request_and_a_mark_for_each_compaction() 
 
 def test_the_mark_of_a_compaction_is_always_inside_the_curve() -> None:
     limits = Thresholds().limits(1_000)
-    for came, offset in ((900, "-4"), (5_000, "13")):
+    for came, offset in ((900, "-4"), (5_000, "21")):
         svg = str(draw_curve([CurvePoint(came, 300, "f-1")], limits, "one"))
         ((y, dy),) = re.findall(r'class="mark" x="[^"]+" y="([\d.]+)%" dy="([^"]+)"', svg)
         assert dy == offset

@@ -20,6 +20,7 @@ from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.admin_api import TenantPage
 from accordion.http.holdout_text import ComparedRow
 from accordion.http.pages import rendering
+from accordion.http.pages.session_view import CompactionRow, RequestRow
 from accordion.http.pages.views import (
     AgentRow,
     BlockView,
@@ -33,16 +34,22 @@ from accordion.http.pages.views import (
 )
 from accordion.model.compaction import Compaction
 from accordion.model.costs import Costs
-from accordion.model.records import Exchange, Session, Totals
+from accordion.model.records import Session, Totals
 from accordion.pipeline.queries import SessionView
 from accordion.pipeline.sent_history import SentRequest
+from accordion.pipeline.session_exchanges import NumberedExchange
 
 Types = dict[str, Any]
 
 TYPES: dict[str, Types] = {
     "artifact.html": {"artifact": Artifact, "part": ArtifactPart, "lines": list[list[LinkedText]]},
     "base.html": {},
-    "compaction.html": {"session": Session, "compaction": Compaction, "exchange": Exchange, "blocks": list[BlockView]},
+    "compaction.html": {
+        "session": Session,
+        "compaction": Compaction,
+        "made": NumberedExchange,
+        "blocks": list[BlockView],
+    },
     "confirm_complete_erasure.html": {},
     "confirm_erasure.html": {"session": Session},
     "erased.html": {"erased": ErasureResult},
@@ -64,6 +71,8 @@ TYPES: dict[str, Types] = {
     "session.html": {
         "view": SessionView,
         "session": Session,
+        "compactions": list[CompactionRow],
+        "requests": list[RequestRow],
         "overrides": SessionOverrides,
         "agents": list[AgentRow],
         "artifacts": list[Artifact],

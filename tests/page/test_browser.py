@@ -72,7 +72,7 @@ async def test_from_the_overview_the_keyboard_leads_to_the_source_of_a_line_of_a
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name=site.session)).to_be_visible()
         await expect(page.locator("svg.curve g")).to_have_count(len(recorded_requests()))
-        mark = page.locator("svg.curve a").last
+        mark = page.locator("svg.curve a:has(.mark)").last
         await mark.focus()
         await page.keyboard.press("Enter")
         await expect(page).to_have_url(re.compile(site.compactions[-1]))
@@ -222,7 +222,7 @@ async def test_the_savings_say_whether_compaction_pays_beside_a_hold_out(
     async with visit(browser, proxy, **DESK) as opened:
         page = opened.page
         await opened.open(f"/accordion/pages/sessions/{answer.headers['x-accordion-session']}")
-        await expect(page.locator("#exchanges")).to_contain_text("In the hold-out: ")
+        await expect(page.locator("#request-rows")).to_contain_text("in the hold-out")
         await opened.open("/accordion/pages/savings")
         await expect(page.get_by_text("There are too few sessions to say")).to_be_visible()
     store = SqliteStore(folder / "store.db", timeout=60.0)

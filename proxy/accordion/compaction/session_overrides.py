@@ -39,6 +39,8 @@ class SessionOverrides(msgspec.Struct, frozen=True):
     pins: frozenset[str] = frozenset()
     wants_compaction: bool = False
     mode: SessionMode = "auto"
+    undone: frozenset[str] = frozenset()
+    """The ids of the compactions that somebody undid."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,10 @@ class _OutcomeHead(msgspec.Struct, frozen=True):
     saved: int = 0
     before: int = 0
     after: int = 0
+    kind: str = ""
     cause: str = ""
+    reason: str = ""
+    writer: str = ""
 
 
 class _ExchangeHead(msgspec.Struct, frozen=True):
@@ -63,8 +66,8 @@ class RequestPoint(msgspec.Struct, frozen=True, gc=False):
     """The figures of one exchange for charts and lists of compactions, in tokens.
 
     `came` is the size of the client's list, `sent` that of the forwarded one; both are 0 for a request that was not
-    measured. `compaction` is the id of the compaction that was made for it, with the tokens `before` and `after` it and
-    its `cause`.
+    measured. `compaction` is the id of the compaction that was made for it. The fields behind it are those of its
+    outcome.
     """
 
     position: int
@@ -76,7 +79,10 @@ class RequestPoint(msgspec.Struct, frozen=True, gc=False):
     compaction: str = ""
     before: int = 0
     after: int = 0
+    kind: str = ""
     cause: str = ""
+    reason: str = ""
+    writer: str = ""
 
 
 _EXCHANGE = msgspec.msgpack.Decoder(Exchange)
@@ -168,5 +174,5 @@ def _build_point(position: int, value: bytes) -> RequestPoint:
         return RequestPoint(position, head.at, came, used.tokens, used.window, has_failed)
     return RequestPoint(
         position, head.at, came, used.tokens, used.window, has_failed,
-        outcome.id, outcome.before, outcome.after, outcome.cause,
+        outcome.id, outcome.before, outcome.after, outcome.kind, outcome.cause, outcome.reason, outcome.writer,
     )  # fmt: skip

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from accordion.accounting.ledger import DaySavings
 from accordion.http.pages.rendering import format_dollars
 from accordion.model.budget import TokenLimits
 from accordion.model.records import Exchange
 
-_HIGHEST = 1.5
-"""The largest share of the window that the scale extends to; higher columns are cut off."""
+_HIGHEST = 1.15
+"""The largest share of the window that the scale extends to; higher columns are cut off, and marked."""
+_HEIGHT = 240
+"""The height of the large curve, in pixels."""
+_LINE = 14
+"""The distance of two names on the axis, in pixels."""
+MOST_COLUMNS = 120
+"""Columns of the large curve. A longer session has several requests in each."""
 _GAP = 0.18
 """The share of a column's width that stays empty."""
 _HEADROOM = 1.08
@@ -32,12 +38,19 @@ _DOTTED = Markup(
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
-    """One request: the tokens that came and that were sent, and the id of a compaction that was made for it."""
+    """One request, or a few: the tokens that came and that were sent, and the id of a compaction that was made for it.
+
+    `link` is the URL of its row in the list of requests. A point of several requests has the most tokens of any, their
+    number in `requests`, and the first of their compactions; `compactions` is the number of these.
+    """
 
     came: int
     sent: int
     compaction: str = ""
     title: str = ""
+    link: str = ""
+    requests: int = 1
+    compactions: int = 1
 
 
 def curve_points(exchanges: Sequence[Exchange]) -> list[CurvePoint]:
@@ -55,16 +68,32 @@ def curve_points(exchanges: Sequence[Exchange]) -> list[CurvePoint]:
 
 
 def draw_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str, link: str = "") -> Markup:
-    """Draws the large curve. `link` is the URL of a compaction without its id."""
+    """Draws the large curve, with the names of the limits beside it. `link` is the URL of a compaction without its id.
+
+    A column leads to its request by a click. By keyboard, people reach the requests in their list, so that they need
+    not pass each column.
+    """
     top = _top(points, limits)
     pieces = [
-        Markup('<svg class="curve" role="img" aria-label="{}" width="100%" height="240">').format(label),
+        Markup('<svg class="curve" role="group" aria-label="{}" width="100%" height="{}">').format(label, _HEIGHT),
         _DOTTED,
         *_columns(points, top, link),
         *_levels(limits, top),
         Markup("</svg>"),
+        Markup('<svg class="axis" aria-hidden="true" width="100%" height="{}">').format(_HEIGHT),
+        *_level_names(limits, top),
+        Markup("</svg>"),
     ]
     return Markup("").join(pieces)
+
+
+def describe_cut(points: Sequence[CurvePoint], limits: TokenLimits) -> str:
+    """Says how high the columns are that the large curve cuts off; empty if it cuts none."""
+    highest = max((point.came for point in points), default=0)
+    if highest <= _top(points, limits):
+        return ""
+    window = max(1, limits.window)
+    return f"Columns above {_HIGHEST:.0%} of the window are cut off; the highest is {highest / window:.0%}."
 
 
 def draw_days(days: Sequence[DaySavings], label: str) -> Markup:
@@ -148,19 +177,40 @@ def _columns(points: Sequence[CurvePoint], top: float, link: str) -> Iterator[Ma
     width = 100 / max(len(points), 12)
     for index, point in enumerate(points):
         left, inner = index * width + width * _GAP / 2, width * (1 - _GAP)
-        yield Markup("<g><title>{}</title>").format(f"Request {index + 1}: {point.title}")
-        if point.came > point.sent:
-            yield _bar("came", left, inner, point.came, top)
-        yield _bar("sent", left, inner, point.sent, top)
+        column = Markup("").join(_column(point, left, inner, top))
+        if point.link:
+            column = Markup('<a href="{}" tabindex="-1">{}</a>').format(point.link, column)
+        yield Markup("<g><title>{}</title>{}").format(point.title or f"Request {index + 1}", column)
         if point.compaction:
-            highest = max(point.came, point.sent)
-            # Above the column or, where that would be outside the drawing, at its top.
-            offset = -4 if highest < _NEARLY_ALL * top else 13
-            mark = Markup('<text class="mark" x="{}%" y="{}" dy="{}">▼</text>').format(
-                _format_number(left + inner / 2), _y(highest, top), offset
-            )
-            yield Markup('<a href="{}{}">{}</a>').format(link, point.compaction, mark) if link else mark
+            yield _mark(point, left + inner / 2, top, link)
         yield Markup("</g>")
+
+
+def _column(point: CurvePoint, left: float, width: float, top: float) -> Iterator[Markup]:
+    """Yields the parts of a column: a transparent one of the whole height, which is easy to hit, then what is seen."""
+    yield _bar("target", left, width, int(top), top)
+    if point.came > point.sent:
+        yield _bar("came", left, width, point.came, top)
+    yield _bar("sent", left, width, point.sent, top)
+    if point.came > top:
+        yield Markup('<rect class="cut" x="{}%" y="5" width="{}%" height="3"/>').format(
+            _format_number(left), _format_number(width)
+        )
+
+
+def _mark(point: CurvePoint, middle: float, top: float, link: str) -> Markup:
+    highest = max(point.came, point.sent)
+    # Above the column or, where that would be outside the drawing, at its top.
+    offset = -4 if highest < _NEARLY_ALL * top else 21
+    mark = Markup('<text class="mark" x="{}%" y="{}" dy="{}">▼</text>').format(
+        _format_number(middle), _y(highest, top), offset
+    )
+    if not link:
+        return mark
+    name = "Compaction" if point.compactions == 1 else f"The first of {point.compactions} compactions"
+    return Markup('<a href="{}{}" aria-label="{}">{}</a>').format(
+        link, point.compaction, f"{name}: {point.title}", mark
+    )
 
 
 def _bar(kind: str, left: float, width: float, tokens: int, top: float) -> Markup:
@@ -170,26 +220,34 @@ def _bar(kind: str, left: float, width: float, tokens: int, top: float) -> Marku
     )
 
 
-def _levels(limits: TokenLimits, top: float) -> Iterator[Markup]:
-    """Yields a line with its name for each limit; of lines that lie close together only one has its name."""
+def _named_levels(limits: TokenLimits, top: float) -> Iterator[tuple[float, str, str]]:
+    """Yields height (a percentage from above), name and class of each limit within the drawing, from above."""
     levels = [
         (limits.window, "window", "level-window"),
         (limits.hard, "hard limit", "level-hard"),
-        (limits.generation, "generation trigger", "level"),
-        (limits.conversation, "conversation trigger", "level"),
+        (limits.generation, "generation", "level"),
+        (limits.conversation, "conversation", "level"),
     ]
-    above = 0.0
     for tokens, name, css in levels:
         y = 100 - 100 * tokens / top
-        if not 0 <= y <= 100:
-            continue
+        if 0 <= y <= 100:
+            yield y, f"{tokens / max(1, limits.window):.0%} {name}", css
+
+
+def _levels(limits: TokenLimits, top: float) -> Iterator[Markup]:
+    """Yields a line for each limit."""
+    for y, _, css in _named_levels(limits, top):
         yield Markup('<line class="{}" x1="0" x2="100%" y1="{}%" y2="{}%"/>').format(
             css, _format_number(y), _format_number(y)
         )
-        if y - above >= 6 or name == "window":
-            text = escape(f"{tokens / max(1, limits.window):.0%} {name}")
-            yield Markup('<text class="level-name" x="4" y="{}%" dy="12">{}</text>').format(_format_number(y), text)
-            above = y
+
+
+def _level_names(limits: TokenLimits, top: float) -> Iterator[Markup]:
+    """Yields the names of the limits, each at its line, or below the name before where the lines are close together."""
+    above = 0.0
+    for y, name, _ in _named_levels(limits, top):
+        above = max(y * _HEIGHT / 100 + 4, above + _LINE)
+        yield Markup('<text class="level-name" x="6" y="{}">{}</text>').format(_format_number(above), name)
 
 
 def _top(points: Sequence[CurvePoint], limits: TokenLimits) -> float:

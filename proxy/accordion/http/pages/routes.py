@@ -38,9 +38,10 @@ from accordion.http.memory_operations import MemoryServices
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.pages import access
 from accordion.http.pages.addresses import BASE, PATH, SIGN_IN, SIGN_OUT, base_of, check_view, root_of, view_of
-from accordion.http.pages.charts import curve_points, draw_curve, draw_days
+from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
 from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.rendering import format_client, render_template
+from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
 from accordion.http.pages.views import (
     BlockView,
     Health,
@@ -75,6 +76,7 @@ _RECENT = 6
 _MAX_FORM = 64 * 1024
 _MAX_KEY = 1_024
 _CONFIRMATION = "erase"
+_MAX_POSITION = 10**12
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DONE = {
@@ -270,13 +272,16 @@ class Pages:
     async def _session(self, request: Request, caller: Caller) -> Response:
         queries, (view, overrides) = self._services.queries(), await self._find_session(request, caller)
         session = view.session
-        points = curve_points(view.exchanges)
+        before = parse_number(request.query_params.get("before", "0"), "before", 0, _MAX_POSITION)
+        requests = await queries.read_exchanges(caller.tenant, session.id, before or None)
+        points = await queries.read_points(caller.tenant, session.id)
         page = await self._services.archive.list_artifacts(
             caller.tenant, session.id, _artifact_cursor(request), _ARTIFACTS
         )
         agents = await queries.list_agents(caller, session.id)
         url = f"{base_of(request)}/sessions/{quote(session.id)}"
-        label = f"The window over the last {len(points)} requests"
+        columns = list_columns(points, url)
+        label = f"The window over {len(points):,} requests, oldest first; the list below has the same figures"
         return await self._render(
             "session.html",
             request,
@@ -287,7 +292,13 @@ class Pages:
             modes=MODES,
             settings_mode=queries.mode(session.model),
             url=url,
-            curve=draw_curve(points, view.limits, label, f"{url}/compactions/") if points else None,
+            curve=draw_curve(columns, view.limits, label, f"{url}/compactions/") if columns else None,
+            column_size=columns[0].requests if columns else 1,
+            cut=describe_cut(columns, view.limits),
+            compactions=list_compactions(points, overrides),
+            requests=list_requests(requests) if requests is not None else [],
+            older=requests.older if requests is not None else None,
+            is_newest=not before,
             agents=list(agent_rows(agents or [], queries.limits_of)),
             artifacts=page.artifacts,
             next_artifacts=page.next,
@@ -319,7 +330,7 @@ class Pages:
                 original.conversation, messages=original.conversation.messages[: compaction.covered_count]
             )
             blocks = await services.tasks.offload(_compare, covered, history, artifacts)
-        made = next((each for each in view.exchanges if each.compaction and each.compaction.id == name), None)
+        made = await services.queries().find_compaction_exchange(caller.tenant, stored.session, name)
         url = f"{base_of(request)}/sessions/{quote(view.session.id)}"
         return await self._render(
             "compaction.html",
@@ -328,7 +339,7 @@ class Pages:
             session=view.session,
             url=url,
             compaction=compaction,
-            exchange=made,
+            made=made,
             blocks=blocks,
         )
 

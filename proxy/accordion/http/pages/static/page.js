@@ -37,7 +37,41 @@ function replaceLiveParts(text) {
       part.replaceChildren(...fresh.childNodes);
     }
   }
+  for (const list of document.querySelectorAll("[data-rows]")) addRows(list, page.getElementById(list.id));
 }
+
+// Adds the rows that a list does not have yet at its beginning, or at its end. Rows that were loaded before stay.
+function addRows(list, fresh, atEnd = false) {
+  const rows = [...(fresh ? fresh.children : [])].filter((row) => !document.getElementById(row.id));
+  if (atEnd) list.append(...rows);
+  else list.prepend(...rows);
+}
+
+// Loads the rows behind a link to older ones when a person has scrolled to it. So many rows fit a page that stays quick;
+// behind them, the link leads to a page of its own.
+const MOST_ROWS = 500;
+
+async function loadMore(link) {
+  const list = document.getElementById(link.dataset.more);
+  const response = await fetch(link.href, { headers: { accept: "text/html" } }).catch(() => null);
+  if (!response || !response.ok || response.redirected) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  showLocalTimes(page);
+  addRows(list, page.getElementById(list.id), true);
+  const next = page.querySelector(`a[data-more="${list.id}"]`);
+  if (!next) link.parentElement.remove();
+  else link.setAttribute("href", next.getAttribute("href"));
+  if (next && list.children.length < MOST_ROWS) whenReached.observe(link);
+}
+
+const whenReached = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    whenReached.unobserve(target);
+    loadMore(target);
+  }
+}, { rootMargin: "200px" });
+for (const link of document.querySelectorAll("a[data-more]")) whenReached.observe(link);
 
 async function reload() {
   isDue = true;
