@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from accordion.accounting.ledger import ENCODER, DaySavings, exchanges_key
+from accordion.accounting.ledger import DAY, ENCODER, DaySavings, exchanges_key
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
-from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve
+from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve, level_class
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
 from accordion.http.pages.rendering import capitalize, format_dollars
 from accordion.http.pages.views import link_text, view_blocks
@@ -201,6 +201,41 @@ def test_a_heading_begins_with_a_capital_and_keeps_those_of_names() -> None:
 )
 def test_money_is_shown_in_cents_and_estimates_are_marked(nanodollars: int, basis: Basis, text: str) -> None:
     assert format_dollars(nanodollars, basis) == text
+
+
+async def test_the_overview_begins_with_what_was_saved_and_avoided() -> None:
+    setup = recording()
+    await GrowingConversation(setup).until(COMPACTED_AT + 1)
+    http = client(setup)
+    total = http.get("/accordion/savings").json()["total"]
+    text = text_of(http.get("/accordion/").text)
+    tokens = total["tokens"]
+    unsent = tokens["without_accordion"]["input"] - tokens["sent"]["input"]
+    assert unsent > 0
+    assert f"Tokens not sent {unsent:,} Overflows avoided {total['requests_over_window']}" in text
+    assert text.index("Saved, net") < text.index("Tokens not sent") < text.index("Models")
+    assert f"Tokens not sent {unsent:,} " in text_of(http.get(f"{PAGES}/savings").text)
+
+
+async def test_one_day_of_costs_is_a_sentence_and_more_days_are_a_chart() -> None:
+    setup = recording()
+    talk = GrowingConversation(setup)
+    await talk.until(COMPACTED_AT + 1)
+    http = client(setup)
+    for path in ("/accordion/", f"{PAGES}/savings"):
+        shown = http.get(path).text
+        assert ("All of it is of one day" in shown, "curve days" in shown) == (True, False)
+    setup.clock.advance(DAY)
+    await talk.turn(1)
+    for path in ("/accordion/", f"{PAGES}/savings"):
+        shown = http.get(path).text
+        assert ("All of it is of one day" in shown, "curve days" in shown) == (False, True)
+
+
+def test_a_window_above_its_trigger_is_no_alarm_and_one_beyond_its_limit_is() -> None:
+    limits = Thresholds().limits(100_000)
+    levels = [level_class(tokens, limits) for tokens in (10_000, limits.conversation, limits.hard - 1, limits.hard)]
+    assert levels == ["fill", "fill-working", "fill-working", "fill-hard"]
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

@@ -26,12 +26,14 @@ from accordion.http.pages.views import (
     BlockView,
     Health,
     LinkedText,
+    LoggedWarning,
     MemoryRow,
     MessageView,
     ModelRow,
     PartView,
     SessionRow,
 )
+from accordion.http.request_health import TenantHealth
 from accordion.model.compaction import Compaction
 from accordion.model.costs import Costs
 from accordion.model.records import Session, Totals
@@ -56,9 +58,10 @@ TYPES: dict[str, Types] = {
     "error.html": {},
     "health.html": {"health": Health},
     "memories.html": {"rows": list[MemoryRow]},
-    "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs},
+    "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs, "health": TenantHealth},
     "parts.html": {
         "session": Session,
+        "warnings": list[LoggedWarning],
         "rows": list[SessionRow],
         "part": PartView,
         "view": MessageView,

@@ -58,6 +58,7 @@ from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.routes import Pages, PageServices
 from accordion.http.pages.views import Health
 from accordion.http.proxy_app import ProxyApp, new_id
+from accordion.http.request_health import RequestHealth
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
@@ -101,6 +102,7 @@ from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.server.interpreter import FreeMemoryObserver, find_trim
+from accordion.server.recent_log import RecentLog
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
@@ -133,6 +135,7 @@ class Application:
         self.settings = settings
         self.clock, self.tasks = LoopClock(), LoopTasks()
         self.metrics = Metrics()
+        self._recent_log = RecentLog()
         self.counter = TiktokenCounter()
         self._worker = secrets.token_hex(6)
         url = settings.store.url.reveal()
@@ -162,11 +165,12 @@ class Application:
     def _build_lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
         """Builds the parts that keep their state when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
-        self._feed = ExchangeFeed()
+        self._feed, self._request_health = ExchangeFeed(), RequestHealth()
         observers: list[Observer] = [
             self.metrics,
             self._feed,
             FailureLogger(),
+            self._request_health,
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
             FreeMemoryObserver(self.tasks, find_trim()),
         ]
@@ -388,6 +392,7 @@ class Application:
 
     async def start(self) -> None:
         """Opens the store, reads the shared state and starts the background tasks, so that no request waits for it."""
+        _log.addHandler(self._recent_log)
         # Opening a store takes longer than reading it, and a request waits for the store only briefly.
         with suppress(StoreUnavailable):
             await self.store.ping()
@@ -408,6 +413,7 @@ class Application:
 
     async def stop(self) -> None:
         """Cancels the background tasks, writes what is queued, and closes all connections."""
+        _log.removeHandler(self._recent_log)
         await self.tasks.cancel()
         await self._archive.close()
         self._learned_sync.publish()
@@ -490,6 +496,8 @@ class Application:
             self.outbox.waiting,
             self.spooled.spool.describe(),
             self._limits.list_limits(tenant),
+            self._request_health.of(tenant),
+            self._recent_log.lines,
         )
 
     def _connect(self, settings: Settings) -> HttpUpstream:

@@ -167,10 +167,13 @@ def draw_meter(used: int, limits: TokenLimits, label: str) -> Markup:
 
 
 def level_class(tokens: int, limits: TokenLimits) -> str:
-    """Returns the class of a number of tokens: by the highest trigger that it has reached."""
+    """Returns the class of a number of tokens.
+
+    Up to the hard limit all is well: between a trigger and the limit, compaction does its work.
+    """
     if tokens >= limits.hard:
         return "fill-hard"
-    return "fill-over" if tokens >= limits.conversation else "fill"
+    return "fill-working" if tokens >= limits.conversation else "fill"
 
 
 def _columns(points: Sequence[CurvePoint], top: float, link: str) -> Iterator[Markup]:

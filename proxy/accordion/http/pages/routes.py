@@ -14,11 +14,12 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from accordion.accounting.ledger import DAYS
+from accordion.accounting.ledger import DAYS, SavingsReport
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
@@ -73,6 +74,7 @@ _FILTERS = ("q", "label", "model", "client", "compacted", "failed", "since", "un
 _ARTIFACTS = 50
 _TENANTS = 50
 _RECENT = 6
+_OVERVIEW_DAYS = 30
 _MAX_FORM = 64 * 1024
 _MAX_KEY = 1_024
 _CONFIRMATION = "erase"
@@ -228,7 +230,7 @@ class Pages:
         queries = self._services.queries()
         models = await queries.list_models(caller.tenant)
         sessions = await queries.list_sessions(caller.tenant, limit=_RECENT)
-        savings = await queries.read_savings(caller.tenant, self._services.clock.now())
+        savings = await queries.read_savings(caller.tenant, self._services.clock.now(), _OVERVIEW_DAYS)
         return await self._render(
             "overview.html",
             request,
@@ -236,6 +238,10 @@ class Pages:
             models=model_rows(models),
             totals=sum_totals(models),
             costs=savings.total,
+            chart=_draw_trend(savings, _OVERVIEW_DAYS),
+            first=savings.first,
+            last=savings.last,
+            health=self._services.health(caller.tenant.name).requests,
             sessions=await self._session_rows(caller, sessions),
             origin=str(request.base_url).rstrip("/"),
         )
@@ -385,7 +391,7 @@ class Pages:
         queries, now = services.queries(), services.clock.now()
         report = await queries.read_savings(caller.tenant, now, days)
         comparison = await queries.read_holdout([caller.tenant], now, days)
-        chart = draw_days(report.days, f"Costs of the last {days} days") if report.total.original_cost else None
+        chart = _draw_trend(report, days)
         choices = (7, 30, 90, 365)
         return await self._render(
             "savings.html",
@@ -583,6 +589,13 @@ class Pages:
 
 def _compare(original: Conversation, history: CompactedConversation, artifacts: Sequence[Artifact]) -> list[BlockView]:
     return view_blocks(compare_histories(original, history), artifacts)
+
+
+def _draw_trend(report: SavingsReport, days: int) -> Markup | None:
+    """Draws the costs of each day; None if there are none, or of one day only: a lone column is no trend."""
+    if not report.total.original_cost or len(report.days) <= 1:
+        return None
+    return draw_days(report.days, f"Costs of the last {days} days")
 
 
 def _redirect(request: Request, target: str, *, permanent: bool = False) -> Response:

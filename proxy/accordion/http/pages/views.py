@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from accordion.archive.artifacts import Artifact
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.charts import curve_points, draw_meter, draw_small_curve
 from accordion.http.pages.rendering import capitalize
+from accordion.http.request_health import TenantHealth
 from accordion.model.budget import TokenLimits
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import TOP, display_name
@@ -34,8 +36,28 @@ _LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d{1,7}(?:\s*[-–,]\s*\d{1,7})*\]")
 _NUMBER = re.compile(r"\d+")
 
 
+class LoggedWarning(Protocol):
+    """A warning or an error of the log (server/recent_log.py)."""
+
+    @property
+    def at(self) -> float:
+        """The time, in seconds since the epoch."""
+
+    @property
+    def level(self) -> str:
+        """`warning`, `error` or `critical`."""
+
+    @property
+    def text(self) -> str:
+        """The message, without credentials."""
+
+
 class Health(msgspec.Struct, frozen=True):
-    """The state of this worker: its store, the writes that wait for it, and the limits that providers named."""
+    """The state of this worker: its store, the writes that wait for it, what went wrong lately, and learned limits.
+
+    `warnings` are lines of the log, the latest first: about all tenants, so only the owner of a proxy without proxy
+    keys and the administrator see them.
+    """
 
     store: str
     is_available: bool
@@ -43,6 +65,8 @@ class Health(msgspec.Struct, frozen=True):
     waiting_writes: int
     spool: dict[str, object]
     limits: Sequence[tuple[LimitOwner, LearnedLimit]]
+    requests: TenantHealth = msgspec.field(default_factory=TenantHealth)
+    warnings: Sequence[LoggedWarning] = ()
 
 
 class ModelRow(msgspec.Struct, frozen=True):
