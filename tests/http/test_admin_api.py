@@ -264,3 +264,57 @@ async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
 async def test_while_created_keys_are_unknown_the_administrator_still_signs_in() -> None:
     browser = signed_in(PipelineSetup(keys=KEYS, admin_key=ADMIN), ADMIN)
     assert browser.get(f"{PAGES}/tenants").status_code == 200
+
+
+async def test_the_administrator_creates_limits_and_revokes_a_key_on_the_page() -> None:
+    setup = await used_world()
+    browser = signed_in(setup, ADMIN)
+    keys = f"{PAGES}/tenants/keys"
+    created = browser.post(keys, data={"tenant": "new-team", "requests_per_minute": "5"}, headers=OWN)
+    assert created.status_code == 201
+    (key,) = re.findall(r"acc-[\w-]{20,}", created.text)
+    (key_id,) = re.findall(r"id is <code>([^<]+)<", created.text)
+    assert key not in browser.get(f"{PAGES}/tenants").text
+    assert client(setup).get("/accordion/sessions", headers={"x-accordion-key": key}).status_code == 200
+    assert 'value="5"' in browser.get(f"{keys}/{key_id}").text
+    answer = browser.post(f"{keys}/{key_id}/limits", data={"dollars_per_day": "2.5"}, headers=OWN)
+    assert location(answer) == f"{PAGES}/tenants?done=limits"
+    assert "limits of the key are changed" in browser.get(location(answer)).text
+    limits = next(
+        each for each in client(setup).get("/accordion/keys", headers=AS_ADMIN).json()["keys"] if each["id"] == key_id
+    )
+    assert limits["limits"] == {"tokens_per_day": None, "dollars_per_day": 2.5, "requests_per_minute": None}
+    assert browser.post(f"{keys}/{key_id}/revoke", data={"confirm": "x"}, headers=OWN).status_code == 400
+    revoked = browser.post(f"{keys}/{key_id}/revoke", data={"confirm": key_id}, headers=OWN)
+    assert location(revoked) == f"{PAGES}/tenants?done=revoke"
+    assert client(setup).get("/accordion/sessions", headers={"x-accordion-key": key}).status_code == 401
+    assert browser.get(f"{keys}/{key_id}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tenant": ""},
+        {"tenant": "a", "tokens_per_day": "many"},
+        {"tenant": "a", "dollars_per_day": "nan"},
+        {"tenant": "a", "requests_per_minute": "-1"},
+    ],
+)
+async def test_a_key_is_not_created_from_a_form_that_cannot_be_read(fields: dict[str, str]) -> None:
+    setup = await used_world()
+    before = client(setup).get("/accordion/keys", headers=AS_ADMIN).json()
+    assert signed_in(setup, ADMIN).post(f"{PAGES}/tenants/keys", data=fields, headers=OWN).status_code == 400
+    assert client(setup).get("/accordion/keys", headers=AS_ADMIN).json() == before
+
+
+async def test_keys_are_changed_by_the_administrators_own_page_alone() -> None:
+    setup = await used_world()
+    admin, tenant = signed_in(setup, ADMIN), signed_in(setup, "key-one")
+    keys = f"{PAGES}/tenants/keys"
+    assert admin.post(keys, data={"tenant": "x"}, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert tenant.post(keys, data={"tenant": "x"}, headers=OWN).status_code == 403
+    assert (
+        client(setup, base_url="https://proxy.example").post(keys, data={"tenant": "x"}, headers=OWN).status_code == 303
+    )
+    assert admin.post(f"{keys}/one/revoke", data={"confirm": "one"}, headers=OWN).status_code == 409
+    assert len(client(setup).get("/accordion/keys", headers=AS_ADMIN).json()["keys"]) == 3

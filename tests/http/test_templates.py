@@ -17,7 +17,7 @@ from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ErasureResult
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.admin_api import TenantPage
+from accordion.http.admin_api import KeyView, TenantPage
 from accordion.http.holdout_text import ComparedRow
 from accordion.http.pages import rendering
 from accordion.http.pages.session_view import CompactionRow, RequestRow
@@ -40,6 +40,7 @@ from accordion.model.records import Session, Totals
 from accordion.pipeline.queries import SessionView
 from accordion.pipeline.sent_history import SentRequest
 from accordion.pipeline.session_exchanges import NumberedExchange
+from accordion.sessions.proxy_keys import ProxyKeyRecord
 
 Types = dict[str, Any]
 
@@ -55,11 +56,14 @@ TYPES: dict[str, Types] = {
     "confirm_complete_erasure.html": {},
     "confirm_erasure.html": {"session": Session},
     "erased.html": {"erased": ErasureResult},
+    "created_key.html": {"record": ProxyKeyRecord},
     "error.html": {},
     "health.html": {"health": Health},
+    "key.html": {"view": KeyView},
     "memories.html": {"rows": list[MemoryRow]},
     "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs, "health": TenantHealth},
     "parts.html": {
+        "limits": KeyLimits,
         "session": Session,
         "warnings": list[LoggedWarning],
         "rows": list[SessionRow],

@@ -115,6 +115,11 @@ class Administration:
         await self._usage.read_others()
         return [KeyView(record, self._usage.usage(record.id)) for record in records]
 
+    def check_created(self, key_id: str) -> None:
+        """Raises ConfiguredKey for a key of the config: only created ones can be changed here."""
+        if key_id in self._tenants().configured_keys:
+            raise ConfiguredKey("This key is in the proxy's config. Change it there.")
+
     async def view_key(self, record: ProxyKeyRecord) -> KeyView:
         """Returns one key with what it used today."""
         await self._usage.read_others()
@@ -221,8 +226,7 @@ class AdminApi:
     def _created_id(self, request: Request) -> str:
         """Returns the id in the path. Raises ConfiguredKey."""
         key_id: str = request.path_params["id"]
-        if key_id in self._tenants().configured_keys:
-            raise ConfiguredKey("This key is in the proxy's config. Change it there.")
+        self._administration.check_created(key_id)
         return key_id
 
 

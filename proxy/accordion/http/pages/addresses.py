@@ -7,8 +7,12 @@ reverse proxy adds (`https://example.com/ai/accordion/`), although this proxy do
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from accordion.http.pages import access
 
 PATH: Final = "/accordion"
 BASE: Final = f"{PATH}/pages"
@@ -40,3 +44,13 @@ def check_view(target: str) -> str:
     """Returns the view to show after signing in, relative to the overview: never an address outside the page."""
     is_own = target.startswith("pages/") and not any(each in target for each in ("\\", "//", ".."))
     return target if is_own else ""
+
+
+def redirect(request: Request, target: str, *, permanent: bool = False) -> Response:
+    """Redirects to a target relative to the overview."""
+    return RedirectResponse(f"{root_of(request)}{target}", 308 if permanent else 303, headers=access.HEADERS)
+
+
+def ask_to_sign_in(request: Request) -> Response:
+    """Redirects to the form to sign in, and from there back."""
+    return redirect(request, f"sign-in?{urlencode({'to': view_of(request)})}")

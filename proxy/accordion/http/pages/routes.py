@@ -6,17 +6,17 @@ a page that says what happened. A change answers with a redirect to the view tha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from accordion.accounting.ledger import DAYS, SavingsReport
@@ -30,7 +30,6 @@ from accordion.http.api_requests import (
     check_eraser,
     check_origin,
     parse_number,
-    read_body,
     stream_lines,
     unknown_session,
 )
@@ -38,11 +37,25 @@ from accordion.http.holdout_text import list_compared_rows
 from accordion.http.memory_operations import MemoryServices
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.pages import access
-from accordion.http.pages.addresses import BASE, PATH, SIGN_IN, SIGN_OUT, base_of, check_view, root_of, view_of
+from accordion.http.pages.addresses import (
+    BASE,
+    PATH,
+    SIGN_IN,
+    SIGN_OUT,
+    ask_to_sign_in,
+    base_of,
+    check_view,
+    redirect,
+    root_of,
+    view_of,
+)
 from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
 from accordion.http.pages.feed import ExchangeFeed
+from accordion.http.pages.forms import Form, read_form
 from accordion.http.pages.rendering import format_client, render_template
 from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
+from accordion.http.pages.tenants_view import VIEW as TENANTS_VIEW
+from accordion.http.pages.tenants_view import TenantsView
 from accordion.http.pages.views import (
     BlockView,
     Health,
@@ -69,17 +82,13 @@ from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
 _PAGE = 20
 """Sessions of a page."""
-_TENANTS_VIEW = "pages/tenants"
 _FILTERS = ("q", "label", "model", "client", "compacted", "failed", "since", "until")
 _ARTIFACTS = 50
-_TENANTS = 50
 _RECENT = 6
 _OVERVIEW_DAYS = 30
-_MAX_FORM = 64 * 1024
 _MAX_KEY = 1_024
 _CONFIRMATION = "erase"
 _MAX_POSITION = 10**12
-_FORM_TYPE = "application/x-www-form-urlencoded"
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DONE = {
     "compact": "The next request of this session is compacted, whatever its size.",
@@ -89,7 +98,6 @@ _DONE = {
     "mode": "The mode of this session is changed. It applies to the next request.",
 }
 
-Form = Mapping[str, str]
 View = Callable[[Request, Caller], Awaitable[Response]]
 Change = Callable[[Request, Caller, Form], Awaitable[Response]]
 
@@ -148,12 +156,23 @@ class Pages:
         return [
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
-            Route(f"{PATH}/{_TENANTS_VIEW}", self._tenants),
+            *self._tenants_view().routes(),
             Route(PATH, self._redirect),
             Route(SIGN_IN, self._sign_in, methods=["GET", "POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
             Route(f"{BASE}/static/{{name}}", self._static),
         ]
+
+    def _tenants_view(self) -> TenantsView:
+        services = self._services
+        return TenantsView(
+            self._render,
+            self._error,
+            services.tenants,
+            services.administration,
+            services.clock,
+            lambda: services.health("").warnings,
+        )
 
     # -- requests -----------------------------------------------------------------
 
@@ -162,9 +181,9 @@ class Pages:
         try:
             return await view(request, self._identify(request))
         except access.AdministratorSignedIn:
-            return _redirect(request, _TENANTS_VIEW)
+            return redirect(request, TENANTS_VIEW)
         except Unauthorized:
-            return _ask_to_sign_in(request)
+            return ask_to_sign_in(request)
         except AccordionError as error:
             return await self._error(request, error)
 
@@ -173,9 +192,9 @@ class Pages:
         try:
             caller = self._identify(request)
             access.check_change(request)
-            return await change(request, caller, await _read_form(request))
+            return await change(request, caller, await read_form(request))
         except Unauthorized:
-            return _redirect(request, "sign-in")
+            return redirect(request, "sign-in")
         except AccordionError as error:
             return await self._error(request, error)
 
@@ -223,7 +242,7 @@ class Pages:
     # -- views --------------------------------------------------------------------
 
     async def _redirect(self, request: Request) -> Response:
-        return _redirect(request, "", permanent=True)
+        return redirect(request, "", permanent=True)
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
         """Shows the page, in a browser."""
@@ -405,30 +424,6 @@ class Pages:
             compared=list(list_compared_rows(comparison)) if comparison is not None else [],
         )
 
-    async def _tenants(self, request: Request) -> Response:
-        """Shows all tenants to the administrator."""
-        services, params, now = self._services, request.query_params, self._services.clock.now()
-        try:
-            access.check_administrator(request, services.tenants(), now)
-            days = parse_number(params.get("days", "30"), "days", 1, DAYS)
-            page = await services.administration.list_tenants(now, days, params.get("after", ""), _TENANTS)
-        except Unauthorized:
-            return _ask_to_sign_in(request)
-        except AccordionError as error:
-            return await self._error(request, error)
-        comparison = page.comparison
-        return await self._render(
-            "tenants.html",
-            request,
-            None,
-            is_signed_in=True,
-            page=page,
-            days=days,
-            choices=(1, 7, 30, 365),
-            comparison=comparison,
-            compared=list(list_compared_rows(comparison)) if comparison is not None else [],
-        )
-
     async def _health(self, request: Request, caller: Caller) -> Response:
         return await self._render("health.html", request, caller, health=self._services.health(caller.tenant.name))
 
@@ -545,18 +540,18 @@ class Pages:
             check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
             target = check_view(request.query_params.get("to", ""))
             if not (tenants.has_proxy_keys or tenants.is_local_only):
-                return _redirect(request, "")
+                return redirect(request, "")
             key = request.query_params.get("token", "") if tenants.is_local_only else ""
             if request.method == "POST":
                 access.check_change(request)
-                form = await _read_form(request)
+                form = await read_form(request)
                 key, target = form.get("key", "").strip(), check_view(form.get("to", ""))
             elif not key:
                 return await self._render_sign_in(request, tenants, target)
             ticket = tenants.issue_ticket(key[:_MAX_KEY], self._services.clock.now() + access.TICKET_SECONDS)
             if ticket is None:
                 return await self._render_sign_in(request, tenants, target, 401)
-            response = _redirect(request, target)
+            response = redirect(request, target)
             access.set_ticket(response, request, ticket)
             return response
         except AccordionError as error:
@@ -571,7 +566,7 @@ class Pages:
             access.check_change(request)
         except AccordionError as error:
             return await self._error(request, error)
-        response = _redirect(request, "")
+        response = redirect(request, "")
         access.set_ticket(response, request, "")
         return response
 
@@ -598,29 +593,8 @@ def _draw_trend(report: SavingsReport, days: int) -> Markup | None:
     return draw_days(report.days, f"Costs of the last {days} days")
 
 
-def _redirect(request: Request, target: str, *, permanent: bool = False) -> Response:
-    """Redirects to a target relative to the overview."""
-    return RedirectResponse(f"{root_of(request)}{target}", 308 if permanent else 303, headers=access.HEADERS)
-
-
-def _ask_to_sign_in(request: Request) -> Response:
-    """Redirects to the form to sign in, and from there back."""
-    return _redirect(request, f"sign-in?{urlencode({'to': view_of(request)})}")
-
-
 def _back_to(request: Request, session: str, done: str) -> Response:
-    return _redirect(request, f"pages/sessions/{quote(session)}?done={done}")
-
-
-async def _read_form(request: Request) -> dict[str, str]:
-    """Reads the fields of a form. Raises BadRequest and BodyTooLarge."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
-        raise BadRequest(f"Send the form as {_FORM_TYPE}.", param="content-type")
-    try:
-        text = (await read_body(request, _MAX_FORM)).decode()
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=20))
-    except ValueError as error:
-        raise BadRequest(f"The form cannot be read: {error}.", param="body") from error
+    return redirect(request, f"pages/sessions/{quote(session)}?done={done}")
 
 
 def _artifact_cursor(request: Request) -> str:
