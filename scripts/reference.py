@@ -108,6 +108,7 @@ _MORE = {
     "/accordion/savings": "savings.md",
     "/accordion/sessions/{id}/tree": "delegation.md#looking-at-the-tree",
     "/accordion/sessions/{id}/compact": "figures.md#asking-for-a-compaction",
+    "/accordion/sessions/{id}/name": "page.md#names-of-sessions",
     "/accordion/sessions/{id}/original": "archive.md#transcripts",
     "/accordion/sessions/{id}/sent": "archive.md#what-the-model-sees",
     "/accordion/artifacts": "archive.md#artifacts",

@@ -26,7 +26,7 @@ OWN_PATH = re.compile(r"(?<![\w.-])/(?:accordion/(?:[\w/{}-]*[\w}])?|(?:healthz|
 # `accordion serve --port 1` in code, also behind a path or a prompt; not "Accordion is".
 CALL = re.compile(r"(?:^|[`$/\s])(?<!from )accordion((?: +(?:--?[\w-]+|[\w./<>-]+))+)", re.MULTILINE)
 METRIC = re.compile(r"\baccordion_[a-z_]+\b")
-_LINES = ("exchange", "artifact", "row", "end")
+_LINES = ("name", "exchange", "artifact", "row", "end")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 

@@ -14,7 +14,8 @@ from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.metrics import Metrics
 from accordion.http.pages.feed import ExchangeFeed
-from accordion.http.pages.routes import Pages, PageServices
+from accordion.http.pages.routes import Pages
+from accordion.http.pages.services import PageServices
 from accordion.http.pages.views import Health
 from accordion.protocols.registry import PROTOCOLS
 from tests.memory.fake_memories import FakeMemories

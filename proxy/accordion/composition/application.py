@@ -52,10 +52,12 @@ from accordion.config.extras import is_installed
 from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
+from accordion.http.base_path import BasePath
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
 from accordion.http.metrics import Metrics
 from accordion.http.pages.feed import ExchangeFeed
-from accordion.http.pages.routes import Pages, PageServices
+from accordion.http.pages.routes import Pages
+from accordion.http.pages.services import PageServices
 from accordion.http.pages.views import Health
 from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.request_health import RequestHealth
@@ -464,7 +466,9 @@ class Application:
             SocketClosed,
             lambda: self.settings.timeouts.read_seconds,
         )
-        return ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
+        app = ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
+        base_path = self.settings.server.base_path
+        return BasePath(app, base_path) if base_path else app
 
     def _pages(self, sent: SentHistory, administration: Administration) -> Pages:
         """Builds the web page."""

@@ -58,6 +58,7 @@ RESTART = (
     "server.host",
     "server.port",
     "server.workers",
+    "server.base_path",
     "server.idle_seconds",
     "server.shutdown_seconds",
     "server.tenant_key",

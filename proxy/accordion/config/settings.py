@@ -106,6 +106,7 @@ class ServerConfig(ConfigSection, frozen=True):
 
     host: Name = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8787
+    base_path: Annotated[str, msgspec.Meta(pattern=r"\A(/[A-Za-z0-9._~-]{1,100}){0,8}\Z")] = ""
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     max_body_bytes: Size = Size(64 << 20)
     idle_seconds: Seconds = 120.0

@@ -20,12 +20,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from accordion.accounting.ledger import DAYS, SavingsReport
-from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
-from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
+from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides
 from accordion.http import memory_operations
-from accordion.http.admin_api import Administration
 from accordion.http.api_requests import (
     check_eraser,
     check_origin,
@@ -34,7 +32,6 @@ from accordion.http.api_requests import (
     unknown_session,
 )
 from accordion.http.holdout_text import list_compared_rows
-from accordion.http.memory_operations import MemoryServices
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.pages import access
 from accordion.http.pages.addresses import (
@@ -50,15 +47,14 @@ from accordion.http.pages.addresses import (
     view_of,
 )
 from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
-from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.forms import Form, read_form
 from accordion.http.pages.rendering import format_client, render_template
+from accordion.http.pages.services import PageServices
 from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
 from accordion.http.pages.tenants_view import VIEW as TENANTS_VIEW
 from accordion.http.pages.tenants_view import TenantsView
 from accordion.http.pages.views import (
     BlockView,
-    Health,
     MemoryRow,
     agent_rows,
     link_text,
@@ -73,11 +69,9 @@ from accordion.http.session_requests import check_name, read_cursor, read_filter
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, BadRequest, NotFound, Unauthorized
-from accordion.model.memories import MemoryStore
-from accordion.model.ports import Clock, Tasks
 from accordion.model.records import Session
-from accordion.pipeline.queries import Queries, SessionView, erase, forget_memories
-from accordion.pipeline.sent_history import SentHistory, compare_histories
+from accordion.pipeline.queries import SessionView, erase, forget_memories
+from accordion.pipeline.sent_history import compare_histories
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
 _PAGE = 20
@@ -100,24 +94,6 @@ _DONE = {
 
 View = Callable[[Request, Caller], Awaitable[Response]]
 Change = Callable[[Request, Caller, Form], Awaitable[Response]]
-
-
-class PageServices(msgspec.Struct, frozen=True):
-    """What the page reads and changes. `memory` is None where memories are off or not installed."""
-
-    queries: Callable[[], Queries]
-    tenants: Callable[[], Tenants]
-    archive: ArchiveReader
-    sent: SentHistory
-    overrides: SessionOverrideStore
-    memory: Callable[[], MemoryServices] | None
-    stored_memories: Callable[[], MemoryStore]
-    health: Callable[[str], Health]
-    feed: ExchangeFeed
-    clock: Clock
-    tasks: Tasks
-    version: str
-    administration: Administration
 
 
 class Pages:
@@ -156,23 +132,12 @@ class Pages:
         return [
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
-            *self._tenants_view().routes(),
+            *TenantsView(self._render, self._error, self._services).routes(),
             Route(PATH, self._redirect),
             Route(SIGN_IN, self._sign_in, methods=["GET", "POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
             Route(f"{BASE}/static/{{name}}", self._static),
         ]
-
-    def _tenants_view(self) -> TenantsView:
-        services = self._services
-        return TenantsView(
-            self._render,
-            self._error,
-            services.tenants,
-            services.administration,
-            services.clock,
-            lambda: services.health("").warnings,
-        )
 
     # -- requests -----------------------------------------------------------------
 

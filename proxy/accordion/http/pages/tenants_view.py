@@ -5,7 +5,7 @@ A created key is in the response to the form that creates it, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -16,16 +16,13 @@ from starlette.routing import Route
 
 from accordion.accounting.key_limits import KeyLimits
 from accordion.accounting.ledger import DAYS
-from accordion.http.admin_api import Administration
 from accordion.http.api_requests import parse_number
 from accordion.http.holdout_text import list_compared_rows
 from accordion.http.pages import access
 from accordion.http.pages.addresses import BASE, ask_to_sign_in, redirect
 from accordion.http.pages.forms import Form, read_form
-from accordion.http.pages.views import LoggedWarning
+from accordion.http.pages.services import PageServices
 from accordion.model.errors import AccordionError, BadRequest, Unauthorized
-from accordion.model.ports import Clock
-from accordion.sessions.tenants import Tenants
 
 VIEW: Final = "pages/tenants"
 """The view, relative to the overview."""
@@ -38,22 +35,16 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class TenantsView:
     """The routes of the administrator's view.
 
-    `render` renders a template for a request (its other parameters: `Pages.render`), `fail` an error. `warnings`
-    returns the latest warnings of the log.
+    `render` renders a template for a request, `fail` an error (routes.py).
     """
 
     def __init__(
         self,
         render: Callable[..., Awaitable[Response]],
         fail: Callable[[Request, AccordionError], Awaitable[Response]],
-        tenants: Callable[[], Tenants],
-        administration: Administration,
-        clock: Clock,
-        warnings: Callable[[], Sequence[LoggedWarning]],
+        services: PageServices,
     ) -> None:
-        self._render, self._fail = render, fail
-        self._tenants, self._administration = tenants, administration
-        self._clock, self._warnings = clock, warnings
+        self._render, self._fail, self._services = render, fail, services
 
     def routes(self) -> list[Route]:
         """Returns the routes."""
@@ -69,7 +60,7 @@ class TenantsView:
     async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
         """Runs an endpoint for the administrator; a change only if a page of this address sends it."""
         try:
-            access.check_administrator(request, self._tenants(), self._clock.now())
+            access.check_administrator(request, self._services.tenants(), self._services.clock.now())
             if request.method == "POST":
                 access.check_change(request)
             return await endpoint(request)
@@ -81,7 +72,9 @@ class TenantsView:
     async def _show(self, request: Request) -> Response:
         params = request.query_params
         days = parse_number(params.get("days", "30"), "days", 1, DAYS)
-        page = await self._administration.list_tenants(self._clock.now(), days, params.get("after", ""), _TENANTS)
+        page = await self._services.administration.list_tenants(
+            self._services.clock.now(), days, params.get("after", ""), _TENANTS
+        )
         comparison = page.comparison
         return await self._render(
             "tenants.html",
@@ -93,35 +86,37 @@ class TenantsView:
             choices=(1, 7, 30, 365),
             comparison=comparison,
             compared=list(list_compared_rows(comparison)) if comparison is not None else [],
-            warnings=self._warnings(),
+            warnings=self._services.health("").warnings,
             done=_DONE.get(params.get("done", ""), ""),
         )
 
     async def _create(self, request: Request) -> Response:
         form = await read_form(request)
-        record, key = await self._administration.created_keys.create(form.get("tenant", "").strip(), _read_limits(form))
+        record, key = await self._services.administration.created_keys.create(
+            form.get("tenant", "").strip(), _read_limits(form)
+        )
         return await self._render("created_key.html", request, None, 201, is_signed_in=True, record=record, key=key)
 
     async def _show_key(self, request: Request) -> Response:
-        record = await self._administration.created_keys.read(self._key_id(request))
-        view = await self._administration.view_key(record)
+        record = await self._services.administration.created_keys.read(self._key_id(request))
+        view = await self._services.administration.view_key(record)
         return await self._render("key.html", request, None, is_signed_in=True, view=view)
 
     async def _set_limits(self, request: Request) -> Response:
         limits = _read_limits(await read_form(request))
-        await self._administration.created_keys.set_limits(self._key_id(request), limits)
+        await self._services.administration.created_keys.set_limits(self._key_id(request), limits)
         return redirect(request, f"{VIEW}?done=limits")
 
     async def _revoke(self, request: Request) -> Response:
         form, key_id = await read_form(request), self._key_id(request)
         if form.get("confirm") != key_id:
             raise BadRequest("The revocation was not confirmed.", param="confirm")
-        await self._administration.created_keys.revoke(key_id)
+        await self._services.administration.created_keys.revoke(key_id)
         return redirect(request, f"{VIEW}?done=revoke")
 
     def _key_id(self, request: Request) -> str:
         key_id: str = request.path_params["id"]
-        self._administration.check_created(key_id)
+        self._services.administration.check_created(key_id)
         return key_id
 
 
