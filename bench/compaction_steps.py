@@ -104,7 +104,7 @@ async def captured(body: bytes, window: int) -> tuple[CompactionJob, core.Conver
         if isinstance(measured, PassthroughRequest):
             raise RuntimeError("the conversation was not read")
         step = replace(
-            pipeline.forward.compaction_step,
+            pipeline.forward.prepare.compaction_step,
             compactors=lambda _model, _delegated: capture,
         )
         await step.compact(measured)

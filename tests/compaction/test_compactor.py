@@ -120,14 +120,12 @@ async def test_a_decision_to_pass_changes_nothing():
     assert setup.planner.planned == 0
 
 
-async def test_observe_mode_reports_a_compaction_and_changes_nothing():
+async def test_a_dry_run_stores_nothing():
     store = InMemoryStore()
     client, setup = conversation(long_history(6), "chat"), CompactorSetup(store=store)
-    outcome = await fold(setup, client, decision={"is_observed": True})
-    assert outcome.history.conversation is client
+    outcome = await fold(setup, client, is_dry_run=True)
     assert outcome.outcome is not None
-    assert (outcome.outcome.state, outcome.outcome.steps[0][0]) == ("observed", "by_hand")
-    assert outcome.outcome.after < outcome.outcome.before
+    assert outcome.outcome.state == "folded"
     assert store.size == 0
 
 

@@ -74,7 +74,7 @@ async def test_settings_of_the_file_are_in_force_and_follow_it() -> None:
 
 def memory_recall(application: Application) -> MemoryRecall | None:
     """The automatic recall of memories, if it is on."""
-    sources = application.forward.compaction_step.recall_sources
+    sources = application.forward.prepare.compaction_step.recall_sources
     return next((each for each in sources if isinstance(each, MemoryRecall)), None)
 
 

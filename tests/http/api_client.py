@@ -52,7 +52,7 @@ def client(
     token: str = OWNER_TOKEN,
 ) -> TestClient:
     """A client of the API, with the token of the proxy's owner, and of the page."""
-    sent = setup.builder.sent_history(lambda: setup.forward.compaction_step.list_meter.insertion_composer)
+    sent = setup.builder.sent_history(lambda: setup.forward.prepare.compaction_step.list_meter.insertion_composer)
     reader = reader or archive_reader(setup)
     administration = Administration(
         lambda: setup.forward.tenants, setup.created_keys, setup.key_usage, lambda: setup.observe

@@ -132,8 +132,9 @@ def test_what_folds_save_counts_at_every_request_and_what_a_summary_took_once() 
     assert found["accordion_summary_tokens_total", ("m", "main", "openai", "output")] == 120
 
 
-def test_an_observed_compaction_saves_nothing() -> None:
-    found = count_compactions(CompactionOutcome("observed", kind="conversation", before=900, after=300))
+def test_an_observed_compaction_counts_unless_it_would_fail_and_saves_nothing() -> None:
+    observed = CompactionOutcome("observed", is_triggered=True, kind="conversation", before=900, after=300)
+    found = count_compactions(observed, replace(observed, failure="too_little"), replace(observed, is_triggered=False))
     assert found["accordion_compactions_total", ("automatic", "conversation", "m", "main", "observed", "openai")] == 1
     assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 0
 

@@ -37,7 +37,7 @@ def point(position: int, came: int = 200, compaction: str = "") -> RequestPoint:
         ({"compaction": CompactionOutcome("failed")}, [("warn", "not compacted")]),
         ({"compaction": CompactionOutcome("holdout")}, [("quiet", "in the hold-out")]),
         (
-            {"compaction": CompactionOutcome("observed", before=900, after=300)},
+            {"compaction": CompactionOutcome("observed", is_triggered=True, before=900, after=300)},
             [("warn", "would be compacted: 900 to 300")],
         ),
         ({"status": 503, "error": "upstream_unreachable"}, [("bad", "failed: 503 upstream unreachable")]),

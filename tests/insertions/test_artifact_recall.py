@@ -369,7 +369,7 @@ async def test_another_worker_sends_what_was_recalled():
 
 async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.LogCaptureFixture):
     made, _ = await compact_first(CHAT)
-    [artifact_recall] = made.forward.compaction_step.recall_sources
+    [artifact_recall] = made.forward.prepare.compaction_step.recall_sources
     assert isinstance(artifact_recall, ArtifactRecall)
 
     class Failing:
@@ -391,7 +391,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_compaction_is_indexed_behind_the_response(path: str):
     made = build_world()
-    [artifact_recall] = made.forward.compaction_step.recall_sources
+    [artifact_recall] = made.forward.prepare.compaction_step.recall_sources
     assert isinstance(artifact_recall, ArtifactRecall)
     artifact_search, tasks = artifact_recall.artifact_search, LoopTasks()
     made.rebuild(features=[RecallIndexFeature(artifact_search, tasks)])

@@ -93,7 +93,7 @@ def proxy_setup(memories: FakeMemories, waiting: Waiter | None = None, /, **give
     mentions = MemoryMentions(
         recall_everywhere=True, project="*" if named.get("all_projects") else named.get("project", "")
     )
-    sources = [importing, *made.forward.compaction_step.recall_sources, recollecting]
+    sources = [importing, *made.forward.prepare.compaction_step.recall_sources, recollecting]
     made.replace_in("measurer", memory_mentions=mentions)
     made.replace_in("identifier", memory_mentions=mentions)
     made.replace_in("compaction_step", recall_sources=sources)

@@ -49,7 +49,7 @@ def proxy_setup(memories: FakeMemories, **given: Any) -> PipelineSetup:
     importing = SessionImport(
         lambda: memories, made.builder.insertion_store, made.clock, lambda text, _model: len(text.split())
     )
-    made.replace_in("compaction_step", recall_sources=[importing, *made.forward.compaction_step.recall_sources])
+    made.replace_in("compaction_step", recall_sources=[importing, *made.forward.prepare.compaction_step.recall_sources])
     return made
 
 

@@ -21,7 +21,7 @@ from rich.text import Text as RichText
 from accordion.archive.artifacts import Artifact
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.model.budget import SUMMARIZE_AHEAD
+from accordion.model.budget import SUMMARIZE_AHEAD, Decision
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
@@ -138,14 +138,14 @@ async def report_compaction(
     request: MeasuredRequest, result: PreparedRequest, pipeline: OfflinePipeline, caller: Caller, full: bool
 ) -> CompactionReport:
     """Compares a measured request with the compacted one. `full` adds the whole forwarded body."""
-    decision, outcome, tokens = request.decision, result.compaction_outcome, request.utilization.tokens
+    decision, outcome, tokens = result.decision, result.compaction_outcome, request.utilization.tokens
     refused = result.decision.reason if result.decision.action == "refuse" else ""
     full = full and not refused
     body = result.forwarded_body.decode(errors="replace") if full else ""
     if outcome is None:
-        return CompactionReport("none", _why_not(request), before=tokens, after=tokens, body=body, refused=refused)
+        return CompactionReport("none", _why_not(decision), before=tokens, after=tokens, body=body, refused=refused)
     report = CompactionReport(
-        state=outcome.state,
+        state="failed" if outcome.failure else outcome.state,
         why=outcome.reason or decision.reason,
         kind=outcome.kind,
         trigger=decision.trigger,
@@ -204,7 +204,7 @@ async def _describe_tool(
 ) -> ToolReport | None:
     """Returns the proxy's tool in the forwarded request, or in the planned one of a report."""
     if result.compaction_outcome is not None and result.compaction_outcome.state == "observed":
-        list_meter = pipeline.forward.compaction_step.list_meter
+        list_meter = pipeline.forward.prepare.compaction_step.list_meter
         tokens = await list_meter.count_tool_tokens(request)
         if not tokens:
             return None
@@ -214,10 +214,10 @@ async def _describe_tool(
     return ToolReport(result.tool_name, tokens) if result.tool_name and tokens else None
 
 
-def _why_not(request: MeasuredRequest) -> str:
-    if request.decision.action == SUMMARIZE_AHEAD:
-        return f"{request.decision.reason}; a summary is being prepared in the background"
-    return request.decision.reason
+def _why_not(decision: Decision) -> str:
+    if decision.action == SUMMARIZE_AHEAD:
+        return f"{decision.reason}; a summary is being prepared in the background"
+    return decision.reason
 
 
 async def _compare(

@@ -156,8 +156,9 @@ class OfflinePipeline:
         forward = self._application.forward
         measurer, identifier = replace(forward.reader.measurer, can_estimate=False), forward.reader.identifier
         # No model writes summaries, and there are no memories to recall.
-        sources = [source for source in forward.compaction_step.recall_sources if not isinstance(source, MemoryRecall)]
-        step = replace(forward.compaction_step, summary_callers=lambda _request: None, recall_sources=sources)
+        preparer = forward.prepare
+        sources = [source for source in preparer.compaction_step.recall_sources if not isinstance(source, MemoryRecall)]
+        step = replace(preparer.compaction_step, summary_callers=lambda _request: None, recall_sources=sources)
         if window is not None:
             measurer = replace(measurer, window_table=OneWindow(window))
             step = replace(step, window_table=OneWindow(window))
@@ -168,11 +169,13 @@ class OfflinePipeline:
             identifier = replace(identifier, visibility=visibility)
             step = replace(step, visibility=visibility)
         reader = replace(forward.reader, identifier=identifier, measurer=measurer)
-        return replace(
-            forward,
-            reader=reader,
+        preparer = replace(
+            preparer,
+            measurer=measurer,
+            history_reconstruction=replace(preparer.history_reconstruction, reader=reader, measurer=measurer),
             compaction_step=step,
-            history_reconstruction=replace(forward.history_reconstruction, reader=reader),
+            context_edit_step=replace(preparer.context_edit_step, compaction_step=step),
+        return replace(forward, reader=reader, prepare=preparer)
         )
 
     def writer(self, model: str) -> str:

@@ -274,7 +274,9 @@ class CompactedRequest:
         """`unread`, `refused`, `as it came`; or its compaction's state `folded`, `replayed`, `observed`, `failed`."""
         if self.limits is None:
             return "unread"
-        return "refused" if self.refused else self.outcome.state if self.outcome is not None else "as it came"
+        if self.refused or self.outcome is None:
+            return "refused" if self.refused else "as it came"
+        return "failed" if self.outcome.failure else self.outcome.state
 
     @property
     def is_prefix_broken(self) -> bool:

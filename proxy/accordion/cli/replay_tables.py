@@ -377,7 +377,7 @@ def _describe_compactions(rows: Sequence[CompactedRequest]) -> Iterator[Text]:
         if outcome is None or row.state in ("replayed", "refused"):
             continue
         line = Text(f"#{row.number} ", overflow="fold")
-        if outcome.state == "failed":
+        if row.state == "failed":
             yield line.append(f"not compacted: {outcome.reason}", style="red")
             continue
         removals = ", ".join(f"{name} {-tokens:+,}" for name, tokens in _steps(row, outcome))
@@ -424,7 +424,7 @@ def _describe_row(row: CompactedRequest) -> Text:
     outcome = row.outcome
     if outcome is None:
         return Text("preparing" if row.decision.action == SUMMARIZE_AHEAD else "unchanged", style="dim")
-    if outcome.state == "failed":
+    if row.state == "failed":
         return Text("not compacted", style="red")
     if outcome.state == "observed":
         return Text(f"would be compacted, {outcome.kind}", style="bold")

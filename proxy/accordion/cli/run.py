@@ -364,7 +364,8 @@ class RunReport:
         for session, _ in sessions[:_MAX_OBSERVED]:
             for exchange in self._proxy.find_session(session["id"], self._credentials)["exchanges"]:
                 outcome = exchange["compaction"] or {}
-                if exchange["at"] >= self._started_at and outcome.get("state") == "observed":
+                is_due = outcome.get("state") == "observed" and outcome["triggered"] and not outcome["failure"]
+                if exchange["at"] >= self._started_at and is_due:
                     due += 1
                     largest = max(largest, (outcome["before"], outcome["after"], exchange["model"]))
         if not due:

@@ -28,7 +28,7 @@ from accordion.compaction.apply import PlanNotApplicable
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.background import BackgroundSummaries
 from accordion.compaction.policy import MIN_GAIN
-from accordion.compaction.reporting import report_compaction, report_failure, report_plan, utilization_for_report
+from accordion.compaction.reporting import report_compaction, report_failure, utilization_for_report
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.request import CompactionJob, CompactionResult
 from accordion.model.budget import SUMMARIZE_AHEAD
@@ -36,7 +36,7 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, StoreUnavailable, SummaryFailed
 from accordion.model.ports import Clock, Signal, Tasks, Waiter
-from accordion.model.records import CompactionOutcome, FailureKind
+from accordion.model.records import ESTIMATED_WRITER, CompactionOutcome, FailureKind
 from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
@@ -138,12 +138,10 @@ class Compactor:
         Never raises: after a failure the history is unchanged, and the outcome gives the reason.
         """
         decision = request.decision
-        if request.summary_caller is not None and not request.is_token_count:
+        if request.summary_caller is not None and not request.is_dry_run:
             self._services.background_summaries.count_request(request.summary_caller, request.utilization.tokens)
         try:
-            if decision.is_observed:
-                return await self._report_plan(request)
-            if decision.action == SUMMARIZE_AHEAD and not request.is_token_count:
+            if decision.action == SUMMARIZE_AHEAD and not request.is_dry_run:
                 self._summarize_ahead(request, uncompacted)
             if decision.action != "compact" or not uncompacted.chain:
                 return CompactionResult(request.history)
@@ -201,6 +199,7 @@ class Compactor:
         if (
             can_use_model
             and _can_pass_meanwhile(request)
+            and not request.is_summary_estimated
             and summaries.is_running(conversation_ref)
             and not summaries.has_failed(conversation_ref)
         ):
@@ -226,7 +225,7 @@ class Compactor:
                         _describe_origin(error),
                         extra={"request_id": request.request_id},
                     )
-        if is_limited:
+        if is_limited and not request.is_dry_run:
             self._services.recent_failures.record_failure(
                 conversation_ref, uncompacted, earlier_id, tokens, _failure_reason(problem)
             )
@@ -249,7 +248,7 @@ class Compactor:
         summary = await self._write_summary(request, uncompacted, conversation_ref, planned, form)
         finished = await tasks.offload(partial(self._assembler.finish, request, planned, summary))
         result = await self._publish(request, uncompacted, finished, earlier_strategy_runs + finished.strategy_runs)
-        if summary is None or request.is_token_count or result.outcome is None:
+        if summary is None or request.is_dry_run or result.outcome is None:
             return result
         # Useless answers cost tokens too; they are reported with the compaction that succeeds in the end.
         waste = self._services.background_summaries.reset_after_compaction(conversation_ref)
@@ -303,8 +302,10 @@ class Compactor:
 
         None if the model is paused, fails, or takes too long.
         """
-        if request.is_token_count or not self._is_model_available(request, conversation_ref):
+        if not self._is_model_available(request, conversation_ref):
             return None
+        if request.is_dry_run:
+            return await self._estimate_summary(task) if request.is_summary_estimated else None
         try:
             return await self._services.waiter.wait_for(self._wait, self._services.author.write(task))
         except (SummaryFailed, TimeoutError) as error:
@@ -336,7 +337,9 @@ class Compactor:
             _must_have_summary(request) and not summaries.is_retry_too_early(conversation_ref, tokens)
         )
         if prepared is None and can_retry and self._is_model_available(request, conversation_ref):
-            if not request.is_token_count:
+            if request.is_summary_estimated:
+                return await self._estimate_summary(task)
+            if not request.is_dry_run:
                 summaries.start(
                     conversation_ref,
                     uncompacted,
@@ -349,7 +352,7 @@ class Compactor:
                 )
             if _can_pass_meanwhile(request):
                 raise SummaryPending
-            if _must_have_summary(request) and not request.is_token_count:
+            if _must_have_summary(request) and not request.is_dry_run:
                 await summaries.wait(conversation_ref, self._wait)
                 prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
         if prepared is None or planned.last_summarized < 0 or prepared.narrative_end > planned.last_summarized + 1:
@@ -359,6 +362,11 @@ class Compactor:
         return replace(
             summary, writer=prepared.writer, input=prepared.input, output=prepared.output, findings=prepared.findings
         )
+
+    async def _estimate_summary(self, task: SummaryTask) -> Summary:
+        """Returns an extract in place of the summary that a model would write. It has the same budget."""
+        extract = await self._services.tasks.offload(self._services.author.write_extractive, task)
+        return replace(extract, writer=ESTIMATED_WRITER)
 
     def _summarize_ahead(self, request: CompactionJob, uncompacted: Conversation) -> None:
         """Starts a summary in the background; without a model, caches the facts that an extract will need."""
@@ -402,14 +410,14 @@ class Compactor:
     ) -> CompactionResult:
         """Archives the removed content, then publishes the compaction.
 
-        Neither happens for a token count, or if the session was erased since the request came; if it is erased
+        Neither happens in a dry run, or if the session was erased since the request came; if it is erased
         meanwhile, both are removed again. Nor if it is made from a compaction that the store no longer has: what that
         one removed would be lost. A later request compacts the whole history. Raises StoreUnavailable if neither the
         store nor the local spool takes the content.
         """
         compactions, erasures, root = self._services.compactions, self._services.erasures, uncompacted.chain[0]
         if (
-            request.is_token_count
+            request.is_dry_run
             or erasures.was_erased_since(request.ref.tenant, request.ref.session, request.started_at)
             or await self._has_lost_base(request)
         ):
@@ -441,17 +449,10 @@ class Compactor:
 
     # -- reporting ----------------------------------------------------------------
 
-    async def _report_plan(self, request: CompactionJob) -> CompactionResult:
-        plan, strategy_runs = await self._services.tasks.offload(self._assembler.plan, request)
-        utilization = utilization_for_report(request.decision, request.utilization.ratio)
-        return CompactionResult(
-            request.history,
-            report_plan(plan, request.decision, request.cause, utilization, strategy_runs, request.tool_tokens),
-        )
-
     def _report_failure(self, request: CompactionJob, error: Exception) -> CompactionOutcome:
         reason = _failure_reason(error)
-        _log.warning(
+        _log.log(
+            logging.DEBUG if request.is_dry_run else logging.WARNING,
             "session %s (%s): a request was not compacted: %s",
             request.ref.session,
             request.history.conversation.model,

@@ -1,9 +1,10 @@
 """The compaction policy: decides whether a request passes, prepares a summary, or is compacted, and gives the reason.
 
 `decide` is pure: measured tokens, limits and options in, a `Decision` out. The first of these that applies decides: a
-thread of the provider whose list differs from the client's; compaction is off; another thread; another history that the
-provider keeps; there is nothing to compact; the client's own compaction request; a compaction on request; the hard
-limit; a limit of bytes or images; the trigger. A session in the hold-out is not compacted as long as its requests fit.
+thread of the provider whose list differs from the client's; compaction is off or only reported; another thread; another
+history that the provider keeps; there is nothing to compact; the client's own compaction request; a compaction on
+request; the hard limit; a limit of bytes or images; the trigger. A session in the hold-out is not compacted as long as
+its requests fit.
 
 Triggers are inclusive and compare the occupied tokens, the reserved output included. Targets are tokens to be sent.
 """
@@ -66,13 +67,14 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     """The inputs of a decision beside token counts.
 
     `mode`: the configured mode. `request_mode`: the request's own (`auto`, `now`, `off`, `observe`). `off` of either
-    wins. `is_client_compaction`: the request is the client's own compaction request. `is_kept_by_provider`: the request
-    continues a state that the provider keeps. `is_history_known`: all of that state is on record and counted.
-    `is_thread`: the state is a thread, which the proxy can end. `is_reconstructable`: the state is a response, and the
-    messages that led to it can be sent in its place. `provider_list_differs`: the provider's messages differ from the
-    client's, so that a thread cannot be continued, and the history of a response is reconstructed. `last_compaction`:
-    the last compaction of this history. `is_waiting_for_summary`: a compaction due at the start of the turn still waits
-    for its summary. `group`: the session's group of the hold-out; empty if there is no hold-out.
+    wins. A compaction that is only reported is decided in a dry run, with the mode `auto`. `is_client_compaction`: the
+    request is the client's own compaction request. `is_kept_by_provider`: the request continues a state that the
+    provider keeps. `is_history_known`: all of that state is on record and counted. `is_thread`: the state is a thread,
+    which the proxy can end. `is_reconstructable`: the state is a response, and the messages that led to it can be sent
+    in its place. `provider_list_differs`: the provider's messages differ from the client's, so that a thread cannot be
+    continued, and the history of a response is reconstructed. `last_compaction`: the last compaction of this history.
+    `is_waiting_for_summary`: a compaction due at the start of the turn still waits for its summary. `group`: the
+    session's group of the hold-out; empty if there is no hold-out.
     """
 
     mode: Mode = "auto"
@@ -112,14 +114,10 @@ def decide(
     if options.is_thread and options.provider_list_differs:
         return Decision(END_THREAD, f"{inputs.share_text}; the provider's thread does not hold the client's own list")
     decision = _decide(inputs)
-    if not options.is_history_known:
-        reason = f"{decision.reason}; the history that the provider keeps is not on record and not counted"
-        decision = replace(decision, reason=reason)
-    if "observe" not in (options.mode, options.request_mode):
+    if options.is_history_known:
         return decision
-    if decision.action == "compact":
-        return replace(decision, is_observed=True)
-    return replace(decision, action="pass")
+    reason = f"{decision.reason}; the history that the provider keeps is not on record and not counted"
+    return replace(decision, reason=reason)
 
 
 def certainly_overflows(utilization: Utilization, window: Window, text_tokens: int | None = None) -> bool:
@@ -204,6 +202,8 @@ def _decide(inputs: _DecisionInput) -> Decision:
     options = inputs.options
     if "off" in (options.mode, options.request_mode):
         return Decision("pass", f"{inputs.share_text}; compaction is off")
+    if "observe" in (options.mode, options.request_mode):
+        return Decision("pass", f"{inputs.share_text}; compaction is only reported")
     if options.is_thread:
         return _decide_thread(inputs)
     if options.is_kept_by_provider:

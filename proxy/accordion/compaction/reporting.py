@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import Cause, Compaction
-from accordion.model.plan import Plan
 from accordion.model.records import CompactionOutcome, FailureKind
 
 
@@ -37,24 +38,15 @@ def report_compaction(
     )
 
 
-def report_plan(
-    plan: Plan, decision: Decision, cause: Cause, utilization: float | None, strategy_runs: int, tool_tokens: int = 0
-) -> CompactionOutcome:
-    """Builds the outcome of a plan that is only reported. A summary counts by its budget; nothing is saved.
-    `tool_tokens` of the plan's count are not in the request yet."""
-    return CompactionOutcome(
-        state="observed",
-        is_triggered=True,
-        kind=plan.view.kind,
-        trigger=decision.trigger,
-        cause=cause,
-        utilization=utilization,
-        steps=tuple((each.strategy, each.before, each.after) for each in plan.proposals),
-        strategy_runs=strategy_runs,
-        before=plan.view.tokens - tool_tokens,
-        after=plan.after,
-        reason=decision.reason,
-    )
+def report_dry_run(outcome: CompactionOutcome | None) -> CompactionOutcome | None:
+    """Builds the report on a compaction that was tried in a dry run; None if nothing would be done.
+
+    It has the figures of the compaction, but no id, since nothing is stored, and saves nothing. If the compaction would
+    fail, the report names the failure. A summary that a model would write is an estimate: an extract took its place.
+    """
+    if outcome is None or outcome.state == "holdout":
+        return None
+    return replace(outcome, state="observed", id="", saved=0, artifacts=0)
 
 
 def report_failure(

@@ -59,8 +59,11 @@ class CompactionJob(StructWithHiddenFields, frozen=True):
     """None if no model may be asked for a summary."""
     tool_tokens: int = 0
     """Tokens that the compaction itself adds: our tool, which is offered from the first compaction on."""
-    is_token_count: bool = False
-    """Whether the request only asks for its token count: then nothing is stored, and no model is asked."""
+    is_dry_run: bool = False
+    """Whether the request only asks for its token count, or what a compaction would do: then nothing is stored, and no
+    model is asked."""
+    is_summary_estimated: bool = False
+    """Whether an extract takes the place of a summary that a model has not written yet."""
     is_subagent: bool = False
     """Whether a sub-agent sends the request: then all messages before its first reply stay verbatim."""
     delegations_by_call: Mapping[str, DelegationNode] = msgspec.field(default_factory=dict)

@@ -439,7 +439,9 @@ class Application:
         """Builds the ASGI application."""
         openai = PROTOCOLS["chat"]
         reader, overrides = self._compaction_builder.archive_reader, self._compaction_builder.session_overrides
-        sent = self._compaction_builder.sent_history(lambda: self.forward.compaction_step.list_meter.insertion_composer)
+        sent = self._compaction_builder.sent_history(
+            lambda: self.forward.prepare.compaction_step.list_meter.insertion_composer
+        )
         archive_api = ArchiveApi(
             lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories, sent
         )

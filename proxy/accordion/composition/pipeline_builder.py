@@ -29,6 +29,7 @@ from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.prepare import Preparer
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import ExchangeRecorder
@@ -160,8 +161,7 @@ def build_pipelines(
         tenants=tenants,
         key_limiter=key_limiter,
         reader=reader,
-        history_reconstruction=history_reconstruction,
-        compaction_step=compaction_step,
+        prepare=Preparer(measurer, history_reconstruction, compaction_step, context_edit_step),
         context_edit_step=context_edit_step,
         sender=sender,
         tool_loop=tool_loop,

@@ -8,7 +8,7 @@ from typing import Final
 
 from accordion.model.budget import TokenLimits
 from accordion.model.cache import BoundedCache, count_entry
-from accordion.model.records import CompactionOutcome, Exchange
+from accordion.model.records import ESTIMATED_WRITER, CompactionOutcome, Exchange
 
 LimitsOf = Callable[[str, bool, int], TokenLimits | None]
 """Returns the limits for a model name, for a sub-agent (True) or not, and a window in tokens; None if compaction is
@@ -51,7 +51,7 @@ class CompactionLogger:
             is_automatic = outcome.cause == "automatic" and outcome.trigger > 0
         elif (
             outcome is not None
-            and outcome.state == "observed"
+            and outcome.is_observed_compaction
             and self._is_first(exchange.session, f"would {outcome.kind}")
         ):
             _write_line(exchange, outcome, "would compact")
@@ -142,6 +142,8 @@ def _describe_summary(outcome: CompactionOutcome) -> list[str]:
     parts = []
     if outcome.writer == "extractive":
         parts.append("summary by the extractive writer")
+    elif outcome.writer == ESTIMATED_WRITER:
+        parts.append("a model would write the summary, whose length is estimated")
     elif outcome.writer:
         tokens_in, tokens_out = outcome.input - outcome.failed_input, outcome.output - outcome.failed_output
         parts.append(f"summary by {outcome.writer} ({tokens_in:,} tokens in, {tokens_out:,} out)")

@@ -333,6 +333,8 @@ class Metrics:
         self._evicted_bytes = Counter("accordion_archive_evicted_bytes", "Bytes of these entries", registry=registry)
 
     def _count_compaction(self, model_metrics: _ModelMetrics, exchange: Exchange, outcome: CompactionOutcome) -> None:
+        if outcome.state == "observed" and not outcome.is_observed_compaction:
+            return
         name = (outcome.kind or "unknown", outcome.state, outcome.cause)
         counter = model_metrics.compactions.get(name)
         if counter is None:

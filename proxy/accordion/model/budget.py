@@ -189,8 +189,8 @@ class Decision(msgspec.Struct, frozen=True):
     For a compaction: its kind, the `target` in tokens, and the `trigger` that was reached. `must_succeed`: the request
     cannot be sent as it is, because it is over the hard limit or over a limit of bytes or images, or because the
     provider refused it as too long. `is_requested`: a header, a person, the client's edits or such a refusal ask for
-    the compaction, whatever the trigger. `is_observed`: it is only reported, and not applied. `group` is the session's
-    group of the hold-out, if this compaction makes the groups differ: one group is compacted here, the other is not.
+    the compaction, whatever the trigger. `group` is the session's group of the hold-out, if this compaction makes the
+    groups differ: one group is compacted here, the other is not.
     """
 
     action: Action
@@ -200,7 +200,6 @@ class Decision(msgspec.Struct, frozen=True):
     kind: CompactionKind = "conversation"
     trigger: int = 0
     is_requested: bool = False
-    is_observed: bool = False
     group: HoldoutGroup = ""
 
     @property

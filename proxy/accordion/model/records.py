@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import structs
@@ -84,11 +84,16 @@ FailureKind = Literal["put_off", "too_little", "nothing_to_fold", "illegal", "un
 list would be invalid; a message cannot be edited; the store is unavailable; an error of the proxy; another reason."""
 
 
+ESTIMATED_WRITER: Final = "estimated"
+"""The `writer` of a summary that a model would write, in the report of a compaction that was only tried."""
+
+
 class CompactionOutcome(msgspec.Struct, frozen=True):
     """The outcome of compaction for a request, as headers, ledger and metrics report it.
 
-    `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (only
-    reported, not applied), `holdout` (due, and not made since the session is in the hold-out) or `failed`. `steps` are
+    `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (tried, only
+    reported), `holdout` (due, and not made since the session is in the hold-out) or `failed`. An observed one has the
+    failure that it would have had. `steps` are
     (strategy, tokens before, tokens after); `utilization` has four decimals, or is None if the trigger was 0.0.
     `input` and `output` are the tokens of the model calls for its summary, including `failed_input` and
     `failed_output`, the tokens of `failed_answers` unusable responses.
@@ -113,12 +118,17 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
     """Tokens by which the forwarded list is shorter than the client's."""
     reason: str = ""
     failure: FailureKind | Literal[""] = ""
-    """The kind of the failure; empty if the compaction did not fail."""
+    """The kind of the failure; empty if the compaction did not fail, or would not."""
     failed_answers: int = 0
     failed_input: int = 0
     failed_output: int = 0
     artifacts: int = 0
     """The number of artifacts that the compaction archived."""
+
+    @property
+    def is_observed_compaction(self) -> bool:
+        """Whether the request would be compacted if compactions were not only reported."""
+        return self.state == "observed" and self.is_triggered and not self.failure
 
 
 class ToolLoopUsage(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         try:
             # After an overflow the pins are already stored, or were erased since.
             pins = request.controls.pinned_call_ids
-            if pins and not request.is_token_count and cause != "overflow":
+            if pins and not (request.is_token_count or request.is_dry_run) and cause != "overflow":
                 await self.session_overrides.add_pins(request.caller.tenant, request.session_match.session.id, pins)
             # An earlier compaction, a memory or another insertion also needs a rendered body.
             if (
@@ -167,7 +167,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
     ) -> PreparedRequest:
         """Compacts the request, inserts recalled content, and renders its body."""
         request = await self._compact(request, cause, strategies)
-        if cause != "overflow" and not (request.is_token_count or request.controls.is_client_compaction):
+        is_asked = not (request.is_token_count or request.is_dry_run or request.controls.is_client_compaction)
+        if cause != "overflow" and is_asked:
             request = await self._recall(request)
         if request.utilization.insertions and certainly_overflows(request.utilization, request.window):
             request = await self.list_meter.remove_insertions(request)
@@ -176,12 +177,12 @@ class CompactionStep(msgspec.Struct, frozen=True):
     async def _can_fit(self, request: MeasuredRequest) -> bool:
         """Returns whether a compaction would leave enough space for the answer.
 
-        It is only planned, since a compaction that was made stays in force.
+        A dry run shows it, since a compaction that was made stays in force.
         """
-        decision, used = replace(request.decision, is_observed=True), request.utilization
-        planned = await self._compact(advance(PreparedRequest, request, decision=decision), "overflow")
-        outcome = planned.compaction_outcome
-        if outcome is None or not fits_beside_output(outcome.after, used, request.limits):
+        decision, used = request.decision, request.utilization
+        tried = await self._compact(advance(PreparedRequest, request, is_dry_run=True), "overflow")
+        outcome = tried.compaction_outcome
+        if outcome is None or outcome.failure or not fits_beside_output(outcome.after, used, request.limits):
             return False
         # If the input alone would fit, protected content is not cut to gain space for the answer.
         return used.tokens >= decision.trigger or all(step != LAST_RESORT for step, _, _ in outcome.steps)
@@ -190,7 +191,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, cause: Cause, strategies: Sequence[Strategy] = ()
     ) -> PreparedRequest:
         decision, tenant, session = request.decision, request.caller.tenant, request.session_match.session.id
-        if decision.action not in ("compact", SUMMARIZE_AHEAD) and not decision.is_observed:
+        if decision.action not in ("compact", SUMMARIZE_AHEAD):
             replay = _describe_replay(request)
             return replace(request, compaction_outcome=replay) if replay is not None else request
         job = await self._build_job(request, cause)
@@ -200,13 +201,13 @@ class CompactionStep(msgspec.Struct, frozen=True):
         else:
             compactor = self.compactors(request.conversation.model, request.is_subagent)
         result = await compactor.compact(job, request.conversation)
-        if decision.action == "compact" and not (decision.is_observed or request.is_token_count):
+        if decision.action == "compact" and not job.is_dry_run:
             self.session_overrides.set_waiting_for_summary(
                 tenant, session, result.is_waiting_for_summary and decision.kind == "conversation"
             )
         if (
             decision.is_requested
-            and not decision.is_observed
+            and not request.is_dry_run
             and self.session_overrides.is_compaction_demanded(tenant, session)
         ):
             await self.session_overrides.clear_demand(tenant, session)
@@ -268,7 +269,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
             pinned_call_ids=pins,
             summary_caller=self.summary_callers(request),
             tool_tokens=await self.list_meter.count_tool_tokens(request),
-            is_token_count=request.is_token_count,
+            is_dry_run=request.is_dry_run or request.is_token_count,
+            is_summary_estimated=request.is_dry_run,
             is_subagent=request.is_subagent,
             delegations_by_call=await self.visibility.find_delegations_by_call(
                 request.caller, request.visible_request, session

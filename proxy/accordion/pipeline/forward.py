@@ -5,9 +5,8 @@ The steps, each of which takes a request at one stage and returns it at the next
 1. receive.py reads the body into a conversation, and finds the route.
 2. identify.py finds the agent and the session, and hides results that the agent may not see.
 3. measure.py applies earlier compactions, counts or estimates tokens, and decides.
-4. compact.py compacts the request, or leaves its bytes unchanged; context_edits.py compacts it by the client's own
-   edits. If a compaction is due and the provider keeps the history, the whole history is first put in place of its id
-   (history_reconstruction.py).
+4. prepare.py compacts the request (compact.py, or context_edits.py by the client's own edits), or leaves its bytes
+   unchanged. If a compaction is only reported, it is tried there.
 5. send.py sends the request. retries.py builds another one after a refusal: after an overflow, a compacted one.
    tool_loop.py answers calls of our own tool within the same response; context_edits.py adds its report.
 6. respond.py relays the response, and record.py records the exchange after it.
@@ -19,17 +18,14 @@ forwarded without it.
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import replace
 
 from accordion.accounting.key_limits import KeyLimiter
 from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
-from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edits import ContextEditStep
-from accordion.pipeline.conversation_objects import NotReconstructed
-from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
+from accordion.pipeline.prepare import Preparer
 from accordion.pipeline.read import RequestReader, check_countable
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
@@ -48,8 +44,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     tenants: Tenants
     key_limiter: KeyLimiter
     reader: RequestReader
-    history_reconstruction: HistoryReconstruction
-    compaction_step: CompactionStep
+    prepare: Preparer
     context_edit_step: ContextEditStep
     sender: Sender
     tool_loop: ToolLoop
@@ -83,23 +78,6 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
         """Returns the response to a request that could not be received."""
         return self.responder.refuse(RequestProgress(self.clock.monotonic(), inbound=inbound), error)
-
-    async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
-        """Compacts the request if that was decided. The provider's history is put in place of its id first."""
-        if request.decision.action != "reconstruct":
-            return await self.context_edit_step.prepare(request)
-        reconstructed = await self.history_reconstruction.reconstruct(request)
-        if isinstance(reconstructed, NotReconstructed):
-            reason = f"{request.decision.reason}; {reconstructed.reason}"
-            return await self.compaction_step.compact(pass_unchanged(request, reason))
-        prepared = await self.compaction_step.compact(reconstructed)
-        if prepared.rewritten_body is not None and prepared.decision.action != "refuse":
-            return prepared
-        # There was nothing to compact, or compaction failed, or the history is too long in any form. The response
-        # reports a compaction that failed, but not one that was made and is not sent.
-        unchanged = await self.compaction_step.compact(pass_unchanged(request, prepared.decision.reason))
-        outcome = prepared.compaction_outcome if prepared.rewritten_body is None else None
-        return replace(unchanged, compaction_outcome=outcome)
 
     async def _send_unread(self, request: PassthroughRequest) -> UpstreamResponse:
         stored_response = await self.response_retrieval.retrieve(request, self.sender.send)

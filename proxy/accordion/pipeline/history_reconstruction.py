@@ -53,7 +53,9 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
                 return _not_reconstructed(earlier.reason)
             session_id = request.session_match.session.id
             inbound = _build_inbound(request, earlier)
-            reconstructed = await self.reader.read(inbound, request.caller, request.started_at, session_id)
+            reconstructed = await self.reader.read(
+                inbound, request.caller, request.started_at, session_id, is_dry_run=request.is_dry_run
+            )
             if isinstance(reconstructed, PassthroughRequest) or reconstructed.protocol.find_problems(
                 reconstructed.conversation.messages
             ):
@@ -74,6 +76,8 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
     async def _find_history(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
         """Returns the history before a request, or the reason why it is not known. Raises AccordionError."""
         if request.conversation.provider_state == "object":
+            if request.is_dry_run:
+                return NotReconstructed("the items of the conversation are only read from the provider to compact them")
             return await self.conversation_objects.read_items(request)
         earlier = await self.stored_responses.history_up_to(
             request.caller.tenant, request.client_conversation.continued_id

@@ -57,7 +57,7 @@ class Identifier(msgspec.Struct, frozen=True):
                     request.protocol, request.caller, visible_request, request.decoded_body
                 )
                 session_match = self.sessions.replace_list(session_match, visible_request.conversation)
-            if not (request.is_token_count or metadata.is_client_compaction):
+            if not (request.is_token_count or request.is_dry_run or metadata.is_client_compaction):
                 visible_request = await self.visibility.attach_session(request.caller, visible_request, session_match)
         except Exception:
             # Measuring is optional, forwarding is not.
@@ -79,6 +79,8 @@ class Identifier(msgspec.Struct, frozen=True):
 
     def _is_observed(self, request: ReceivedRequest, visible_request: VisibleRequest) -> bool:
         """Returns whether a compaction of the request would only be reported."""
+        if request.is_dry_run:
+            return False
         model, delegated = visible_request.conversation.model, visible_request.position.is_subagent
         return "observe" in (request.controls.mode, self.configured_mode(model, delegated=delegated))
 
@@ -86,6 +88,6 @@ class Identifier(msgspec.Struct, frozen=True):
         self, request: ReceivedRequest, metadata: ClientMetadata, visible_request: VisibleRequest, session_id: str
     ) -> SessionMatch:
         scoped, conversation = metadata_with_partition(metadata, visible_request.position), visible_request.conversation
-        if request.is_token_count:
-            return self.sessions.match_without_recording(request.caller, scoped, conversation)
+        if request.is_token_count or request.is_dry_run:
+            return self.sessions.match_without_recording(request.caller, scoped, conversation, session_id)
         return await self.sessions.resolve(request.caller, scoped, conversation, request.inbound.request_id, session_id)

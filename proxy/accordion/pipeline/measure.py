@@ -64,12 +64,13 @@ class Measurer(msgspec.Struct, frozen=True):
     async def measure(self, request: IdentifiedRequest) -> MeasuredRequest | PassthroughRequest:
         """Applies earlier compactions, counts tokens and decides.
 
-        If a compaction is due, all results of other agents are hidden before it, and the request is measured again.
+        If a compaction is due, all results of other agents are hidden before it, and the request is measured again. A
+        dry run decides as if a mode that only reports were `auto`.
         """
         try:
             measured = await self._measure(request)
             decision = measured.decision
-            if decision.action == "compact" and not (decision.is_observed or measured.is_token_count):
+            if decision.action == "compact" and not (measured.is_token_count or measured.is_dry_run):
                 measured = await self.hide_foreign_results(measured)
             return measured
         except Exception:
@@ -112,6 +113,8 @@ class Measurer(msgspec.Struct, frozen=True):
         conversation, route, caller = request.conversation, request.route, request.caller
         window = self.window_table.window(conversation.model, route.name, request.beta, caller.tenant.name)
         rules = self.compaction_rules(conversation.model, route.family, request.is_subagent, window.size)
+        if request.is_dry_run:
+            request, rules = _without_observation(request, rules)
         history, may_be_stale = without_compaction(conversation), False
         # The request may have been measured before, and then it has these fields: they start anew.
         measured = advance(
@@ -244,6 +247,15 @@ class Measurer(msgspec.Struct, frozen=True):
         used = reconstructed.utilization.with_total(by_id.utilization.tokens, includes_report=True)
         reconstructed = replace(reconstructed, utilization=used)
         return replace(reconstructed, decision=self.decide(reconstructed))
+
+
+def _without_observation(
+    request: IdentifiedRequest, rules: CompactionRules
+) -> tuple[IdentifiedRequest, CompactionRules]:
+    """Returns the request and its rules with the mode `auto` in place of `observe`."""
+    if request.controls.mode == "observe":
+        request = replace(request, controls=replace(request.controls, mode="auto"))
+    return request, replace(rules, mode="auto") if rules.mode == "observe" else rules
 
 
 def _count_images(conversation: Conversation) -> int:

@@ -8,6 +8,7 @@ Accordion does the client's edits, or compacts the list.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest
 from accordion.model.http import Inbound
@@ -27,15 +28,24 @@ class RequestReader(msgspec.Struct, frozen=True):
     measurer: Measurer
 
     async def read(
-        self, inbound: Inbound, caller: Caller, started_at: float = 0.0, session_id: str = ""
+        self,
+        inbound: Inbound,
+        caller: Caller,
+        started_at: float = 0.0,
+        session_id: str = "",
+        *,
+        is_dry_run: bool = False,
     ) -> MeasuredRequest | PassthroughRequest:
         """Receives, identifies and measures a request. Raises AccordionError if it cannot be forwarded at all.
 
         `session_id` is the session of a list that continues no known one; if it is empty, a new one begins.
+        `is_dry_run`: see ReceivedRequest.
         """
         received = await self.receiver.receive(inbound, caller, started_at)
         if isinstance(received, PassthroughRequest):
             return received
+        if is_dry_run:
+            received = replace(received, is_dry_run=True)
         identified = await self.identifier.identify(received, session_id)
         if isinstance(identified, PassthroughRequest):
             return identified

@@ -133,6 +133,7 @@ class Receiver(msgspec.Struct, frozen=True):
             block_artifacts=edited.artifacts,
             client_entries=edited.client_entries,
             frames=open_frames(inbound.path),
+            is_dry_run=False,
         )
 
     def needs_body(self, method: str, path: str, content_type: bytes) -> bool:

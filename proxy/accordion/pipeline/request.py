@@ -111,6 +111,8 @@ class ReceivedRequest(IncomingRequest, frozen=True):
     frames: BedrockFrames | None
     """The frames in which provider and client get streams; None if they get event streams. The only part that changes:
     all stages share it."""
+    is_dry_run: bool
+    """Whether the request only shows what a compaction would do: nothing is stored or sent, and no model is asked."""
 
 
 class IdentifiedRequest(ReceivedRequest, frozen=True):
@@ -223,7 +225,13 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     @property
     def allows_compaction(self) -> bool:
         """Whether compaction is switched on, and not only reported."""
-        return self.rules.mode == "auto" and self.controls.mode not in ("off", "observe")
+        return not {"off", "observe"} & {self.rules.mode, self.controls.mode}
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether a compaction would only be reported."""
+        modes = (self.rules.mode, self.controls.mode)
+        return "observe" in modes and "off" not in modes
 
     @property
     def is_compactable(self) -> bool:

@@ -312,15 +312,15 @@ class Sessions:
             self.prefix_index.add(scope + conversation.identity_chain[-1], node)
 
     def match_without_recording(
-        self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation
+        self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation, session_id: str = ""
     ) -> SessionMatch:
         """Returns the match of a request that belongs to no conversation, such as one for a token count.
 
-        It has the session of its history, if that is in memory. Nothing is recorded.
+        It has the session of its history, or else the session `session_id`, if that is in memory. Nothing is recorded.
         """
         scope = make_scope(caller, client_metadata)
         index, base = find_deepest(self.prefix_index.nodes, scope, conversation.identity_chain)
-        session = self.find_in_memory(base.session) if base is not None else None
+        session = self.find_in_memory(base.session if base is not None else session_id)
         session = session or Session(
             id="", tenant=caller.tenant.name, created=self.clock.now(), label=client_metadata.label
         )

@@ -95,8 +95,10 @@ def _list_outcome_chips(outcome: CompactionOutcome) -> Iterator[Chip]:
         yield Chip("event", f"compacted: {outcome.before:,} to {outcome.after:,}", outcome.id)
     elif outcome.state == "replayed":
         yield Chip("quiet", "compacted earlier", outcome.id)
-    elif outcome.state == "observed":
+    elif outcome.is_observed_compaction:
         yield Chip("warn", f"would be compacted: {outcome.before:,} to {outcome.after:,}")
+    elif outcome.state == "observed":
+        yield Chip("quiet", "would not be compacted" if outcome.failure else "would stay compacted")
     elif outcome.state == "holdout":
         yield Chip("quiet", "in the hold-out")
     elif outcome.state == "failed":
