@@ -298,7 +298,8 @@ def test_the_file_is_the_one_given_or_named_or_in_the_working_directory(tmp_path
 
 
 def test_hints_name_what_has_no_effect(read):
-    text = MODEL.format("model: openai/x, api_key: k, rpm: 5")
+    everywhere = "\nserver: {host: 0.0.0.0}\n"
+    text = MODEL.format("model: openai/x, api_key: k, rpm: 5") + everywhere
     assert [hint.partition(":")[0] for hint in find_hints(read(text))] == [
         "$.model_list[0].litellm_params",
         "$.model_list[0].litellm_params",
@@ -306,9 +307,10 @@ def test_hints_name_what_has_no_effect(read):
     ]
     keys = "\nproxy_keys: [{id: a, key: b}]"
     assert find_hints(read(MODEL.format("model: gemini/gemini-2.5-pro, api_key: k, rpm: 5") + keys)) == ()
-    upstreams = "upstreams: {openai: {api_key: k}, anthropic: {api_key: k}}"
+    upstreams = "upstreams: {openai: {api_key: k}, anthropic: {api_key: k}}" + everywhere
     assert [hint.partition(":")[0] for hint in find_hints(read(upstreams))] == [
         "$.upstreams.openai.api_key",
         "$.upstreams.anthropic.api_key",
     ]
     assert find_hints(read(upstreams + keys)) == ()
+    assert find_hints(read(upstreams.removesuffix(everywhere))) == ()

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from accordion.composition import Application, is_loopback
+from accordion.composition import Application
 from accordion.config.load import build
+from accordion.config.value_types import is_loopback
 from accordion.model.ports import Key
 from accordion.model.tenant import TenantScope
 from accordion.stores.worker_sync import StoreBoard, UnknownWorkers, shared_slots

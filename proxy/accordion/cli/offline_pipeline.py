@@ -20,9 +20,8 @@ from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.composition import Application
 from accordion.composition.configured_store import TENANT_SECRET
-from accordion.composition.tables import is_loopback
 from accordion.config import Settings
-from accordion.config.value_types import Secret, StoreUrl
+from accordion.config.value_types import Secret, StoreUrl, is_loopback
 from accordion.delegation.tracker import DelegationTracker
 from accordion.model.budget import Window
 from accordion.model.errors import StoreUnavailable
@@ -175,8 +174,8 @@ class OfflinePipeline:
             history_reconstruction=replace(preparer.history_reconstruction, reader=reader, measurer=measurer),
             compaction_step=step,
             context_edit_step=replace(preparer.context_edit_step, compaction_step=step),
-        return replace(forward, reader=reader, prepare=preparer)
         )
+        return replace(forward, reader=reader, prepare=preparer)
 
     def writer(self, model: str) -> str:
         """Returns the configured summary writer for `model`; offline, the extractive writer replaces it."""

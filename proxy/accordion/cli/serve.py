@@ -25,9 +25,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
-from accordion.composition import Application, is_loopback
+from accordion.composition import Application
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import is_installed
+from accordion.config.value_types import is_loopback
 from accordion.http.pages.addresses import SIGN_IN
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup

@@ -41,7 +41,6 @@ from accordion.composition.tables import (
     build_prices,
     build_windows,
     find_summary_model,
-    is_loopback,
     routes,
     rules_by_model,
     spans,
@@ -49,6 +48,7 @@ from accordion.composition.tables import (
 )
 from accordion.config import Settings
 from accordion.config.extras import is_installed
+from accordion.config.value_types import is_loopback
 from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi

@@ -290,7 +290,7 @@ def build_narrator(
     router = routes(settings)
     route = router.models[name]
     caller = SummaryCaller(
-        "", route, "messages" if route.family == "anthropic" else "chat", name, (), has_proxy_key=True
+        "", route, "messages" if route.family == "anthropic" else "chat", name, (), can_use_configured_keys=True
     )
     model = ModelSummarizer(
         upstream, translator, router, build_windows(settings, LearnedLimits(clock.now)), PROTOCOLS, model=name

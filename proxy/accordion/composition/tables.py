@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -125,14 +124,6 @@ def _smallest(settings: Settings) -> list[ModelConfig]:
         return model.model_info.max_input_tokens or listed
 
     return [models[0] if len(models) == 1 else min(models, key=size) for models in deployments.values()]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listening address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def spans(environ: Mapping[str, str]) -> SpanExporter | None:

@@ -21,7 +21,9 @@ from accordion.providers.http.routes import AMBIENT, DEFAULT_NAMES, family_of, p
 from accordion.providers.models.model_table import ModelTable
 from accordion.providers.models.windows import make_window
 
-_NEVER_USED = "never used: it is sent for callers with a proxy key, and `proxy_keys` is empty"
+_NEVER_USED = (
+    "never used: on an address that others can reach, it is for callers with a proxy key, and `proxy_keys` is empty"
+)
 _SHORTEST_ADMIN_KEY = 16
 """Characters: whoever guesses this key has all data."""
 _ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/messages", "/models")
@@ -44,14 +46,14 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
             "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
         )
     for name, (_, api_key) in settings.upstreams.by_family().items():
-        if api_key and not settings.needs_proxy_key:
+        if api_key and not settings.uses_configured_keys:
             hints.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
     memory_models = {model.model for _, model in settings.memory.endpoint_models() if model.api_base is None}
     memory_models.add(settings.memory.model)
     for index, model in enumerate(settings.model_list):
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params
-        if params.api_key and not settings.needs_proxy_key and model.model_name not in memory_models:
+        if params.api_key and not settings.uses_configured_keys and model.model_name not in memory_models:
             hints.append(f"{path}: the api_key is {_NEVER_USED}")
         everywhere = ("drop_params",) if "drop_params" in settings.litellm_settings else ()
         options = [name for name in params.options if name not in ("custom_llm_provider", *everywhere)]
@@ -65,6 +67,7 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
     for warnings in (
         ignored_keys,
         _find_unlikely_base_urls,
+        _find_unused_writers,
         find_unknown_windows,
         _find_unknown_names,
         find_unusable_store_path,
@@ -241,6 +244,21 @@ def _named_writers(settings: Settings) -> Iterator[tuple[str, str]]:
     for path, strategy in _list_strategies(settings):
         if model := strategy.build().summary_model:
             yield f"{path}.model", model
+
+
+def _find_unused_writers(settings: Settings) -> Iterator[str]:
+    """Yields a sentence for each model that is to write summaries with a key or an address that is not used."""
+    entries = {model.model_name: model.entry() for model in settings.model_list}
+    for path, name in _named_writers(settings):
+        entry = entries.get(name)
+        if settings.uses_configured_keys or entry is None or path == "$.memory.writer":
+            continue
+        if entry.api_key or entry.api_base or entry.extra_headers:
+            yield (
+                f"{path}: `{name}` is called only with a caller's key, for requests to its own address, and otherwise "
+                "summaries are written without a model: on an address that others can reach, a model's own key and "
+                "address are for callers with a proxy key, and `proxy_keys` is empty"
+            )
 
 
 def _list_strategies(settings: Settings) -> Iterator[tuple[str, PipelineEntry]]:

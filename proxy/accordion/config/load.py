@@ -19,10 +19,12 @@ from accordion.config.checks import check, find_hints
 from accordion.config.file_search import find_config_file, read
 from accordion.config.litellm_file import apply_litellm_sections, variables_of
 from accordion.config.pipelines import read_pipelines
-from accordion.config.settings import LitellmParams, LoggingConfig, ModelInfo, Settings
+from accordion.config.settings import LitellmParams, LoggingConfig, ModelConfig, ModelInfo, Settings
+from accordion.config.value_types import Secret
 from accordion.config.yaml_text import child_path, convert, read_tree
 from accordion.model.errors import ConfigError
 from accordion.model.suggestions import describe_choices, find_nearest
+from accordion.providers.http.routes import ModelEntry, provider_of
 
 ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_HOST": "server.host",
@@ -129,7 +131,7 @@ def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
     _gather_options(tree)
     try:
         read_pipelines(tree)
-        settings = convert(tree, Settings)
+        settings = _without_keys_for_other_addresses(convert(tree, Settings), overrides)
         check(settings)
     except ConfigError as error:
         sources = [layer.source for layer in layers if f"$.{layer.key}" == error.path]
@@ -137,6 +139,36 @@ def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
             raise
         raise _OverrideError(f"{error.reason} (from {sources[-1]})", path=error.path) from None
     return settings, removed_keys
+
+
+def _without_keys_for_other_addresses(settings: Settings, overrides: Mapping[str, object]) -> Settings:
+    """Removes the keys of upstreams, and of models at them, whose address comes from the command line.
+
+    `accordion run` sends an agent's requests to the address that the agent has, where the keys of the file are unknown.
+    """
+    for name in settings.upstreams.__struct_fields__:
+        if not overrides.get(f"upstreams.{name}.base_url"):
+            continue
+        upstream = msgspec.structs.replace(getattr(settings.upstreams, name), api_key=Secret())
+        upstreams = msgspec.structs.replace(settings.upstreams, **{name: upstream})
+        models = tuple(_without_key_at(name, model) for model in settings.model_list)
+        settings = msgspec.structs.replace(settings, upstreams=upstreams, model_list=models)
+    return settings
+
+
+def _without_key_at(upstream: str, model: ModelConfig) -> ModelConfig:
+    """Returns an entry without its key if it is reached at this upstream's address."""
+    params, entry = model.litellm_params, model.entry()
+    if params.api_base is not None or _provider(entry) != upstream:
+        return model
+    return msgspec.structs.replace(model, litellm_params=msgspec.structs.replace(params, api_key=Secret()))
+
+
+def _provider(entry: ModelEntry) -> str:
+    try:
+        return provider_of(entry)[0]
+    except ValueError:
+        return ""  # `check` reports it.
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[_ConfigOverride]:

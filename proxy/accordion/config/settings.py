@@ -30,6 +30,7 @@ from accordion.config.value_types import (
     Size,
     SocketMode,
     StoreUrl,
+    is_loopback,
 )
 from accordion.model.costs import ModelPrice, Rates
 from accordion.model.ports import Family
@@ -554,6 +555,11 @@ class Settings(ConfigSection, frozen=True):
     def needs_proxy_key(self) -> bool:
         """Whether callers must send a proxy key."""
         return bool(self.proxy_keys or self.admin_key)
+
+    @property
+    def uses_configured_keys(self) -> bool:
+        """Whether the keys of models and upstreams are used: for callers with a proxy key, or of this machine alone."""
+        return self.needs_proxy_key or is_loopback(self.server.host)
 
     def model_prices(self) -> dict[str, ModelPrice]:
         """Returns the configured prices by the clients' names: those of `prices`, then those in `model_list`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar, Self, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -251,3 +252,11 @@ def _is_store(value: str) -> bool:
         except ValueError:
             return False
     return value == "memory://"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listening address."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

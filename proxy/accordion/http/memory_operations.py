@@ -169,7 +169,7 @@ async def compact_conversation(
     """Compacts recorded messages into memories."""
     # Only callers with a proxy key, or on this machine, use the model that the operator pays for, as everywhere.
     compaction_caller = compact.CompactionCaller(
-        project=services.target_project(request.project), may_ask_model=caller.has_proxy_key or caller.is_local
+        project=services.target_project(request.project), may_ask_model=caller.can_use_configured_keys
     )
     return await services.compactions.compact(
         caller.tenant,

@@ -201,8 +201,8 @@ _KEY_HEADERS: Mapping[Family, bytes] = {
 class Route(StructWithHiddenFields, frozen=True):
     """The destination of a request. `name` is its label in metrics and learned limits.
 
-    `family` is the provider's API. `model` replaces the request's model if it is not None. `api_key` is used only
-    for callers that presented a proxy key.
+    `family` is the provider's API. `model` replaces the request's model if it is not None. `api_key` is used for
+    callers that can use configured keys (`Caller`), and sent to no other address than the route's.
     """
 
     hidden_fields = frozenset({"api_key", "extra_headers", "options"})
@@ -217,6 +217,8 @@ class Route(StructWithHiddenFields, frozen=True):
     """For `litellm`: the other `litellm_params`, passed on unchanged."""
     uses_machine_credentials: bool = False
     """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""
+    has_own_address: bool = False
+    """Whether the model's entry names its address, so that it may need no key."""
     fallbacks: tuple[Route, ...] = ()
     """The other deployments of the same name, tried in order if this one does not take the request."""
 
@@ -224,6 +226,11 @@ class Route(StructWithHiddenFields, frozen=True):
     def is_translated(self) -> bool:
         """Whether LiteLLM translates the requests, since this proxy does not speak the provider's API."""
         return self.family == "litellm"
+
+    @property
+    def needs_callers_key(self) -> bool:
+        """Whether a request needs the caller's own key: nothing else is configured to reach the provider with."""
+        return not (self.api_key or self.extra_headers or self.has_own_address or self.uses_machine_credentials)
 
     def key_header(self, key: str) -> tuple[bytes, bytes]:
         """Returns the header with which the provider gets a key."""
@@ -407,7 +414,7 @@ class Observer(Protocol):
 class SummaryCaller(StructWithHiddenFields, frozen=True):
     """The caller on whose behalf a summary is requested: route, headers and credential of the compacted request.
 
-    `protocol_name` is that of the request, `model` its model; `has_proxy_key`: it presented a proxy key.
+    `protocol_name` is that of the request, `model` its model; `can_use_configured_keys`: see `Caller`.
     """
 
     hidden_fields = frozenset({"headers", "credential"})
@@ -418,7 +425,7 @@ class SummaryCaller(StructWithHiddenFields, frozen=True):
     model: str
     headers: Headers
     credential: str = ""
-    has_proxy_key: bool = False
+    can_use_configured_keys: bool = False
     cloud_target: str = ""
     """The request's own path and query without a credential, if its provider is a cloud with paths of its own."""
 
@@ -444,7 +451,7 @@ class Summarizer(Protocol):
     """A model that writes summaries. Raises SummaryFailed."""
 
     def input_limit(self, caller: SummaryCaller) -> int:
-        """Returns the largest input of one request, in tokens; 0 if there is no model."""
+        """Returns the largest input of one request, in tokens. Raises SummaryFailed if the model cannot be called."""
 
     async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
         """Sends one request to the model."""

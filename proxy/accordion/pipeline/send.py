@@ -221,8 +221,8 @@ class Sender(msgspec.Struct, frozen=True):
             headers = tuple(
                 [pair for pair in headers if not (pair[0] in CREDENTIAL_HEADERS and self.tenants.is_proxy_key(pair[1]))]
             )
-            if key := self._provider_key(request):
-                headers = (*_remove_headers(headers, *CREDENTIAL_HEADERS), route.key_header(key))
+        if key := self._provider_key(request):
+            headers = (*_remove_headers(headers, *CREDENTIAL_HEADERS), route.key_header(key))
         if isinstance(request, MeasuredRequest) and request.tool_name:
             # A response in which our tool may be called must be readable.
             headers = (*_remove_headers(headers, b"accept-encoding"), (b"accept-encoding", b"identity"))
@@ -249,36 +249,38 @@ class Sender(msgspec.Struct, frozen=True):
             model=request.conversation.model,
             headers=headers,
             credential=self._provider_key(request) or request.caller.credential,
-            has_proxy_key=request.caller.has_proxy_key,
+            can_use_configured_keys=request.caller.can_use_configured_keys,
             cloud_target=target if find_cloud(request.inbound.path) is not None else "",
         )
 
     def _find_query_credential(self, request: IncomingRequest) -> str:
         """Returns the credential for the provider in the query; empty if there is none, or it is not sent on."""
-        key = request.inbound.query_key
-        if not key or not request.caller.has_proxy_key:
-            return key
-        return "" if self._provider_key(request) or self.tenants.is_proxy_key(key.encode("latin-1")) else key
+        key, has_proxy_key = request.inbound.query_key, request.caller.has_proxy_key
+        if not key or self._provider_key(request):
+            return ""
+        return "" if has_proxy_key and self.tenants.is_proxy_key(key.encode("latin-1")) else key
 
     def _provider_key(self, request: IncomingRequest) -> str:
-        """Returns the model's own key for a caller with a proxy key; empty if the caller's credential is forwarded.
+        """Returns the model's own key for a caller that can use it; empty if the caller's credential is forwarded.
 
-        Raises Unauthorized if there is neither.
+        Raises Unauthorized if a caller with a proxy key has neither.
         """
-        if not request.caller.has_proxy_key:
+        caller, route = request.caller, request.route
+        if not caller.can_use_configured_keys:
             return ""
-        if not request.route.api_key and not request.caller.credential and not request.route.uses_machine_credentials:
+        has_any = route.api_key or caller.credential or route.uses_machine_credentials
+        if caller.has_proxy_key and not has_any:
             raise Unauthorized(
-                f"The proxy key was accepted, but no provider key is configured for {request.route.name!r}: set its "
+                f"The proxy key was accepted, but no provider key is configured for {route.name!r}: set its "
                 "api_key in config.yaml, or send the proxy key as x-accordion-key and the provider's as usual.",
                 code="no_provider_key",
             )
-        return request.route.api_key
+        return route.api_key
 
 
 def _may_use_route(request: IncomingRequest) -> bool:
     """Returns whether the caller may use the route's credentials."""
-    return not request.route.uses_machine_credentials or request.caller.has_proxy_key or request.caller.is_local
+    return not request.route.uses_machine_credentials or request.caller.can_use_configured_keys
 
 
 def _is_rewritten(request: SendableRequest) -> bool:

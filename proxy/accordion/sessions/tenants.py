@@ -94,6 +94,11 @@ class Caller(msgspec.Struct, frozen=True):
         """Whether the caller's proxy key has a limit of tokens or dollars."""
         return self.key is not None and self.key.limits.has_day_limit
 
+    @property
+    def can_use_configured_keys(self) -> bool:
+        """Whether requests use the keys and machine identities that the operator configured for models."""
+        return self.has_proxy_key or self.is_local
+
     def __repr__(self) -> str:
         return f"Caller(tenant={self.tenant.name!r}, keyed={self.has_proxy_key})"
 

@@ -324,29 +324,56 @@ async def test_a_configured_model_of_the_same_provider_gets_the_callers_credenti
 async def test_a_models_own_key_is_used_for_callers_with_a_proxy_key() -> None:
     router, upstream = routes(MINI), FakeUpstream([build_reply()])
     await build_summarizer(upstream, router=router, model="mini").write(
-        REQUEST, build_caller(router=router, has_proxy_key=True)
+        REQUEST, build_caller(router=router, can_use_configured_keys=True)
     )
     assert [pair for pair in upstream.requests[0].headers if b"own" in pair[1]] == [
         (b"authorization", b"Bearer operators-own")
     ]
 
 
-async def test_a_credential_never_goes_to_another_provider() -> None:
-    for entry in (HAIKU, ModelEntry("away", "openai/x", api_base="http://elsewhere.test/v1"), AMBIENT):
-        router, upstream, translator = routes(entry), FakeUpstream(), FakeTranslator()
-        summarizer = build_summarizer(upstream, translator, router, entry.name)
-        caller = build_caller(router=router, has_proxy_key=entry.name == "away")
-        assert summarizer.input_limit(caller) == 0
-        with pytest.raises(SummaryFailed, match="no model may be called"):
-            await summarizer.write(REQUEST, caller)
-        assert not upstream.requests
-        assert not translator.asked
+AWAY = ModelEntry("away", "openai/x", api_base="http://elsewhere.test/v1")
+CLAUDE = ModelEntry("claude", "anthropic/claude-haiku-4-5")
+
+
+@pytest.mark.parametrize(
+    ("entry", "can_use_configured_keys", "reason"),
+    [
+        (HAIKU, False, "haiku is called only for callers with a proxy key, or of this machine"),
+        (AWAY, False, "away is called only for callers with a proxy key, or of this machine"),
+        (AMBIENT, False, "nova is called only for callers with a proxy key, or of this machine"),
+        (CLAUDE, True, "claude has no key or address of its own, and the caller's key is for another provider"),
+        (CLAUDE, False, "claude has no key or address of its own, and the caller's key is for another provider"),
+    ],
+)
+async def test_a_credential_never_goes_to_another_provider(
+    entry: ModelEntry, can_use_configured_keys: bool, reason: str
+) -> None:
+    router, upstream, translator = routes(entry), FakeUpstream(), FakeTranslator()
+    summarizer = build_summarizer(upstream, translator, router, entry.name)
+    caller = build_caller(router=router, can_use_configured_keys=can_use_configured_keys)
+    with pytest.raises(SummaryFailed, match=reason):
+        summarizer.input_limit(caller)
+    with pytest.raises(SummaryFailed, match=reason):
+        await summarizer.write(REQUEST, caller)
+    assert not upstream.requests
+    assert not translator.asked
+
+
+async def test_a_model_with_an_address_and_no_key_is_asked_without_one() -> None:
+    router, upstream = routes(AWAY), FakeUpstream([build_reply()])
+    summarizer = build_summarizer(upstream, router=router, model="away")
+    await summarizer.write(REQUEST, build_caller(router=router, can_use_configured_keys=True))
+    (request,) = upstream.requests
+    assert request.url == "http://elsewhere.test/v1/chat/completions"
+    assert "own" not in repr(request.headers)
 
 
 async def test_a_configured_model_of_another_protocol_is_asked_by_translation() -> None:
     router, translator = routes(HAIKU), FakeTranslator()
     summarizer = build_summarizer(None, translator, router, "haiku")
-    await summarizer.write(REQUEST, build_caller(router=router, has_proxy_key=True, credential="another-operators"))
+    await summarizer.write(
+        REQUEST, build_caller(router=router, can_use_configured_keys=True, credential="another-operators")
+    )
     ((protocol_name, body, route, credential),) = translator.asked
     assert (protocol_name, route.family, credential) == ("chat", "litellm", "operators-own")
     assert body["model"] == "anthropic/claude-haiku-4-5"
@@ -355,7 +382,7 @@ async def test_a_configured_model_of_another_protocol_is_asked_by_translation() 
 async def test_a_machines_identity_is_lent_to_callers_with_a_proxy_key_only() -> None:
     router, translator = routes(AMBIENT), FakeTranslator()
     summarizer = build_summarizer(None, translator, router, "nova")
-    await summarizer.write(REQUEST, build_caller(router=router, has_proxy_key=True))
+    await summarizer.write(REQUEST, build_caller(router=router, can_use_configured_keys=True))
     assert translator.asked[0][3] == ""
 
 

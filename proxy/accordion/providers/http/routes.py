@@ -301,6 +301,7 @@ def _route(entry: ModelEntry, upstreams: Upstreams, requested_name: str = "") ->
         api_key=entry.api_key or ("" if entry.api_base else key),
         extra_headers=entry.extra_headers,
         options=entry.options,
+        has_own_address=bool(entry.api_base),
         uses_machine_credentials=family == "litellm" and not entry.api_key and provider_of(entry)[0] in AMBIENT,
     )
 

@@ -122,10 +122,11 @@ class ModelSummarizer:
         self._max_answer = max_answer
 
     def input_limit(self, caller: SummaryCaller) -> int:
-        """Returns the window's usable input less the answer, in tokens; 0 if no model can be called."""
+        """Returns the window's usable input less the answer, in tokens.
+
+        Raises SummaryFailed if the model cannot be called for this caller.
+        """
         target = self._find_route(caller)
-        if target is None:
-            return 0
         window = self._window(target, caller)
         return max(0, min(window.usable_input, window.size - self._max_answer_tokens(window)))
 
@@ -135,8 +136,6 @@ class ModelSummarizer:
         Raises SummaryRejected if the model responded, with the tokens that this cost, and SummaryFailed for all else.
         """
         target = self._find_route(caller)
-        if target is None:
-            raise SummaryFailed("no model may be called with this caller's key")
         try:
             return await self._request(target, request, caller)
         except SummaryFailed:
@@ -188,10 +187,14 @@ class ModelSummarizer:
 
     # -- the route and the credential --------------------------------------------------
 
-    def _find_route(self, caller: SummaryCaller) -> _SummaryRoute | None:
+    def _find_route(self, caller: SummaryCaller) -> _SummaryRoute:
+        """Returns the route to the model. Raises SummaryFailed if it cannot be called for this caller.
+
+        A key goes only to the address for which it was configured, and the caller's only to the caller's own provider.
+        """
         protocol = self._protocols.get(caller.protocol_name)
         if protocol is None:
-            return None
+            raise SummaryFailed("no model can be asked in the protocol of the request")
         model_route = self._router.models.get(self._model)
         if model_route is None:
             route = _with_model(caller.route, self._model) if self._model else caller.route
@@ -200,15 +203,18 @@ class ModelSummarizer:
             name = self._model or caller.model
             return _SummaryRoute(name, route, headers, caller.credential, protocol, beta, caller.cloud_target)
         protocol, route = self._choose_protocol(protocol, model_route)
-        if caller.has_proxy_key and route.api_key:
-            headers = _headers(_with_key(caller.headers, route), route, protocol)
-            return _SummaryRoute(self._model, route, headers, route.api_key, protocol, _beta_flags(headers))
-        if _is_same_provider(model_route, caller.route):
+        can_use_own = caller.can_use_configured_keys and not model_route.needs_callers_key
+        if _is_same_provider(model_route, caller.route) and not (can_use_own and route.api_key):
             headers = _headers(caller.headers, route, protocol)
             return _SummaryRoute(self._model, route, headers, caller.credential, protocol, _beta_flags(headers))
-        if route.uses_machine_credentials and (caller.has_proxy_key or caller.route.uses_machine_credentials):
-            return _SummaryRoute(self._model, route, (), "", protocol)
-        return None
+        if can_use_own:
+            headers = _headers(_with_own_key(caller.headers, route), route, protocol)
+            return _SummaryRoute(self._model, route, headers, route.api_key, protocol, _beta_flags(headers))
+        if model_route.needs_callers_key:
+            raise SummaryFailed(
+                f"{self._model} has no key or address of its own, and the caller's key is for another provider"
+            )
+        raise SummaryFailed(f"{self._model} is called only for callers with a proxy key, or of this machine")
 
     def _choose_protocol(self, protocol: WireProtocol, model_route: Route) -> tuple[WireProtocol, Route]:
         """Returns the protocol in which a configured model is asked, and the route for it: the client's, or, where that
@@ -249,10 +255,10 @@ def _headers(headers: Headers, route: Route, protocol: WireProtocol) -> Headers:
     return (*client_headers, *extra_headers, (b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
 
 
-def _with_key(headers: Headers, route: Route) -> Headers:
-    """Returns the headers with the model's own key in place of the client's credentials."""
-    other_headers = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIAL_HEADERS)
-    return (*other_headers, route.key_header(route.api_key))
+def _with_own_key(headers: Headers, route: Route) -> Headers:
+    """Returns the headers with the model's own key, if it has one, in place of the client's credentials."""
+    others = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIAL_HEADERS)
+    return (*others, route.key_header(route.api_key)) if route.api_key else others
 
 
 def _is_same_provider(first: Route, second: Route) -> bool:
