@@ -251,7 +251,7 @@ async def test_logs_may_be_json_lines(start: Start):
     ],
 )
 def test_a_wrong_config_is_told_with_the_keys_path_and_nothing_starts(start: Start, text: str, path: str):
-    with pytest.raises(RuntimeError, match=rf"config: \${path}: "):
+    with pytest.raises(RuntimeError, match=rf"config: .*accordion\.yaml: \${path}: "):
         start(text)
 
 
