@@ -5,7 +5,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from accordion.pipeline import forward
 from accordion.pipeline.queries import NEWEST_EXCHANGES, erase
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import describe_failure
+from accordion.providers.http.transport_errors import ConnectionBroken
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
@@ -565,7 +565,7 @@ async def test_an_encoding_that_must_be_loaded_first_is_waited_for_in_a_thread()
 async def test_a_cut_is_said_in_words_that_agents_take_for_passing() -> None:
     """OpenCode asks again after these and gives up after others; tests/clients shows it."""
     setup = PipelineSetup()
-    cut = describe_failure(httpx.RemoteProtocolError("the connection was closed"), "api.test")
+    cut = describe_failure(ConnectionBroken("the connection was closed"), "api.test")
     setup.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: {}\n\n",), error=cut)]
     out = await setup.forward(setup.inbound(CHAT, {**HELLO, "stream": True}))
     got = []

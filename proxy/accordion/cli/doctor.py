@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Literal
 
-import httpx
 import msgspec
 
 from accordion import __version__
@@ -26,6 +25,7 @@ from accordion.config.settings import UpstreamsConfig
 from accordion.model.errors import AccordionError, ConfigError, StoreUnavailable
 from accordion.model.ports import Key
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from accordion.providers.http.transport_errors import TransportError
 from accordion.stores.open import open_store
 from accordion.stores.spool import SPOOL
 from accordion.stores.sqlite_file import refuse_foreign
@@ -162,8 +162,10 @@ async def _check_upstreams(settings: Settings) -> AsyncIterator[Finding]:
     models = [model.litellm_params.api_base for model in settings.model_list if model.litellm_params.api_base]
     urls = dict.fromkeys([*upstreams, *models])
     transport = AiohttpTransport(TransportTimeouts(connect=_SECONDS, read=_SECONDS, write=_SECONDS))
-    async with httpx.AsyncClient(transport=transport) as client:
-        findings = await asyncio.gather(*(_reach(client, url) for url in urls))
+    try:
+        findings = await asyncio.gather(*(_reach(transport, url) for url in urls))
+    finally:
+        await transport.close()
     has_answer = any(finding.grade == "ok" for finding in findings)
     defaults = {base_url for base_url, _ in UpstreamsConfig().by_family().values()}
     for url, finding in zip(urls, findings, strict=True):
@@ -174,13 +176,15 @@ async def _check_upstreams(settings: Settings) -> AsyncIterator[Finding]:
             yield finding
 
 
-async def _reach(client: httpx.AsyncClient, url: str) -> Finding:
+async def _reach(transport: AiohttpTransport, url: str) -> Finding:
     try:
-        response = await client.get(url)
-    except httpx.HTTPError as error:
+        origin, target = transport.locate(url)
+        response = await transport.open(origin, "GET", target, ((b"Host", origin.host.encode()),))
+    except TransportError as error:
         advice = "check the address, the network, HTTPS_PROXY and SSL_CERT_FILE"
-        return Finding("broken", "upstream", f"{url}: {error or type(error).__name__}", advice)
-    return Finding("ok", "upstream", f"{url} answers ({response.status_code} without a key)")
+        return Finding("broken", "upstream", f"{url}: {error}", advice)
+    await response.close()
+    return Finding("ok", "upstream", f"{url} answers ({response.status} without a key)")
 
 
 _MARKS: dict[Grade, str] = {"ok": "ok", "note": "note", "broken": "BROKEN"}

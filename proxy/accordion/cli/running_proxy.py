@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request, UnknownHandler
 
-import httpx
 import msgspec
 
 _HEALTH_SECONDS = 2.0
@@ -45,26 +46,35 @@ class RunningProxy(msgspec.Struct, frozen=True):
         return self._get(f"/accordion/sessions/{session}", credentials)
 
     def _get(self, path: str, credentials: Mapping[str, str]) -> dict[str, Any]:
-        # An HTTP proxy that the environment names cannot reach a loopback address of this machine.
         try:
-            response = httpx.get(f"{self.url}{path}", headers=credentials, timeout=_QUERY_SECONDS, trust_env=False)
-            answer: dict[str, Any] = response.json()
-        except (httpx.HTTPError, ValueError) as error:
+            answer: dict[str, Any]
+            status, answer = _get_json(f"{self.url}{path}", credentials, _QUERY_SECONDS)
+        except (OSError, HTTPException, ValueError) as error:
             raise QueryError(f"{self.url}{path}: {error}") from None
-        if response.status_code != 200:
-            raise QueryError(str(answer.get("error", {}).get("message", response.status_code)))
+        if status != 200:
+            raise QueryError(str(answer.get("error", {}).get("message", status)))
         return answer
 
 
 def find_proxy(url: str) -> RunningProxy | None:
     """Returns the Accordion that listens at `url`; None if nothing or another program does."""
     try:
-        health = httpx.get(f"{url}/healthz", timeout=_HEALTH_SECONDS, trust_env=False).json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        _, health = _get_json(f"{url}/healthz", {}, _HEALTH_SECONDS)
+    except (OSError, HTTPException, ValueError):
         return None
     if not isinstance(health, dict) or health.get("name") != "accordion":
         return None
     return RunningProxy(url, str(health.get("version", "")), health.get("responses_websocket", True) in (True, "relay"))
+
+
+def _get_json(url: str, headers: Mapping[str, str], seconds: float) -> tuple[int, Any]:
+    """Returns the status and the decoded body of a response. Raises OSError, HTTPException or ValueError."""
+    # Neither a redirect is followed, nor an HTTP proxy of the environment used: it cannot reach a loopback address.
+    opener = OpenerDirector()
+    for handler in (HTTPHandler(), HTTPSHandler(), UnknownHandler()):
+        opener.add_handler(handler)
+    with opener.open(Request(url, headers=dict(headers)), timeout=seconds) as response:  # noqa: S310
+        return response.status, msgspec.json.decode(response.read())
 
 
 def is_listening(host: str, port: int) -> bool:

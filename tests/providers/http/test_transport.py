@@ -1,98 +1,22 @@
-"""The transport as httpx's clients use it; TLS; the HTTP proxies that the environment names."""
+"""The end of a transport; TLS; the HTTP proxies that the environment names."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import ssl
 import traceback
 
-import httpx
 import pytest
 
 from accordion.model.errors import Unreachable
 from accordion.model.ports import UpstreamRequest
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from accordion.providers.http.transport_errors import ConnectError
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 from tests.outbound_network import tunnel
 
 OK = replies_json({"ok": True})
-
-
-@pytest.fixture
-async def client():
-    async with httpx.AsyncClient(transport=AiohttpTransport(), timeout=60) as made:
-        yield made
-
-
-async def test_an_httpx_client_works_over_it(client):
-    async with Loopback(OK) as server:
-        answer = await client.post(server.url + "/v1/x?q=%2F", json={"a": 1}, headers={"X-Case": "1"})
-        assert answer.json() == {"ok": True}
-        assert (answer.status_code, answer.reason_phrase) == (200, "Scripted")
-        assert server.requests[0].target == "/v1/x?q=%2F"
-        assert server.requests[0].json() == {"a": 1}
-        assert server.requests[0].header("host") == server.host
-
-        async def parts():
-            yield b"ab"
-            yield b"cd"
-
-        await client.post(server.url, content=parts())
-        await client.post(server.url, content=parts(), headers={"Content-Length": "4"})
-    assert [request.body for request in server.requests[1:]] == [b"abcd", b"abcd"]
-    assert server.requests[1].header("transfer-encoding") == "chunked"
-    assert server.requests[2].header("transfer-encoding") is None
-
-
-async def test_an_httpx_client_sees_encodings_repeated_headers_and_streams(client):
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")], chunked=True)
-        await answer.chunk(b"one")
-        await arrived.wait()
-        await answer.chunk(b"two")
-        await answer.last_chunk()
-
-    arrived = asyncio.Event()
-    async with Loopback(script) as server, client.stream("GET", server.url) as answer:
-        assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]
-        pieces = answer.aiter_raw()
-        assert await anext(pieces) == b"one"
-        arrived.set()
-        assert [piece async for piece in pieces] == [b"two"]
-    async with Loopback(replies_json({"a": 1}, encoding="gzip")) as server:
-        assert (await client.get(server.url)).json() == {"a": 1}
-
-
-async def test_errors_are_httpx_errors(client, unused_tcp_port):
-    async def cut(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, length=9)
-        await answer.send(b"half")
-        await answer.close()
-
-    async def silent(request: Recorded, answer: Answer) -> None:
-        await answer.until_gone()
-
-    with pytest.raises(httpx.ConnectError):
-        await client.get(f"http://127.0.0.1:{unused_tcp_port}/")
-    async with Loopback(cut) as server:
-        with pytest.raises(httpx.RemoteProtocolError):
-            await client.get(server.url)
-    async with Loopback(silent) as server:
-        with pytest.raises(httpx.ReadTimeout):
-            await client.get(server.url, timeout=httpx.Timeout(60, read=0.1))
-
-
-async def test_closing_an_httpx_stream_closes_the_connection(client):
-    async def endless(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, chunked=True)
-        await answer.until_gone()
-
-    async with Loopback(endless) as server:
-        async with client.stream("GET", server.url):
-            pass
-        await server.until(lambda: server.answers[0].gone)
 
 
 async def test_a_closed_transport_connects_no_more():
@@ -100,8 +24,8 @@ async def test_a_closed_transport_connects_no_more():
     async with Loopback(OK) as server:
         origin, target = transport.locate(server.url)
         await (await transport.open(origin, "GET", target, ((b"Host", b"x"),))).close()
-        await transport.aclose()
-        with pytest.raises(httpx.ConnectError):
+        await transport.close()
+        with pytest.raises(ConnectError):
             await transport.open(origin, "GET", target, ((b"Host", b"x"),))
     assert server.connections == 1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
 
 from accordion.providers.http.aiohttp_compat import TimedHandler
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from accordion.providers.http.transport_errors import TransferTimeout
 from tests.loopback import Answer, Loopback, Recorded
 
 
@@ -29,10 +29,11 @@ async def test_a_request_on_a_kept_connection_has_its_own_time_out() -> None:
         assert await incoming.read() == b"ok"
         idle = [each for connections in transport._idle._connections.values() for each in connections]
         assert {type(connection.protocol) for connection in idle} == {TimedHandler}
-        with pytest.raises(httpx.ReadTimeout):
-            await transport.open(origin, "POST", target, headers, timeouts=TransportTimeouts(60.0, 0.1, 60.0))
+        transport._timeouts = TransportTimeouts(60.0, 0.1, 60.0)
+        with pytest.raises(TransferTimeout):
+            await transport.open(origin, "POST", target, headers)
         assert server.connections == 1
-    await transport.aclose()
+    await transport.close()
 
 
 async def test_a_connection_that_is_lost_waits_for_nothing() -> None:

@@ -10,11 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-import httpx
-
 from accordion.model.errors import AccordionError, BadRequest, Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Headers, UpstreamRequest
 from accordion.providers.http.transport import AiohttpTransport, IncomingResponse
+from accordion.providers.http.transport_errors import (
+    ConnectError,
+    ConnectTimeout,
+    ProxyError,
+    TransferTimeout,
+    TransportError,
+    UnsendableRequest,
+    UnsupportedUrl,
+    WriteError,
+)
 
 # -- headers -----------------------------------------------------------------------------------------------------------
 
@@ -113,7 +121,7 @@ class HttpResponse:
         try:
             while piece := await read():
                 yield piece
-        except httpx.HTTPError as error:
+        except TransportError as error:
             raise describe_failure(error, self._host) from error
 
     async def close(self) -> None:
@@ -149,33 +157,33 @@ class HttpUpstream:
             while True:
                 try:
                     return HttpResponse(await self._transport.open(origin, method, target, headers, body, length), host)
-                except httpx.ConnectError:
+                except ConnectError:
                     failures += 1
                     if failures >= self._attempts:
                         raise
                 await asyncio.sleep(self._backoff * 2 ** (failures - 1))
-        except httpx.HTTPError as error:
+        except TransportError as error:
             raise describe_failure(error, host) from error
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._transport.aclose()
+        await self._transport.close()
 
 
-def describe_failure(error: httpx.HTTPError, host: str) -> AccordionError:
+def describe_failure(error: TransportError, host: str) -> AccordionError:
     """Returns the AccordionError for a failed request to `host`, with advice. It holds no URL and no credential."""
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+    if isinstance(error, ConnectError | ConnectTimeout | ProxyError):
         return Unreachable(
             f"No connection to {host}: {error}. Nothing was sent. Check that the server runs and that the base URL is "
             "right."
         )
-    if isinstance(error, httpx.UnsupportedProtocol):
+    if isinstance(error, UnsupportedUrl):
         return Unreachable(f"Nothing could be sent to {host}: {error}.")
-    if isinstance(error, httpx.LocalProtocolError):
+    if isinstance(error, UnsendableRequest):
         return BadRequest(f"Nothing was sent to {host}: {error}.")
-    if isinstance(error, httpx.WriteError):
+    if isinstance(error, WriteError):
         return UpstreamDisconnected(f"The request to {host} was not sent whole: {error}.")
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, TransferTimeout):
         return UpstreamTimeout(f"{host} took too long: {error}. Try again, or raise the upstream time-outs.")
     return UpstreamDisconnected(
         f"Connection lost: {host} did not finish its answer ({error}). It may have done the work; try again with care."

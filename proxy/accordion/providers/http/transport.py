@@ -4,7 +4,7 @@ A session would parse URL and headers again, store cookies, add headers of its o
 given head is written unchanged and the response is returned unchanged. `AiohttpTransport` sends a request to a
 `ServerOrigin` on a `ProviderConnection`, an idle one of `IdleConnections` or a new one. It returns an
 `IncomingResponse` when the head of the response has arrived. When the response has ended, its connection is idle again.
-aiohttp's exceptions become httpx's, with plain words.
+aiohttp's exceptions become those of transport_errors.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any
 
 import aiohttp
-import httpx
 from yarl import URL
 
 from accordion.model.ports import Headers
@@ -42,6 +40,17 @@ from accordion.providers.http.aiohttp_compat import (
     create_connector_request,
     expect_response,
     take_rest,
+)
+from accordion.providers.http.transport_errors import (
+    ConnectError,
+    ConnectionBroken,
+    ConnectTimeout,
+    ProxyError,
+    TransferTimeout,
+    TransportError,
+    UnsendableRequest,
+    UnsupportedUrl,
+    WriteError,
 )
 
 # -- servers -----------------------------------------------------------------------------------------------------------
@@ -83,44 +92,42 @@ class ServerOrigin:
         return request
 
     def head(self, method: str, target: str, headers: Headers) -> bytes:
-        """Returns the bytes of a request's head. Raises LocalProtocolError for a character that would break it."""
+        """Returns the bytes of a request's head. Raises UnsendableRequest for a character that would break it."""
         headers += self._proxy_headers
         try:
             first = f"{method} {self._prefix}{target} HTTP/1.1".encode("latin-1")
         except UnicodeEncodeError as error:
-            raise httpx.LocalProtocolError("the request target is not percent-encoded") from error
+            raise UnsendableRequest("the request target is not percent-encoded") from error
         head = b"\r\n".join((first, *map(b": ".join, headers), b"\r\n"))
         breaks = len(head) - len(head.translate(None, b"\0\r\n"))
         if " " in target or breaks != 2 * (len(headers) + 2):
-            raise httpx.LocalProtocolError("the request target or a header holds a character that must not be there")
+            raise UnsendableRequest("the request target or a header holds a character that must not be there")
         return head
 
 
 def split_url(url: str) -> tuple[str, str]:
     """Splits a URL into the server (`https://host:port`) and the unchanged request target.
 
-    Raises UnsupportedProtocol if it is not an http or https URL.
+    Raises UnsupportedUrl if it is not an http or https URL.
     """
     match = _URL.match(url)
     if match is None:
-        raise httpx.UnsupportedProtocol(
-            "the URL does not begin with http:// or https://; check the upstream's base URL"
-        )
+        raise UnsupportedUrl("the URL does not begin with http:// or https://; check the upstream's base URL")
     base, target = match.groups()
     return base, target if target.startswith("/") else "/" + target
 
 
 def find_origin(base: str, trust_env: bool) -> ServerOrigin:
-    """Returns the server at `base` (`https://host:port`). Raises UnsupportedProtocol."""
+    """Returns the server at `base` (`https://host:port`). Raises UnsupportedUrl."""
     try:
         url = URL(base)
         port = url.port
     except ValueError as error:
-        raise httpx.UnsupportedProtocol("the URL has no valid host and port; check the upstream's base URL") from error
+        raise UnsupportedUrl("the URL has no valid host and port; check the upstream's base URL") from error
     if not url.host or port is None:
-        raise httpx.UnsupportedProtocol("the URL has no host; check the upstream's base URL")
+        raise UnsupportedUrl("the URL has no host; check the upstream's base URL")
     if url.raw_user is not None or url.raw_password is not None:
-        raise httpx.UnsupportedProtocol("the upstream's base URL holds credentials; give them as the model's api_key")
+        raise UnsupportedUrl("the upstream's base URL holds credentials; give them as the model's api_key")
     return ServerOrigin(url, _find_proxy(url) if trust_env else None)
 
 
@@ -137,31 +144,31 @@ def _find_proxy(url: URL) -> URL | None:
         is_plain = False
     if not is_plain:
         # Raised outside the `except`: the ValueError as its context may quote a part of the password.
-        raise httpx.UnsupportedProtocol(
+        raise UnsupportedUrl(
             "the URL of the HTTP proxy in the environment is not valid; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY"
         )
     if proxy.scheme not in {"http", "https"}:
-        raise httpx.UnsupportedProtocol(f"a {proxy.scheme} proxy is not supported; set an HTTP proxy or NO_PROXY")
+        raise UnsupportedUrl(f"a {proxy.scheme} proxy is not supported; set an HTTP proxy or NO_PROXY")
     return proxy
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def _to_httpx_error(error: Exception) -> Exception:
-    """Returns the httpx error for a failure on an open connection. Other errors (of a request's body) are unchanged."""
-    if isinstance(error, httpx.HTTPError):
+def _to_transport_error(error: Exception) -> Exception:
+    """Returns the error for a failure on an open connection. Other errors (of a request's body) are unchanged."""
+    if isinstance(error, TransportError):
         return error
     if isinstance(error, aiohttp.SocketTimeoutError):
-        return httpx.ReadTimeout("nothing arrived within the read time-out")
+        return TransferTimeout("nothing arrived within the read time-out")
     if isinstance(error, HttpProcessingError):
-        return httpx.RemoteProtocolError("the answer is not valid HTTP, or its head is too large")
+        return ConnectionBroken("the answer is not valid HTTP, or its head is too large")
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return httpx.RemoteProtocolError("the connection was closed before the head of the reply was complete")
+        return ConnectionBroken("the connection was closed before the head of the reply was complete")
     if isinstance(error, aiohttp.ClientOSError):
-        return httpx.RemoteProtocolError(f"the connection broke ({_describe_os_error(error)})")
+        return ConnectionBroken(f"the connection broke ({_describe_os_error(error)})")
     if isinstance(error, aiohttp.ClientError | RuntimeError):
-        return httpx.RemoteProtocolError("the connection ended before the reply did")
+        return ConnectionBroken("the connection ended before the reply did")
     return error
 
 
@@ -218,8 +225,8 @@ class TransportTimeouts:
     write: float | None = 60.0
 
 
-class AiohttpTransport(httpx.AsyncBaseTransport):
-    """Connections to all upstreams. It is an httpx transport; `open` does the same without httpx's objects.
+class AiohttpTransport:
+    """Connections to all upstreams.
 
     An idle connection stays open for `keepalive` seconds. Servers wait longer (uvicorn, Node: 5 s), so a request rarely
     uses a connection that the server is closing. The number of connections is not limited. `ssl` replaces the system's
@@ -235,7 +242,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         trust_env: bool = True,
     ) -> None:
         self._timeouts = timeouts or TransportTimeouts()
-        self._connect_limits = _connect_limits(self._timeouts)
+        self._connect_limits = aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect)
         self._idle = IdleConnections(keepalive)
         self._ssl = ssl
         self._trust_env = trust_env
@@ -246,7 +253,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     def locate(self, url: str) -> tuple[ServerOrigin, str]:
         """Splits a URL into the server and the unchanged request target.
 
-        Raises UnsupportedProtocol unless it is an http or https URL with a host and without credentials.
+        Raises UnsupportedUrl unless it is an http or https URL with a host and without credentials.
         """
         base, target = split_url(url)
         origin = self._origins.get(base)
@@ -264,48 +271,44 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         headers: Headers,
         body: bytes | AsyncIterator[bytes] = b"",
         length: int | None = None,
-        *,
-        timeouts: TransportTimeouts | None = None,
     ) -> IncomingResponse:
         """Sends a request with exactly these headers and waits for the head of the response.
 
         `length` is the length that the headers declare of a streamed body; None: it is sent chunked. Raises
-        ConnectError, ConnectTimeout or ProxyError if nothing was sent, else RemoteProtocolError, ReadTimeout,
-        WriteTimeout, WriteError, LocalProtocolError, and any error of `body`.
+        ConnectError, ConnectTimeout or ProxyError if nothing was sent, else ConnectionBroken, TransferTimeout,
+        WriteError, UnsendableRequest, and any error of `body`.
         """
-        timeouts = timeouts or self._timeouts
         head = origin.head(method, target, headers)
         while True:
             connection = self._idle.take(origin)
             is_reused = connection is not None
             if connection is None:
-                connection = await self._connect(origin, timeouts)
+                connection = await self._connect(origin)
             try:
-                return await self._exchange(connection, method, head, body, length, timeouts)
+                return await self._exchange(connection, method, head, body, length)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # RFC 9112 9.3.1: the server may have closed an idle connection while the request was on its way.
                 if not (is_reused and isinstance(body, bytes) and method in _IDEMPOTENT):
-                    raise _to_httpx_error(error) from error
+                    raise _to_transport_error(error) from error
             except (aiohttp.ClientError, HttpProcessingError) as error:
-                raise _to_httpx_error(error) from error
+                raise _to_transport_error(error) from error
 
-    async def _connect(self, origin: ServerOrigin, timeouts: TransportTimeouts) -> ProviderConnection:
+    async def _connect(self, origin: ServerOrigin) -> ProviderConnection:
         if self._closed:
-            raise httpx.ConnectError("the proxy is shutting down")
+            raise ConnectError("the proxy is shutting down")
         connector = self._connector
         if connector is None:
             connector = self._connector = create_connector(self._ssl)
-        limits = self._connect_limits if timeouts is self._timeouts else _connect_limits(timeouts)
         try:
-            connection = await connect(connector, origin.connector_request(), limits)
+            connection = await connect(connector, origin.connector_request(), self._connect_limits)
         except TimeoutError as error:
-            raise httpx.ConnectTimeout(f"no connection within {timeouts.connect:g} s") from error
+            raise ConnectTimeout(f"no connection within {self._timeouts.connect:g} s") from error
         except aiohttp.ClientHttpProxyError as error:
-            raise httpx.ProxyError(f"the HTTP proxy answered {error.status} {error.message}") from error
+            raise ProxyError(f"the HTTP proxy answered {error.status} {error.message}") from error
         except (aiohttp.ClientError, OSError, UnicodeError) as error:
-            raise httpx.ConnectError(describe_connect_error(error)) from error
+            raise ConnectError(describe_connect_error(error)) from error
         if (protocol := connection.protocol) is None:
-            raise httpx.ConnectError("the connection closed at once")
+            raise ConnectError("the connection closed at once")
         return ProviderConnection(connection, protocol, origin, self._idle)
 
     async def _exchange(
@@ -315,14 +318,13 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         head: bytes,
         body: bytes | AsyncIterator[bytes],
         length: int | None,
-        timeouts: TransportTimeouts,
     ) -> IncomingResponse:
         protocol, transport = connection.protocol, connection.protocol.transport
         upload_task: asyncio.Task[None] | None = None
         try:
             if transport is None:
                 raise aiohttp.ServerDisconnectedError
-            expect_response(protocol, without_body=method == "HEAD", read_timeout=timeouts.read)
+            expect_response(protocol, without_body=method == "HEAD", read_timeout=self._timeouts.read)
             if isinstance(body, bytes) and len(body) <= _LARGEST_WHOLE:
                 if len(body) <= _LARGEST_COPY:
                     transport.write(head + body)
@@ -331,11 +333,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 protocol.start_timeout()
             else:
                 transport.write(head)
-                upload_task = _start_upload(protocol, body, length, timeouts.write)
+                upload_task = _start_upload(protocol, body, length, self._timeouts.write)
             message, payload = await protocol.read()
             while message.code < 200:
                 if message.code == 101:
-                    raise httpx.RemoteProtocolError("the upstream changed the protocol without being asked to")
+                    raise ConnectionBroken("the upstream changed the protocol without being asked to")
                 message, payload = await protocol.read()
         except BaseException:
             _abort_exchange(connection, upload_task)
@@ -343,36 +345,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         connection.body = payload
         return IncomingResponse(connection, message, payload, upload_task)
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Does the same as `open` for httpx clients, with the request's own time-outs."""
-        url = request.url
-        origin, target = self.locate(f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}")
-        body = await _body(request)
-        limits: dict[str, Any] = request.extensions.get("timeout") or {}
-        defaults = self._timeouts
-        timeouts = TransportTimeouts(
-            limits.get("connect", defaults.connect),
-            limits.get("read", defaults.read),
-            limits.get("write", defaults.write),
-        )
-        declared = request.headers.get("content-length")
-        incoming = await self.open(
-            origin,
-            request.method,
-            target,
-            tuple(request.headers.raw),
-            body,
-            length=int(declared) if declared else None,
-            timeouts=timeouts,
-        )
-        return httpx.Response(
-            incoming.status,
-            headers=list(incoming.headers),
-            stream=_ResponseStream(incoming),
-            extensions={"http_version": b"HTTP/1.1", "reason_phrase": incoming.reason.encode("latin-1", "replace")},
-        )
-
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Closes all connections; responses that are still arriving are cut."""
         self._closed = True
         self._idle.close()
@@ -380,33 +353,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             await self._connector.close()
 
 
-def _connect_limits(timeouts: TransportTimeouts) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
-
-
-class _ResponseStream(httpx.AsyncByteStream):
-    def __init__(self, incoming: IncomingResponse) -> None:
-        self._incoming = incoming
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await self._incoming.read():
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._incoming.close()
-
-
-async def _body(request: httpx.Request) -> bytes | AsyncIterator[bytes]:
-    try:
-        return request.content
-    except httpx.RequestNotRead:
-        if not isinstance(request.stream, httpx.AsyncByteStream):
-            return await request.aread()
-        return aiter(request.stream)
-
-
 class IncomingResponse:
-    """A response whose head has arrived. It raises httpx's errors only.
+    """A response whose head has arrived. It raises TransportError only.
 
     `is_delimited`: a length or the last chunk marks the end of the body. Otherwise the body ends with the connection.
     """
@@ -443,7 +391,7 @@ class IncomingResponse:
     async def read(self) -> bytes:
         """Returns the bytes that have arrived since the last call, waiting for some; empty at the end of the body.
 
-        Raises RemoteProtocolError if the connection ended before the body did, and ReadTimeout.
+        Raises ConnectionBroken if the connection ended before the body did, and TransferTimeout.
         """
         if self._connection is None:
             if self._failure is not None:
@@ -463,7 +411,7 @@ class IncomingResponse:
             return piece
         if isinstance(self._connection.protocol.exception(), aiohttp.ClientOSError):
             # A reset cut a body that lasts until the connection closes. The parser takes the reset for its end.
-            self._fail(httpx.RemoteProtocolError("the connection was reset in the middle of the reply"))
+            self._fail(ConnectionBroken("the connection was reset in the middle of the reply"))
         else:
             self._release()
         return await self.read()
@@ -480,7 +428,7 @@ class IncomingResponse:
             remaining = take_rest(self._payload)
             self._read_size += len(remaining)
             return remaining
-        raise self._fail(_to_httpx_error(error)) from error
+        raise self._fail(_to_transport_error(error)) from error
 
     def _fail(self, error: Exception) -> Exception:
         self._failure = error
@@ -507,7 +455,7 @@ class IncomingResponse:
         if self._payload.is_eof() and self._payload.exception() is None:
             self._release()
         else:
-            self._fail(httpx.RemoteProtocolError("the reply was closed before its end"))
+            self._fail(ConnectionBroken("the reply was closed before its end"))
 
 
 def _abort_exchange(connection: ProviderConnection, upload: asyncio.Task[None] | None) -> None:
@@ -671,10 +619,10 @@ async def _write(
     async for piece in pieces:
         sent_size += len(piece)
         if length is not None and sent_size > length:
-            raise httpx.WriteError("the request body is longer than its Content-Length")
+            raise WriteError("the request body is longer than its Content-Length")
         await _with_timeout(piece_timeout, writer.write(piece))
     if length is not None and sent_size < length:
-        raise httpx.WriteError("the request body is shorter than its Content-Length")
+        raise WriteError("the request body is shorter than its Content-Length")
     await _with_timeout(piece_timeout, writer.write_eof())
     protocol.start_timeout()
 
@@ -684,7 +632,7 @@ async def _with_timeout(piece_timeout: float | None, writing: Awaitable[None]) -
         async with asyncio.timeout(piece_timeout):
             await writing
     except TimeoutError as error:
-        raise httpx.WriteTimeout(f"nothing of the request was taken for {piece_timeout:g} s") from error
+        raise TransferTimeout(f"nothing of the request was taken for {piece_timeout:g} s") from error
 
 
 async def _slice_body(body: bytes) -> AsyncIterator[memoryview]:

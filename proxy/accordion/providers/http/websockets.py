@@ -7,7 +7,6 @@ import ssl as tls
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidStatus, ProxyError, WebSocketException
 from websockets.frames import CloseCode
@@ -18,6 +17,7 @@ from accordion.model.errors import AccordionError, Unreachable, UpstreamDisconne
 from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
 from accordion.providers.http.client import describe_failure, end_to_end
 from accordion.providers.http.transport import ServerOrigin, describe_connect_error, find_origin, split_url
+from accordion.providers.http.transport_errors import UnsupportedUrl
 
 _HANDSHAKE = frozenset(
     {
@@ -116,7 +116,7 @@ async def open_socket(
     try:
         base, target = split_url(request.url)
         origin = find_origin(base, trust_env)
-    except httpx.UnsupportedProtocol as error:
+    except UnsupportedUrl as error:
         raise describe_failure(error, "the configured URL") from error
     scheme, _, authority = base.partition("://")
     secure = scheme.lower() == "https"
