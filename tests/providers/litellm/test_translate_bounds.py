@@ -13,8 +13,9 @@ import pytest
 
 from accordion.model.errors import UpstreamDisconnected, UpstreamError
 from accordion.model.ports import Route
+from accordion.providers.litellm.channel import ResponseChannel, ResponseEnd
 from accordion.providers.litellm.litellm_compat import load_litellm
-from accordion.providers.litellm.translator import LiteLLMTranslator, ResponseChannel, ResponseEnd
+from accordion.providers.litellm.translator import LiteLLMTranslator
 from tests.providers.litellm.translator_setup import KEY, PROTOCOLS, TranslatorSetup, chat, request, say
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from accordion.accounting.overflow import read_overflow
 from accordion.model.ports import Route
+from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.errors import read_problem
 from accordion.providers.litellm.litellm_compat import load_litellm
-from accordion.providers.litellm.requests import TranslationRequest
 from tests.loopback import replies_json
 from tests.providers.litellm.thinking_provider import answer_with
 from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request

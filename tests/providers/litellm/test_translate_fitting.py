@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from accordion.model.ports import Route
+from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.litellm_compat import load_litellm
-from accordion.providers.litellm.requests import TranslationRequest, TranslationTarget, fit, prepare_call
+from accordion.providers.litellm.requests import TranslationTarget, fit, prepare_call
 from tests.providers.litellm.translator_setup import ARGUMENTS, CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request, say
 
 TOOL: dict[str, Any] = {"name": "get_weather", "input_schema": SCHEMA}

@@ -15,7 +15,7 @@ from traceback import walk_tb
 from accordion.accounting.overflow import read_overflow
 from accordion.model.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from accordion.model.ports import Headers
-from accordion.providers.litellm.requests import TranslationRequest
+from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.responses import truncation_error, useful_headers
 
 # status: OpenAI's type and code, Anthropic's type

@@ -26,6 +26,7 @@ from typing import Any
 from accordion.model.errors import BadRequest, Unauthorized
 from accordion.model.ports import Route
 from accordion.protocols.tool_loop import legible_arguments
+from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.litellm_compat import provider_config
 
 # -- rewriting ---------------------------------------------------------------------------------------------------------
@@ -354,17 +355,6 @@ _OWN_IDENTITY = frozenset(
 
 CONNECT = "connect_timeout"
 """The option for the time limit of connecting, in seconds. It is Accordion's, not LiteLLM's."""
-
-
-@dataclass(frozen=True, slots=True)
-class TranslationRequest:
-    """A request to translate."""
-
-    protocol_name: str
-    body: bytes
-    route: Route
-    credential: str
-    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
