@@ -20,6 +20,7 @@ from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.admin_api import KeyView, TenantPage
 from accordion.http.holdout_text import ComparedRow
 from accordion.http.pages import rendering
+from accordion.http.pages.compaction_view import Verdict
 from accordion.http.pages.session_view import CompactionRow, RequestRow
 from accordion.http.pages.views import (
     AgentRow,
@@ -32,6 +33,7 @@ from accordion.http.pages.views import (
     ModelRow,
     PartView,
     SessionRow,
+    SummaryLine,
 )
 from accordion.http.request_health import TenantHealth
 from accordion.model.compaction import Compaction
@@ -51,6 +53,7 @@ TYPES: dict[str, Types] = {
         "session": Session,
         "compaction": Compaction,
         "made": NumberedExchange,
+        "verdict": Verdict,
         "blocks": list[BlockView],
     },
     "confirm_complete_erasure.html": {},
@@ -69,6 +72,8 @@ TYPES: dict[str, Types] = {
         "rows": list[SessionRow],
         "part": PartView,
         "view": MessageView,
+        "block": BlockView,
+        "line": SummaryLine,
         "blocks": list[BlockView],
         "comparison": HoldoutComparison,
         "compared": list[ComparedRow],

@@ -83,18 +83,31 @@ async def test_from_the_overview_the_keyboard_leads_to_the_source_of_a_line_of_a
         await expect(page.locator(f"#m{number}")).to_be_in_viewport()
 
 
-async def test_a_summary_stands_beside_the_messages_that_it_replaces(site: Site, browser: Browser) -> None:
+async def test_a_compaction_begins_with_its_bars_and_each_line_stands_beside_its_messages(
+    site: Site, browser: Browser
+) -> None:
     async with visit(browser, site.proxy, **DESK) as opened:
+        page = opened.page
         await opened.open(site.views["compaction"])
-        block = opened.page.locator(".block-summary")
-        client, model = block.locator(".client"), block.locator(".model")
+        await expect(page.get_by_role("img", name="Before:")).to_be_in_viewport()
+        await expect(page.get_by_role("img", name="After:")).to_be_in_viewport()
+        line = page.locator(".block-summary .summary-line:has(.client details)").first
+        client, model = line.locator(".client"), line.locator(".model")
         left, right = await client.bounding_box(), await model.bounding_box()
         assert left is not None
         assert right is not None
         assert left["x"] + left["width"] <= right["x"]
         assert abs(left["y"] - right["y"]) < 2
-        await expect(model.locator(".message")).to_have_count(1)
-        assert await client.locator(".message").count() > 20
+        source = client.locator("details").first
+        await source.locator("summary").click()
+        await expect(source.locator("pre").first).to_be_visible()
+    async with visit(browser, site.proxy, **PHONE) as opened:
+        await opened.open(site.views["compaction"])
+        line = opened.page.locator(".block-summary .summary-line:has(.client details)").first
+        above, below = await line.locator(".model").bounding_box(), await line.locator(".client").bounding_box()
+        assert above is not None
+        assert below is not None
+        assert above["y"] + above["height"] <= below["y"] + 2
 
 
 async def test_the_tree_of_agents_is_shown_from_each_of_its_sessions(site: Site, browser: Browser) -> None:

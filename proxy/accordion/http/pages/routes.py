@@ -48,6 +48,7 @@ from accordion.http.pages.addresses import (
 )
 from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
 from accordion.http.pages.forms import Form, read_form
+from accordion.http.pages.compaction_view import judge
 from accordion.http.pages.rendering import format_client, render_template
 from accordion.http.pages.services import PageServices
 from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
@@ -305,7 +306,7 @@ class Pages:
         return await self._render("sent.html", request, caller, session=view.session, url=url, sent=sent, blocks=blocks)
 
     async def _compaction(self, request: Request, caller: Caller) -> Response:
-        services, (view, _) = self._services, await self._find_session(request, caller)
+        services, (view, overrides) = self._services, await self._find_session(request, caller)
         name = request.path_params["compaction"]
         stored = await services.sent.find_compaction(caller, name)
         if stored is None:
@@ -330,6 +331,13 @@ class Pages:
             url=url,
             compaction=compaction,
             made=made,
+            url_made=f"{base_of(request)}/sessions/{quote(stored.session)}",
+            verdict=judge(
+                compaction,
+                made.exchange if made is not None else None,
+                original.conversation.messages if original is not None and history is not None else (),
+                overrides.pins,
+            ),
             blocks=blocks,
         )
 

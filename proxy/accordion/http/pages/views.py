@@ -32,6 +32,8 @@ _MOST_FORWARDED = 60_000
 _MOST_UNCHANGED = 400
 _SHORT = 500
 """A longer text is folded away under its first line."""
+_LONG_LINE = 240
+"""A longer line of a summary is folded away under its first words."""
 _LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d{1,7}(?:\s*[-–,]\s*\d{1,7})*\]")
 _NUMBER = re.compile(r"\d+")
 
@@ -182,8 +184,9 @@ class PartView(msgspec.Struct, frozen=True):
 
     @property
     def beginning(self) -> str:
-        """The first words."""
-        return "".join(piece.text for piece in self.lines[0])[:120] if self.lines else ""
+        """The first words: the first line that has any."""
+        lines = ("".join(piece.text for piece in line).strip() for line in self.lines)
+        return next(filter(None, lines), "")[:120]
 
 
 class MessageView(msgspec.Struct, frozen=True):
@@ -192,6 +195,44 @@ class MessageView(msgspec.Struct, frozen=True):
     role: str
     parts: tuple[PartView, ...]
     index: int = -1
+
+    @property
+    def title(self) -> str:
+        """The title of its first part, such as the call of a tool."""
+        return self.parts[0].title if self.parts else ""
+
+    @property
+    def beginning(self) -> str:
+        """Its first words."""
+        return self.parts[0].beginning if self.parts else ""
+
+    @property
+    def is_one_line(self) -> bool:
+        """Whether its first words are all that it says."""
+        return not self.parts or (len(self.parts) == 1 and self.parts[0].characters <= len(self.beginning))
+
+
+class SummaryLine(msgspec.Struct, frozen=True):
+    """A line of a summary, with the messages that it was made of.
+
+    `sources` are shown beside it, each where it is first cited. `earlier` are the indexes of messages that an earlier
+    line has beside it.
+    """
+
+    pieces: tuple[LinkedText, ...]
+    is_heading: bool = False
+    sources: tuple[MessageView, ...] = ()
+    earlier: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole line."""
+        return "".join(piece.text for piece in self.pieces).strip()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the line is folded away under its first words."""
+        return len(self.text) > _LONG_LINE
 
 
 class BlockView(msgspec.Struct, frozen=True):
@@ -205,6 +246,10 @@ class BlockView(msgspec.Struct, frozen=True):
     """The artifacts that hold its messages: whole ranges, or single results where there is no range."""
     parts: int = 0
     """The number of single results that are artifacts besides the ranges."""
+    lines: tuple[SummaryLine, ...] = ()
+    """The lines of a summary."""
+    uncited: tuple[MessageView, ...] = ()
+    """The messages that no line of the summary cites."""
 
     @property
     def is_unchanged(self) -> bool:
@@ -235,8 +280,37 @@ def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) 
         found = find_artifacts(block, artifacts)
         ranges = [artifact for artifact in found if artifact.kind == "range"]
         parts = len(found) - len(ranges) if ranges else 0
-        views.append(BlockView(block.kind, _title(block), client, forwarded, tuple(ranges or found), parts))
+        view = BlockView(block.kind, _title(block), client, forwarded, tuple(ranges or found), parts)
+        views.append(_with_lines(view) if block.kind == "summary" else view)
     return views
+
+
+def _with_lines(block: BlockView) -> BlockView:
+    """Returns a summary's block with its lines, each beside the messages that it cites."""
+    messages, shown, lines = {view.index: view for view in block.client}, set[int](), list[SummaryLine]()
+    for pieces in (line for view in block.forwarded for part in view.parts for line in part.lines):
+        if not (text := "".join(piece.text for piece in pieces).strip()):
+            continue
+        cited = [index for index in _list_cited(pieces) if index in messages]
+        sources = tuple(messages[index] for index in cited if index not in shown)
+        earlier = tuple(index for index in cited if index in shown)
+        shown.update(cited)
+        lines.append(SummaryLine(pieces, text.startswith("## "), sources, earlier))
+    uncited = tuple(view for view in block.client if view.index not in shown)
+    return msgspec.structs.replace(block, lines=tuple(lines), uncited=uncited)
+
+
+def _list_cited(pieces: Sequence[LinkedText]) -> list[int]:
+    """Returns the indexes of the messages that a line cites, in order. `3-5` cites three."""
+    cited, before = dict[int, None](), ""
+    last = -1
+    for piece in pieces:
+        if piece.message >= 0:
+            is_range = last >= 0 and before.strip() in ("-", "–")
+            cited.update(dict.fromkeys(range(last + 1 if is_range else piece.message, piece.message + 1)))
+            last = piece.message
+        before = piece.text
+    return list(cited)
 
 
 def _title(block: ComparedBlock) -> str:
