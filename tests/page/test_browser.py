@@ -66,11 +66,11 @@ async def test_from_the_overview_the_keyboard_leads_to_the_source_of_a_line_of_a
         await expect(page.locator(":focus")).to_have_text("Skip to the content")
         await page.keyboard.press("Enter")
         await expect(page.locator("main")).to_be_focused()
-        link = page.get_by_role("link", name=site.session)
+        link = page.locator(f"a.session-name[href$='{site.session}']")
         while not await link.evaluate("element => element === document.activeElement"):
             await page.keyboard.press("Tab")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", name=site.session)).to_be_visible()
+        await expect(page.locator("code.id", has_text=site.session)).to_be_visible()
         await expect(page.locator("svg.curve g")).to_have_count(len(recorded_requests()))
         mark = page.locator("svg.curve a:has(.mark)").last
         await mark.focus()
@@ -202,7 +202,7 @@ async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
         await opened.keep("sign-in")
         await page.keyboard.type("acc-one-5fKq72LmZ")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", name=site.session)).to_be_visible()
+        await expect(page.locator("code.id", has_text=site.session)).to_be_visible()
         await page.get_by_role("button", name="Compact at the next request").click()
         await expect(page.locator("#facts")).to_contain_text("compaction asked for")
         await page.get_by_role("button", name="Sign out").click()

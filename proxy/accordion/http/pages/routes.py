@@ -47,8 +47,8 @@ from accordion.http.pages.addresses import (
     view_of,
 )
 from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
-from accordion.http.pages.forms import Form, read_form
 from accordion.http.pages.compaction_view import judge
+from accordion.http.pages.forms import Form, read_form
 from accordion.http.pages.rendering import format_client, render_template
 from accordion.http.pages.services import PageServices
 from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
