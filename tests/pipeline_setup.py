@@ -32,11 +32,11 @@ from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.features import HiddenResultFeature, ReferencedItemFeature, TranscriptFeature
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.send import DeploymentPauses, Sender
-from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.body_reader import BodyReader
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey

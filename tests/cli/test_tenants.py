@@ -57,10 +57,9 @@ async def test_a_proxy_lists_those_for_whom_something_was_remembered(tmp_path: P
     config = f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\nserver: {{host: 0.0.0.0}}\n"
     application = Application(build(config.encode(), {}, {}), {})
     one, two = (application.tenants.identify({b"x-api-key": key}) for key in (b"one", b"two"))
-    await put(
-        application.memory_builder.services().memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant
-    )
-    await application.memory_builder.services().memories.count(two.tenant, MemoryFilter())
+    memories = application.memory_builder.load().memories()
+    await put(memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant)
+    await memories.count(two.tenant, MemoryFilter())
     await application.outbox.flush()
     assert [name for name, _ in await application.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant.name]
     await application.stop()

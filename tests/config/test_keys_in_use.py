@@ -88,7 +88,7 @@ async def test_every_key_is_read_when_the_application_is_built() -> None:
         for model, delegated in product(("smart", "another"), (False, True)):
             rules_by_model(watched)(model, "openai", delegated, 100_000)
         application.app()
-        application.memory_builder.services()
+        application.memory_builder.load().services()
     finally:
         await application.stop()
     assert leaves(Settings) - read == SERVING | UNUSED

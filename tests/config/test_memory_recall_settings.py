@@ -9,7 +9,7 @@ import pytest
 
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.composition import Application
-from accordion.composition.memory_builder import MemoryBuilder
+from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
 from accordion.config.load import build
 from accordion.model.errors import ConfigError
@@ -83,8 +83,8 @@ def divided(application: Application, project: str | None = None) -> Any:
 
 
 async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[MemoryBuilder] = []
-    monkeypatch.setattr(MemoryBuilder, "services", opened.append)
+    opened: list[MemoryParts] = []
+    monkeypatch.setattr(MemoryParts, "services", opened.append)
     pipeline = OfflinePipeline(read("memory: {recall: {enabled: true}}"))
     try:
         said = [{"role": "user", "content": "Which region does the ledger replicate to?"}]

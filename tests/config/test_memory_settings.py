@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from accordion.composition import Application
-from accordion.composition.memory_builder import build_endpoints
+from accordion.composition.memory_parts import build_endpoints
 from accordion.config import Settings, find_hints
 from accordion.config.load import build
 from accordion.memory.search import SearchQuery
@@ -101,10 +101,10 @@ async def test_the_endpoints_of_the_file_are_asked_and_follow_it(monkeypatch: py
         text = f"store: {{url: 'memory://'}}\nmemory: {{embeddings: {{model: e-1, {there}}}}}"
         application = Application(read(text), {})
         try:
-            services = application.memory_builder.services()
+            services = application.memory_builder.load().services()
             await services.memories.write(TENANT, MemoryChange(put=(Memory("a", "fact", "The dog is ill."),)))
             application.apply_settings(read(text.replace("embeddings", "rerank")))
-            found = await application.memory_builder.services().search.search(TENANT, SearchQuery("dog"))
+            found = await application.memory_builder.load().services().search.search(TENANT, SearchQuery("dog"))
         finally:
             await application.stop()
     assert [each.memory.id for each in found.results] == ["a"]

@@ -11,8 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accordion.memory.entries import ALL_TYPES
-from accordion.model.memories import MemoryFilter
+from accordion.model.memories import ALL_TYPES, MemoryFilter
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT
@@ -66,15 +65,14 @@ async def test_of_a_tenant_that_was_erased_no_memory_is_left_either(tmp_path: Pa
     async with workers(tmp_path, config, "") as [one, other]:
         for application in (one, other):
             tenant = application.tenants.identify({}).tenant
-            await put(
-                application.memory_builder.memories(), memory(f"The {CANARY} of {id(application)}."), tenant=tenant
-            )
+            memories = await application.memory_builder.open_memories()
+            await put(memories, memory(f"The {CANARY} of {id(application)}."), tenant=tenant)
             await application.outbox.flush()
         assert files_with_name(tmp_path / "kept.db.memories")
         assert [name for name, _ in await other.store.scan(TENANTS_WITH_MEMORIES)]
         reply = await api(one, "DELETE", "/accordion/archive")
         assert (reply.status_code, reply.json()["memories"]) == (200, {"before": 2, "after": 0})
-        assert await other.memory_builder.memories().count(tenant, MemoryFilter(types=ALL_TYPES)) == 0
+        assert await other.memory_builder.load().memories().count(tenant, MemoryFilter(types=ALL_TYPES)) == 0
         assert await other.store.scan(TENANTS_WITH_MEMORIES) == []
         assert files_with_name(tmp_path / "kept.db.memories") == []
 

@@ -57,6 +57,10 @@ def client(
     administration = Administration(
         lambda: setup.forward.tenants, setup.created_keys, setup.key_usage, lambda: setup.observe
     )
+
+    async def open_memories() -> FakeMemories:
+        return memories or FakeMemories()
+
     pages = Pages(
         PageServices(
             lambda: setup.observe,
@@ -79,7 +83,7 @@ def client(
         lambda: setup.forward.tenants,
         reader,
         setup.builder.session_overrides,
-        lambda: memories or FakeMemories(),
+        open_memories,
         sent,
     )
     api = RestApi(

@@ -34,7 +34,7 @@ from accordion.model.cache import BoundedCache
 from accordion.model.ports import Key, Put
 from accordion.model.records import ObservedCall
 from accordion.model.tenant import ConversationRef, TenantScope
-from accordion.pipeline.session_import import MemoryMentions
+from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopTasks

@@ -17,8 +17,9 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate
 from accordion.model.ports import Waiter
 from accordion.model.tenant import TenantScope
+from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
-from accordion.pipeline.session_import import MemoryMentions, SessionImport
+from accordion.pipeline.session_import import SessionImport
 from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows

@@ -13,7 +13,8 @@ from accordion.model.conversation import Message, Text, ToolResult
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.session_import import MemoryMentions, SessionImport
+from accordion.pipeline.memory_mentions import MemoryMentions
+from accordion.pipeline.session_import import SessionImport
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.http.api_client import client

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.memory.entries import ALL_TYPES, revision
+from accordion.memory.entries import revision
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilter, MemoryStore, Relation
+from accordion.model.memories import ALL_TYPES, Conflict, Entity, MemoryChange, MemoryFilter, MemoryStore, Relation
 from accordion.stores import memories_index
 from accordion.stores.memories_redis import RedisMemories, tenant_keys
 from accordion.stores.memories_sqlite import SqliteMemories

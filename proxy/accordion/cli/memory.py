@@ -23,7 +23,8 @@ from accordion import __version__
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.tenant_store import TIMEOUT, caller_of, list_tenants, open_stored_memories, open_tenant, run_command
 from accordion.composition.configured_store import TENANT_SECRET
-from accordion.composition.memory_builder import MemoryBuilder, note_tenant
+from accordion.composition.memory_builder import note_tenant
+from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
 from accordion.config.extras import is_installed
 from accordion.http import memory_responses as responses
@@ -230,14 +231,14 @@ async def _open_memories(command: MemoryCommand, *, creates: bool) -> AsyncItera
     async with open_tenant(settings, command.tenant) as tenant_store:
         archive = tenant_store.archive
         outbox = tenant_store.queries.outbox
-        builder = MemoryBuilder(
+        parts = MemoryParts(
             lambda: settings, archive, archive.transcripts, TiktokenCounter(), tasks, LoopClock(),
             on_write=lambda tenant: note_tenant(outbox, tenant),
         )  # fmt: skip
         try:
-            yield TenantMemories(builder.services(), tenant_store.caller)
+            yield TenantMemories(parts.services(), tenant_store.caller)
         finally:
-            await builder.close()
+            await parts.close()
             await outbox.flush()
             await tasks.close()
 

@@ -41,9 +41,8 @@ from accordion.composition.tables import (
 from accordion.config import Settings
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore
-from accordion.memory.entries import ALL_TYPES
 from accordion.model.errors import AccordionError, BadRequest, ConfigError, InvalidPath, StoreUnavailable
-from accordion.model.memories import MemoryFilter, MemoryStore
+from accordion.model.memories import ALL_TYPES, MemoryFilter, MemoryStore
 from accordion.model.ports import KeyValueStore
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries

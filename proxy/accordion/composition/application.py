@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accordion import __version__
@@ -53,12 +55,11 @@ from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.base_path import BasePath
+from accordion.http.deferred_routes import DeferredRoutes
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
 from accordion.http.metrics import Metrics
+from accordion.http.pages import addresses
 from accordion.http.pages.feed import ExchangeFeed
-from accordion.http.pages.routes import Pages
-from accordion.http.pages.services import PageServices
-from accordion.http.pages.views import Health
 from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.request_health import RequestHealth
 from accordion.http.websocket_relay import WebSocketRelay
@@ -115,6 +116,9 @@ from accordion.stores.spool import SpooledStore
 from accordion.stores.sqlite import SqliteStore
 from accordion.stores.worker_sync import Slots, StoreBoard, worker_sync_for
 from accordion.stores.write_queue import WriteQueue
+
+if TYPE_CHECKING:
+    from accordion.http.pages.views import Health
 
 _log = logging.getLogger("accordion")
 _POINTS_BYTES = 4 * 2**20
@@ -443,9 +447,10 @@ class Application:
             lambda: self.forward.prepare.compaction_step.list_meter.insertion_composer
         )
         archive_api = ArchiveApi(
-            lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories, sent
+            lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.open_memories, sent
         )
         administration = Administration(lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries)
+        page = DeferredRoutes(lambda: self._page_routes(sent, administration), self.tasks.offload)
         api = RestApi(
             lambda: self.queries,
             lambda: self.tenants,
@@ -457,7 +462,7 @@ class Application:
                 *archive_api.routes(),
                 *AdminApi(lambda: self.tenants, administration, self.clock.now).routes(),
                 *self.memory_builder.routes(lambda: self.tenants, __version__),
-                *self._pages(sent, administration).routes(),
+                *page.at(*addresses.ALL_PATHS),
             ],
             self.spooled.spool.describe,
             self.clock.now,
@@ -472,8 +477,11 @@ class Application:
         base_path = self.settings.server.base_path
         return BasePath(app, base_path) if base_path else app
 
-    def _pages(self, sent: SentHistory, administration: Administration) -> Pages:
-        """Builds the web page."""
+    def _page_routes(self, sent: SentHistory, administration: Administration) -> list[Route]:
+        """Builds the routes of the web page, with the memories that it shows."""
+        from accordion.http.pages.routes import Pages  # noqa: PLC0415  # most workers never serve a page
+        from accordion.http.pages.services import PageServices  # noqa: PLC0415
+
         has_memory = self.settings.memory.enabled and is_installed("memory")
         return Pages(
             PageServices(
@@ -482,8 +490,8 @@ class Application:
                 self._compaction_builder.archive_reader,
                 sent,
                 self._compaction_builder.session_overrides,
-                self.memory_builder.services if has_memory else None,
-                self.memory_builder.memories,
+                self.memory_builder.load().services if has_memory else None,
+                lambda: self.memory_builder.load().memories(),
                 self._health,
                 self._feed,
                 self.clock,
@@ -491,10 +499,12 @@ class Application:
                 __version__,
                 administration,
             )
-        )
+        ).routes()
 
     def _health(self, tenant: str) -> Health:
         """Describes the state of this process to a tenant."""
+        from accordion.http.pages.views import Health  # noqa: PLC0415  # for the page alone
+
         return Health(
             str(self.settings.store.url),
             self.store.is_available,

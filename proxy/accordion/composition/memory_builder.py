@@ -1,72 +1,51 @@
-"""Builds the memory services at their first use, so that they cost nothing if they are not used.
+"""Builds the parts of memories that are switched on, and imports the packages of memories only for these.
 
-Also here: the endpoints for embeddings and relevance, and the model that writes memories in place of the rules.
+What most proxies have switched on and few use, such as the interfaces and the import of session memories, is imported
+in a thread when it is first used.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final
+from threading import Lock
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
-from accordion.accounting.calibration import LearnedLimits
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.transcripts import TranscriptStore
 from accordion.composition.cache_shares import divide_cache
-from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings
 from accordion.config.extras import is_installed
-from accordion.config.settings import EndpointModel
-from accordion.http.mcp_app import McpApp
-from accordion.http.memory_api import MemoryApi
-from accordion.http.memory_operations import MemoryServices
+from accordion.http.deferred_routes import DeferredRoutes
+from accordion.insertions.recall_source import RecallRequest, RecallSource
 from accordion.insertions.store import InsertionStore
-from accordion.memory.add import MemoryWriter
-from accordion.memory.compact import MemoryExtractor
-from accordion.memory.consolidation import Consolidator, DraftWriter
-from accordion.memory.message_ranges import RecordedConversations
-from accordion.memory.narration import Narrator
-from accordion.memory.reader import MemoryReader
-from accordion.memory.search import MemorySearch, SearchQuery
-from accordion.memory.session_memory import SessionMemories
 from accordion.model.errors import AccordionError, MissingExtra
 from accordion.model.memories import MemoryStore
-from accordion.model.ports import Clock, Key, Outbox, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
-from accordion.model.tenant import NO_TENANT, TenantScope
-from accordion.pipeline.memory_capture import MemoryCapture
-from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
-from accordion.pipeline.session_import import ALL_PROJECTS, MemoryMentions, SessionImport
-from accordion.protocols.registry import PROTOCOLS
-from accordion.providers.http.client import HttpUpstream
-from accordion.providers.http.transport import AiohttpTransport
-from accordion.providers.litellm.translator import LiteLLMTranslator
-from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
-from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, TokenUsageCallback
-from accordion.server.event_loop import LoopWaiter
+from accordion.model.ports import Clock, Key, Outbox, Tasks, TokenCounter
+from accordion.model.records import RecallUsage
+from accordion.model.tenant import TenantScope
+from accordion.pipeline.memory_mentions import ALL_PROJECTS, MemoryMentions
+from accordion.providers.models.summarizer import TokenUsageCallback
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES, Tenants
-from accordion.stores.encryption import open_sealer
-from accordion.stores.open import open_memories
-from accordion.summaries.extractive import ExtractiveWriter
-from accordion.summaries.prompts import load_prompts
 
-_SECONDS: Final = 120.0
-"""The longest wait for one response, in seconds; then the rules write."""
-_MAX_CONCURRENT: Final = 4
-"""The largest number of concurrent requests of one worker."""
-_FACTS: Final = 1 << 20
+if TYPE_CHECKING:
+    from accordion.composition.memory_parts import MemoryParts
+    from accordion.pipeline.memory_capture import MemoryCapture
+
+_log = logging.getLogger("accordion")
+
+_REST_PATHS = ("/accordion/memory", "/accordion/memory/{path:path}")
+_MCP_PATH = "/mcp"
 
 
 class MemoryBuilder:
-    """Opens the memories at first use.
+    """Builds the parts of memories at their first use.
 
     `on_write` receives the tenant key of each written memory, `on_usage` the token usage of the model that writes them.
     """
@@ -80,41 +59,31 @@ class MemoryBuilder:
         tasks: Tasks,
         clock: Clock,
         on_write: Callable[[TenantScope], object],
-        on_usage: TokenUsageCallback = lambda model, input_tokens, output_tokens: None,
+        on_usage: TokenUsageCallback,
     ) -> None:
-        self._settings, self._archive_reader, self._transcripts = settings, archive_reader, transcripts
-        self._counter, self._tasks, self._clock = counter, tasks, clock
-        self._on_write, self._on_usage = on_write, on_usage
-        self._services: MemoryServices | None = None
-        self._temporary_folder: TemporaryDirectory[str] | None = None
-        # It has its own client, which opens no connection until an endpoint or a model is called.
-        self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
-        self._protocols = PROTOCOLS
-        self._translator = LiteLLMTranslator(self._protocols)
-        self._endpoints = EmbeddingEndpoints()
-        self._applied_settings: Settings | None = None
+        self._settings, self._tasks = settings, tasks
+        self._arguments = (settings, archive_reader, transcripts, counter, tasks, clock, on_write, on_usage)
+        self._lock = Lock()
+        self._parts: MemoryParts | None = None
 
-    def services(self) -> MemoryServices:
-        """Returns the services with the current project, endpoints and writer."""
-        settings, services = self._settings(), self._services or self._build()
-        if self._services is None or settings is not self._applied_settings:
-            self._endpoints, self._applied_settings = build_endpoints(settings), settings
-            writer = build_narrator(
-                settings, self._upstream, self._translator, self._tasks, self._clock, self._count, self._on_usage
-            )
-            compactions = replace(services.compactions, narrator=writer)
-            self._services = services = replace(services, project=settings.memory.project, compactions=compactions)
-        return services
+    def load(self) -> MemoryParts:
+        """Returns the parts. The first call imports them and takes tenths of a second. Any thread may call."""
+        with self._lock:
+            if self._parts is None:
+                from accordion.composition.memory_parts import MemoryParts  # noqa: PLC0415  # see above
 
-    def memories(self) -> MemoryStore:
+                self._parts = MemoryParts(*self._arguments)
+            return self._parts
+
+    async def open_memories(self) -> MemoryStore:
         """Returns the store of memories, even if the interfaces are disabled."""
-        return self.services().memories
+        return (await self._tasks.offload(self.load)).memories()
 
-    def session_import(self, settings: Settings, insertion_store: InsertionStore) -> SessionImport | None:
+    def session_import(self, settings: Settings, insertion_store: InsertionStore) -> RecallSource | None:
         """Builds the import of session memories into conversations; None if memories are disabled."""
         if not (settings.memory.enabled and is_installed("memory")):
             return None
-        return SessionImport(self.memories, insertion_store, self._clock, self._count)
+        return _DeferredImport(lambda: self.load().session_import(insertion_store), self._tasks)
 
     def memory_mentions(self, settings: Settings) -> MemoryMentions:
         """Builds the check for memories in a list."""
@@ -124,43 +93,22 @@ class MemoryBuilder:
             divide_cache(settings.limits.cache_bytes).mentions, recall_everywhere=recall.enabled, project=project
         )
 
-    def memory_recall(self, settings: Settings, insertion_store: InsertionStore) -> MemoryRecall | None:
+    def memory_recall(self, settings: Settings, insertion_store: InsertionStore) -> RecallSource | None:
         """Builds the automatic recall of memories; None if it is disabled."""
-        recall = settings.memory.recall
-        if not recall.enabled:
-            return None
-        return MemoryRecall(
-            lambda: self.services().search,
-            self.memories,
-            insertion_store,
-            self._tasks,
-            LoopWaiter(),
-            self._clock,
-            self._count,
-            MemoryRecallLimits(
-                tokens=recall.tokens,
-                memories=recall.memories,
-                relevance=recall.relevance,
-                timeout_seconds=recall.wait_seconds,
-                project=settings.memory.project,
-                all_projects=recall.all_projects,
-            ),
-        )
+        return self.load().memory_recall(settings, insertion_store) if settings.memory.recall.enabled else None
 
     async def warm(self) -> None:
-        """Loads the static embedding with a first search, so that no turn waits for it. No endpoint is called."""
+        """Loads the static embedding, so that no turn waits for it. No endpoint is called."""
         config = self._settings().memory
         if config.recall.enabled and config.embeddings is None:
             with suppress(AccordionError):
-                await self.services().search.search(NO_TENANT, SearchQuery("what is there"))
+                await self.load().warm()
 
     def memory_capture(self, settings: Settings) -> MemoryCapture | None:
         """Builds the step that makes memories of compacted messages; None if it is disabled."""
         if not (settings.memory.enabled and settings.memory.after_fold):
             return None
-        return MemoryCapture(
-            lambda: self.services().compactions, self._transcripts, self._tasks, asyncio.sleep, settings.memory.project
-        )
+        return self.load().memory_capture(settings.memory.project)
 
     def routes(self, tenants: Callable[[], Tenants], version: str) -> list[HttpRoute]:
         """Returns the routes of memories for REST and MCP; none if memories are disabled.
@@ -169,67 +117,46 @@ class MemoryBuilder:
         """
         if not self._settings().memory.enabled:
             return []
-        rest = MemoryApi(self.services, tenants, version).routes()
-        mcp = McpApp(self.services, tenants, self._tasks.spawn, version).routes()
-        if is_installed("memory"):
-            return [*rest, *mcp]
-        return [*_refuse(rest, "Memory", "memory"), *_refuse(mcp, "MCP", "mcp")]
+        if not is_installed("memory"):
+            return [*_refuse("Memory", "memory", *_REST_PATHS), *_refuse("MCP", "mcp", _MCP_PATH)]
+        routes = DeferredRoutes(lambda: self.load().routes(tenants, version), self._tasks.offload)
+        return routes.at(*_REST_PATHS, _MCP_PATH)
 
     async def close(self) -> None:
         """Closes the memories and the client."""
-        if self._services is not None:
-            await self._services.memories.close()
-            self._services = None
-        await self._upstream.close()
-        await self._translator.close()
-        if self._temporary_folder is not None:
-            self._temporary_folder.cleanup()
-
-    def _build(self) -> MemoryServices:
-        clock, tasks, count = self._clock, self._tasks, self._count
-        embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
-        store = self._settings().store
-        sealer = open_sealer(self._settings().archive.key.reveal(), is_persistent=False)
-        memories = open_memories(
-            store.url.reveal(), self._folder(), embedder,
-            timeout=store.write_timeout_seconds, sealer=sealer, on_write=self._on_write,
-        )  # fmt: skip
-        conversations = RecordedConversations(self._transcripts, self._protocols, tasks)
-        search = MemorySearch(memories, embedder, clock)
-        return MemoryServices(
-            memories,
-            MemoryWriter(memories, clock),
-            search,
-            MemoryReader(memories, clock),
-            MemoryExtractor(memories, conversations, tasks, clock, self._archive_reader.export_and_erasure.erasures),
-            Consolidator(memories, clock, count),
-            DraftWriter(memories, count, tasks),
-            SessionMemories(memories, conversations, search, tasks, clock),
-            self._transcripts,
-            self._archive_reader,
-            clock,
-        )
-
-    def _count(self, text: str, model: str = "") -> int:
-        return self._counter.count(text, self._counter.encoding(model))
-
-    def _folder(self) -> Path:
-        """Returns the folder of the memories' files: beside the store's file, or temporary for a store in memory."""
-        store = self._settings().store
-        if store.url.reveal() == "memory://":
-            self._temporary_folder = TemporaryDirectory(prefix="accordion-memories-")
-            return Path(self._temporary_folder.name)
-        return memories_folder(self._settings())
+        if self._parts is not None:
+            await self._parts.close()
+            self._parts = None
 
 
-def _refuse(routes: Iterable[HttpRoute], purpose: str, extra: str) -> Iterator[HttpRoute]:
-    """Yields the routes with an endpoint that raises MissingExtra."""
+class _DeferredImport:
+    """The import of session memories, which is built at the first request that may ask for one."""
+
+    def __init__(self, build: Callable[[], RecallSource], tasks: Tasks) -> None:
+        self._build, self._tasks = build, tasks
+        self._source: RecallSource | None = None
+
+    async def recall(self, request: RecallRequest) -> RecallUsage | None:
+        """Inserts the memories that the request asks for; see SessionImport. Never raises."""
+        if not request.may_hold_memories:
+            return None
+        source = self._source
+        try:
+            if source is None:
+                source = self._source = await self._tasks.offload(self._build)
+        except Exception:
+            _log.exception("the packages of memories could not be imported")
+            return None
+        return await source.recall(request)
+
+
+def _refuse(purpose: str, extra: str, *paths: str) -> list[HttpRoute]:
+    """Returns routes whose endpoint raises MissingExtra, whatever the method is."""
 
     async def refuse(request: Request) -> Response:
         raise MissingExtra(purpose, extra)
 
-    for route in routes:
-        yield HttpRoute(route.path, refuse, methods=sorted(route.methods or ()))
+    return [HttpRoute(path, refuse, methods=["GET", "POST", "DELETE"]) for path in paths]
 
 
 def memories_folder(settings: Settings) -> Path:
@@ -240,67 +167,3 @@ def memories_folder(settings: Settings) -> Path:
 def note_tenant(outbox: Outbox, tenant: TenantScope) -> None:
     """Adds a tenant to the list of tenants with memories."""
     outbox.put(Key(TENANTS_WITH_MEMORIES, tenant.name), bytes)
-
-
-def build_endpoints(settings: Settings) -> EmbeddingEndpoints:
-    """Returns the endpoints that the `memory` section configures."""
-    embeddings, rerank = settings.memory.embeddings, settings.memory.rerank
-    return EmbeddingEndpoints(
-        _endpoint(settings, embeddings, embeddings.dimensions or 0) if embeddings is not None else None,
-        _endpoint(settings, rerank) if rerank is not None else None,
-    )
-
-
-def _endpoint(settings: Settings, config: EndpointModel, dimensions: int = 0) -> EmbeddingEndpoint:
-    if config.api_base is not None:
-        route = Route(config.model, "openai", config.api_base.rstrip("/"), api_key=config.api_key.reveal())
-    else:
-        # config/checks.py ensures that there is a model with this name.
-        route = routes(settings).models[config.model]
-    headers = [(name.lower().encode(), value.encode()) for name, value in route.extra_headers]
-    if route.api_key:
-        headers.append((b"authorization", f"Bearer {route.api_key}".encode()))
-    return EmbeddingEndpoint(
-        route.model or config.model,
-        route.base_url,
-        tuple(headers),
-        config.timeout_seconds,
-        config.max_characters,
-        dimensions,
-    )
-
-
-def build_narrator(
-    settings: Settings,
-    upstream: Upstream,
-    translator: Translator,
-    tasks: Tasks,
-    clock: Clock,
-    count: Callable[[str], int],
-    on_usage: TokenUsageCallback,
-) -> Narrator | None:
-    """Builds the writer of memories by the configured model, with its own key; None if the rules write.
-
-    `count` returns the tokens of a text.
-    """
-    name = settings.memory.model
-    if not name:
-        return None
-    # config/checks.py ensures that there is a model with this name and a key.
-    router = routes(settings)
-    route = router.models[name]
-    caller = SummaryCaller(
-        "", route, "messages" if route.family == "anthropic" else "chat", name, (), can_use_configured_keys=True
-    )
-    model = ModelSummarizer(
-        upstream, translator, router, build_windows(settings, LearnedLimits(clock.now)), PROTOCOLS, model=name
-    )
-    bounded = BoundedSummarizer(model, on_usage, max_concurrent=_MAX_CONCURRENT, seconds=_SECONDS)
-    return Narrator(
-        bounded,
-        caller,
-        ExtractiveWriter(_FACTS, divide_cache(settings.limits.cache_bytes).words),
-        tasks,
-        load_prompts(),
-        count,
-    )

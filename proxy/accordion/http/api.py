@@ -27,6 +27,7 @@ from accordion.http.api_requests import (
     read_body,
     unknown_session,
 )
+from accordion.http.deferred_routes import list_built
 from accordion.http.json_views import (
     agent_json,
     exchange_json,
@@ -356,8 +357,8 @@ async def _drop(request: Request, error: Exception) -> Response:
 
 def _allowed_methods(request: Request) -> set[str]:
     """Returns the methods of all routes at the request's path."""
-    routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in routes for method in route.methods}
+    routes = (route for route in list_built(request.app.routes) if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in routes for method in route.methods or ()}
 
 
 def _request_origin(request: Request) -> str:

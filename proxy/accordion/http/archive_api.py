@@ -6,7 +6,7 @@ same steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import asdict
@@ -47,7 +47,7 @@ class ArchiveApi:
         tenants: Callable[[], Tenants],
         archive: ArchiveReader,
         overrides: SessionOverrideStore,
-        memories: Callable[[], MemoryStore],
+        memories: Callable[[], Awaitable[MemoryStore]],
         sent: SentHistory,
     ) -> None:
         self._queries = queries
@@ -205,7 +205,7 @@ class ArchiveApi:
         result: dict[str, Any] = {} if session is None else {"session": session}
         result |= {"sessions": count, **asdict(erased)}
         if session is None:
-            before, after = await forget_memories(self._memories(), self._queries().store, caller)
+            before, after = await forget_memories(await self._memories(), self._queries().store, caller)
             result |= {"memories": {"before": before, "after": after}, "verified": erased.verified and not after}
         return json_response(result, 200 if result["verified"] else 409)
 

@@ -14,7 +14,16 @@ from accordion.http.memory_operations import EVERY_PROJECT, MemoryServices
 from accordion.http.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
 from accordion.memory import entries
 from accordion.model.errors import BadRequest
-from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryFilter, MemoryStore, Relation
+from accordion.model.memories import (
+    ALL_TYPES,
+    Conflict,
+    Entity,
+    Memory,
+    MemoryChange,
+    MemoryFilter,
+    MemoryStore,
+    Relation,
+)
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 
@@ -29,7 +38,7 @@ _MAX_ID = 100
 _TIMES = range(253_402_300_800)
 """Valid seconds since the epoch: to the end of the year 9999."""
 _MAX_COUNT = 10**9
-_ALL_MEMORIES = MemoryFilter(types=entries.ALL_TYPES)
+_ALL_MEMORIES = MemoryFilter(types=ALL_TYPES)
 
 
 async def export_memories(services: MemoryServices, caller: Caller) -> AsyncIterator[bytes]:

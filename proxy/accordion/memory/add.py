@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from accordion.memory.entries import SINGLE_TYPES, ConcurrentWrite, clean_names, finish_memory, make_memory_id
+from accordion.memory.entries import ConcurrentWrite, clean_names, finish_memory, make_memory_id
 from accordion.model.errors import BadRequest, NotFound
-from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.model.memories import SINGLE_TYPES, Conflict, Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.ports import Clock
 from accordion.model.tenant import TenantScope
 

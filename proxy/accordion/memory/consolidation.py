@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from accordion.memory.entries import (
     CONTENT_MOST,
     NAME_MOST,
-    SINGLE_TYPES,
     ConcurrentWrite,
     clean_name,
     finish_memory,
@@ -33,7 +32,7 @@ from accordion.memory.reader import ReadProof, verify_tokens
 from accordion.memory.self_contained import content_words, find_claims
 from accordion.memory.sentences import normalize_words
 from accordion.model.errors import BadRequest
-from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
+from accordion.model.memories import SINGLE_TYPES, Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.model.tenant import TenantScope
 

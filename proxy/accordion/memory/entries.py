@@ -16,11 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, RequestError
-from accordion.model.memories import Entity, Memory, MemoryType, Relation
-
-SINGLE_TYPES: Final[tuple[MemoryType, ...]] = ("fact", "decision", "preference", "solution", "question")
-"""The types of single memories. Summaries are written from these."""
-ALL_TYPES: Final[tuple[MemoryType, ...]] = (*SINGLE_TYPES, "summary", "summary_archived", "session")
+from accordion.model.memories import Entity, Memory, Relation
 
 CONTENT_MOST, CONTEXT_MOST, NAME_MOST, NAMES_MOST = 20_000, 4_000, 200, 50
 """Characters of a content (a session memory may have ten times as many); characters of a context; characters of a

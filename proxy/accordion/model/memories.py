@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -15,6 +15,10 @@ MemoryType = Literal["fact", "decision", "preference", "solution", "question", "
 
 FactType = Literal["fact", "decision", "preference", "solution", "question"]
 """The types that people and agents may write."""
+
+SINGLE_TYPES: Final[tuple[MemoryType, ...]] = ("fact", "decision", "preference", "solution", "question")
+"""The types of single memories. Summaries are written from these."""
+ALL_TYPES: Final[tuple[MemoryType, ...]] = (*SINGLE_TYPES, "summary", "summary_archived", "session")
 
 MemorySource = Literal["compaction", "consolidation", "manual", "fold", "session", "import"]
 """The writer of a memory: the memory compaction of a range (`compaction`), a consolidation, a person or agent

@@ -6,7 +6,7 @@ Each feature is one class with the method `record`. The composition root lists t
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -15,9 +15,11 @@ from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.ports import Tasks
 from accordion.model.records import ObservedResponse
-from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.shared_artifacts import SharedArtifacts
+
+if TYPE_CHECKING:
+    from accordion.pipeline.memory_capture import MemoryCapture
 
 
 class ExchangeFeature(Protocol):

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from accordion.compaction.policy import Mode
 from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.request import IdentifiedRequest, PassthroughRequest, ReceivedRequest, advance, pass_through
-from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.visibility import Visibility, VisibleRequest, metadata_with_partition
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch, Sessions

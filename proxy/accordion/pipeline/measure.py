@@ -23,6 +23,7 @@ from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks, WindowTable
 from accordion.pipeline.count import ForwardedListMeter, previous_request
+from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.request import (
     CompactionRules,
     IdentifiedRequest,
@@ -31,7 +32,6 @@ from accordion.pipeline.request import (
     advance,
     pass_through,
 )
-from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.visibility import Visibility
 from accordion.sessions.prefix_nodes import PrefixNode, count_responses, has_response
 from accordion.sessions.sessions import SessionMatch, Sessions

@@ -35,12 +35,11 @@ from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
 from accordion.delegation.tracker import DelegationTracker
-from accordion.memory.entries import ALL_TYPES
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
 from accordion.model.costs import Costs, PriceTable
 from accordion.model.delegation import DelegationNode, node_kind
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import MemoryFilter, MemoryStore
+from accordion.model.memories import ALL_TYPES, MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
 from accordion.model.records import Exchange, HoldoutEntry, Session, Totals
 from accordion.model.tenant import TenantScope

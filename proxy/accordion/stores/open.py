@@ -12,7 +12,6 @@ from accordion.model.memories import Embedder, MemoryStore
 from accordion.model.ports import KeyValueStore, Sealer
 from accordion.model.tenant import TenantScope
 from accordion.stores.disk_reserve import DiskReserve
-from accordion.stores.memories_sqlite import SqliteMemories
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
 
@@ -59,10 +58,12 @@ def open_memories(
 
     `on_write` is called with the tenant's key after each write.
     """
+    # Each kind of store is imported only if it is used, for the reason in `_open_redis`.
     server = _redis_server(url)
     if server is None:
+        from accordion.stores.memories_sqlite import SqliteMemories  # noqa: PLC0415
+
         return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, on_write=on_write)
-    # Imported late for the reason in `_open_redis`.
     from accordion.stores.memories_redis import RedisMemories  # noqa: PLC0415
 
     address, cluster = server

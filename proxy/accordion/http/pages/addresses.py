@@ -20,6 +20,8 @@ SIGN_IN: Final = f"{PATH}/sign-in"
 """The cookie of a response from here is for `/accordion`, whatever prefix precedes it: a cookie without a path is for
 the folder of the address that set it."""
 SIGN_OUT: Final = f"{PATH}/sign-out"
+ALL_PATHS: Final = (PATH, f"{PATH}/", f"{BASE}/{{path:path}}", SIGN_IN, SIGN_OUT)
+"""The paths of all routes of the page."""
 
 
 def root_of(request: Request) -> str:
