@@ -69,7 +69,7 @@ def client(
             sent,
             setup.builder.session_overrides,
             None,
-            lambda: memories or FakeMemories(),
+            open_memories,
             lambda tenant: Health("memory://", setup.store.is_available, "", 0, {}, []),
             ExchangeFeed(),
             setup.clock,

@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -50,65 +51,62 @@ _OUTPUT, _TOTAL = rf"(?P<output>{_FIGURE})", rf"(?P<total>{_FIGURE})"
 _NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
 
 # The first match decides. Sources: reference texts of the providers' errors, with one test for each.
-_PHRASES = tuple(
-    re.compile(pattern, re.IGNORECASE | re.DOTALL)
-    for pattern in (
-        rf"prompt is too long:? {_SIZE} tokens > {_LIMIT} maximum",  # Anthropic
-        rf"input length and `?max_tokens`? exceed context limit: {_SIZE} \+ {_OUTPUT} > {_LIMIT}",
-        rf"input token count(?: \(?{_SIZE}\)?)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
-        rf"request \({_SIZE} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
-        rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_SIZE})?",  # OpenAI
-        rf"current length is {_SIZE} while limit is {_LIMIT}",  # Cerebras (cline#5140)
-        rf"maximum context length is {_LIMIT}.{{0,200}}?requested {_OUTPUT} output tokens"
-        rf"(?: and your prompt contains (?:at least )?{_SIZE} input tokens)?",  # vLLM
-        rf"is too large: {_OUTPUT}\..{{0,60}}?maximum context length is {_LIMIT} tokens and your request has {_SIZE}",
-        rf"maximum context length is {_LIMIT}.{{0,200}}?requested (?:about )?{_TOTAL} tokens"
-        rf" \([^()]{{0,200}}?{_OUTPUT} (?:in|for) the (?:completion|output)\)",  # OpenAI, DeepSeek, OpenRouter
-        rf"maximum context length of {_LIMIT}.{{0,200}}?: {_SIZE} tokens from the input messages and {_OUTPUT} tokens"
-        r" for the completion",  # SGLang
-        rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
-        rf"request has|contains(?: at least)?) {_SIZE}",  # OpenAI, OpenRouter, vLLM, SGLang
-        rf"prompt is too long: {_SIZE}, model maximum context length: {_LIMIT}",  # Fireworks
-        rf"(?:input length \(?{_SIZE}\)? )?exceeds (?:the )?(?:model'?s )?maximum (?:context|allowed input) length"
-        rf" (?:of )?\(?{_LIMIT}{_NO_UNIT}",  # Poolside (pi#4943), proxies (pi#5677)
-        rf"maximum context length (?:is|of|:) ?{_LIMIT}",
-        rf"prompt contains {_SIZE} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
-        rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_SIZE})?",  # xAI
-        rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_SIZE})? exceeds the limit of {_LIMIT}"
-        rf"{_NO_UNIT}",  # Copilot
-        rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_SIZE}\))?)?",  # Moonshot
-        rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_SIZE}"
-        rf"(?:.{{0,30}}? and {_OUTPUT})?)?",  # TGI
-        rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
-        rf"input token count is {_SIZE} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
-        rf"prompt \(length {_SIZE}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
-        rf"input \({_SIZE} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
-        rf"range of input length should be \[\d{{1,9}}, ?{_LIMIT}\]",  # DashScope
-        rf"context length is only {_LIMIT} tokens",  # vLLM
-        rf"prompt too long:? {_SIZE} tokens exceeds max_seq_len {_LIMIT}",  # Atlas (inference-atlas#186)
-        # SiliconFlow (NovelForge#136)
-        rf"number of input tokens \({_SIZE}\) has exceeded max_prompt_tokens \({_LIMIT}\)",
-        rf"requested tokens(?: \({_SIZE}\))? exceed context window of {_LIMIT}",  # llama-cpp-python (its issue 120)
-        rf"body too large for [\w./: -]{{1,80}} model\. max size: {_LIMIT} tokens",  # GitHub Models (cline#2115)
-        rf"prompt tokens \({_SIZE}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
-        rf"keep the first {_SIZE} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
-        rf"greater than the context length \(n_keep: {_SIZE} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
-        # TensorRT-LLM (tensorrtllm_backend#141, TensorRT-LLM#9277)
-        rf"prompt length \({_SIZE}\) exceeds maximum (?:sequence|input) length \({_LIMIT}\)",
-        rf"sum of prompt length \([\d.]{{1,15}}\).{{0,40}}? should not exceed max_num_tokens \({_LIMIT}\)",
-        r"tokens in request more than max tokens allowed",  # GLM (opencode#27519)
-        r"exceeds? the (?:model'?s )?context (?:window|length)",
-        r"exceeds the available context size",  # llama.cpp
-        r"input length.{0,80}? exceeds? .{0,40}?context length",
-        r"prompt too long; exceeded (?:max )?context length",  # Ollama
-        r"prompt exceeds max length",  # z.ai
-        r"context window exceeds limit",  # MiniMax
-        r"greater than the context length",  # LM Studio
-        r"input is too long for (?:the )?requested model",  # Bedrock
-        r"reduce the length of the (?:messages|prompt)",  # Groq
-        r"context[_ ](?:length|window)[_ ]exceeded",  # a code within a text
-        r"\bprompt is too long\b",
-    )
+_PHRASES = (
+    rf"prompt is too long:? {_SIZE} tokens > {_LIMIT} maximum",  # Anthropic
+    rf"input length and `?max_tokens`? exceed context limit: {_SIZE} \+ {_OUTPUT} > {_LIMIT}",
+    rf"input token count(?: \(?{_SIZE}\)?)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
+    rf"request \({_SIZE} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
+    rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_SIZE})?",  # OpenAI
+    rf"current length is {_SIZE} while limit is {_LIMIT}",  # Cerebras (cline#5140)
+    rf"maximum context length is {_LIMIT}.{{0,200}}?requested {_OUTPUT} output tokens"
+    rf"(?: and your prompt contains (?:at least )?{_SIZE} input tokens)?",  # vLLM
+    rf"is too large: {_OUTPUT}\..{{0,60}}?maximum context length is {_LIMIT} tokens and your request has {_SIZE}",
+    rf"maximum context length is {_LIMIT}.{{0,200}}?requested (?:about )?{_TOTAL} tokens"
+    rf" \([^()]{{0,200}}?{_OUTPUT} (?:in|for) the (?:completion|output)\)",  # OpenAI, DeepSeek, OpenRouter
+    rf"maximum context length of {_LIMIT}.{{0,200}}?: {_SIZE} tokens from the input messages and {_OUTPUT} tokens"
+    r" for the completion",  # SGLang
+    rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
+    rf"request has|contains(?: at least)?) {_SIZE}",  # OpenAI, OpenRouter, vLLM, SGLang
+    rf"prompt is too long: {_SIZE}, model maximum context length: {_LIMIT}",  # Fireworks
+    rf"(?:input length \(?{_SIZE}\)? )?exceeds (?:the )?(?:model'?s )?maximum (?:context|allowed input) length"
+    rf" (?:of )?\(?{_LIMIT}{_NO_UNIT}",  # Poolside (pi#4943), proxies (pi#5677)
+    rf"maximum context length (?:is|of|:) ?{_LIMIT}",
+    rf"prompt contains {_SIZE} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
+    rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_SIZE})?",  # xAI
+    rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_SIZE})? exceeds the limit of {_LIMIT}"
+    rf"{_NO_UNIT}",  # Copilot
+    rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_SIZE}\))?)?",  # Moonshot
+    rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_SIZE}"
+    rf"(?:.{{0,30}}? and {_OUTPUT})?)?",  # TGI
+    rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
+    rf"input token count is {_SIZE} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
+    rf"prompt \(length {_SIZE}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
+    rf"input \({_SIZE} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
+    rf"range of input length should be \[\d{{1,9}}, ?{_LIMIT}\]",  # DashScope
+    rf"context length is only {_LIMIT} tokens",  # vLLM
+    rf"prompt too long:? {_SIZE} tokens exceeds max_seq_len {_LIMIT}",  # Atlas (inference-atlas#186)
+    # SiliconFlow (NovelForge#136)
+    rf"number of input tokens \({_SIZE}\) has exceeded max_prompt_tokens \({_LIMIT}\)",
+    rf"requested tokens(?: \({_SIZE}\))? exceed context window of {_LIMIT}",  # llama-cpp-python (its issue 120)
+    rf"body too large for [\w./: -]{{1,80}} model\. max size: {_LIMIT} tokens",  # GitHub Models (cline#2115)
+    rf"prompt tokens \({_SIZE}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
+    rf"keep the first {_SIZE} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
+    rf"greater than the context length \(n_keep: {_SIZE} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
+    # TensorRT-LLM (tensorrtllm_backend#141, TensorRT-LLM#9277)
+    rf"prompt length \({_SIZE}\) exceeds maximum (?:sequence|input) length \({_LIMIT}\)",
+    rf"sum of prompt length \([\d.]{{1,15}}\).{{0,40}}? should not exceed max_num_tokens \({_LIMIT}\)",
+    r"tokens in request more than max tokens allowed",  # GLM (opencode#27519)
+    r"exceeds? the (?:model'?s )?context (?:window|length)",
+    r"exceeds the available context size",  # llama.cpp
+    r"input length.{0,80}? exceeds? .{0,40}?context length",
+    r"prompt too long; exceeded (?:max )?context length",  # Ollama
+    r"prompt exceeds max length",  # z.ai
+    r"context window exceeds limit",  # MiniMax
+    r"greater than the context length",  # LM Studio
+    r"input is too long for (?:the )?requested model",  # Bedrock
+    r"reduce the length of the (?:messages|prompt)",  # Groq
+    r"context[_ ](?:length|window)[_ ]exceeded",  # a code within a text
+    r"\bprompt is too long\b",
 )
 _OTHER_LIMIT = re.compile(
     r"rate.?limit|per.minute|per.day|\bTPM\b|\bRPM\b|quota|billing|too many requests", re.IGNORECASE
@@ -175,8 +173,14 @@ def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> Wi
     return None
 
 
+@cache
+def _compiled_phrases() -> tuple[re.Pattern[str], ...]:
+    """Returns the phrases, which are compiled for the first error: it takes as long as hundreds of small requests."""
+    return tuple(re.compile(phrase, re.IGNORECASE | re.DOTALL) for phrase in _PHRASES)
+
+
 def _match(text: str) -> WindowOverflow | None:
-    for phrase in _PHRASES:
+    for phrase in _compiled_phrases():
         match = phrase.search(text)
         if match is None:
             continue

@@ -46,6 +46,7 @@ from accordion.stores.open import open_store
 from accordion.stores.spool import SPOOL
 from accordion.stores.sqlite_file import refuse_foreign
 from accordion.stores.worker_sync import Slots, shared_slots
+from accordion.summaries.sentence_forms import compile_forms
 
 _log = logging.getLogger("accordion")
 _METRICS_DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -83,7 +84,7 @@ class ApplicationFactory:
             reload_requested = _listen_for_reload()
             await application.start()
             application.tasks.spawn(_reload_on_request(file, application, reload_requested), "follow the config file")
-            application.tasks.spawn(_warm_up(application), "load an encoding")
+            application.tasks.spawn(_warm_up(application), "load what requests need")
             if parent_process() is not None:
                 application.tasks.spawn(_end_with_supervisor(), "end with the supervisor")
             yield
@@ -121,10 +122,11 @@ def _build_application(settings: Settings, slots: Slots | None, owner_token: str
 
 
 async def _warm_up(application: Application) -> None:
-    """Loads the most common encoding, so that the first request need not wait for it."""
+    """Loads the most common encoding and the forms of sentences, so that no request need wait for them."""
     await application.tasks.offload(application.counter.load)
     # The first thread that counts stays the fastest (providers/models/tokenizer.py).
     application.counter.count("This thread counts most.", application.counter.encoding(""))
+    await application.tasks.offload(compile_forms)
 
 
 def _has_lost_supervisor() -> bool:

@@ -491,7 +491,7 @@ class Application:
                 sent,
                 self._compaction_builder.session_overrides,
                 self.memory_builder.load().services if has_memory else None,
-                lambda: self.memory_builder.load().memories(),
+                self.memory_builder.open_memories,
                 self._health,
                 self._feed,
                 self.clock,

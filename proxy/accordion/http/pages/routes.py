@@ -499,7 +499,7 @@ class Pages:
         count, erased = await erase(
             services.queries(), services.archive.export_and_erasure, services.overrides, caller, None
         )
-        before, after = await forget_memories(services.stored_memories(), services.queries().store, caller)
+        before, after = await forget_memories(await services.stored_memories(), services.queries().store, caller)
         status = 200 if erased.verified and not after else 409
         return await self._render(
             "erased.html", request, caller, status, session="", sessions=count, memories=before - after, erased=erased

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -28,7 +28,7 @@ class PageServices(msgspec.Struct, frozen=True):
     sent: SentHistory
     overrides: SessionOverrideStore
     memory: Callable[[], MemoryServices] | None
-    stored_memories: Callable[[], MemoryStore]
+    stored_memories: Callable[[], Awaitable[MemoryStore]]
     health: Callable[[str], Health]
     feed: ExchangeFeed
     clock: Clock
