@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.references import (
+    OPENINGS,
     artifact_id,
+    delegated_reference,
     describe,
     describe_size,
     media_reference,
@@ -73,6 +75,19 @@ def test_every_reference_to_text_names_the_call_that_reads_it_and_promises_no_to
     ):
         assert 'read_artifact("art_x"), if available' in text
         assert text.count("art_x") == 1
+
+
+def test_every_reference_has_an_opening_by_which_it_is_recognized() -> None:
+    for text in (
+        result_reference("read", "{}", "art_x", "3 characters"),
+        result_reference("", "", "art_x", "3 characters"),
+        delegated_reference("Explore", "s-child", "Task", "{}", "art_x", "3 characters", "found it"),
+        delegated_reference("", "", "", "", "art_x", "3 characters", ""),
+        superseded_reference("read", "{}", "art_x", "call_1"),
+        omission_note(12, "art_x"),
+        *(media_reference(kind, "art_x", "image/png") for kind in ("Image", "Audio", "Video", "File")),
+    ):
+        assert text.startswith(OPENINGS), text
 
 
 def test_the_reference_to_an_image_names_no_call_since_it_cannot_be_read_as_text() -> None:

@@ -142,7 +142,7 @@ def test_the_line_about_omitted_instructions_names_what_holds_them() -> None:
         task(sources=tuple(sources([message("user", text) for text in said])), budget=300,
              reference_lines=("[0-59] art_1, 900 tokens",), artifacts=(ArchivedRange(0, 59, "art_1"),))
     )  # fmt: skip
-    assert re.search(r"^\(\d+ more left out, from messages \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
+    assert re.search(r"^\(\d+ more left out, from \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
     assert words(made.text) <= 300
 
 
@@ -190,7 +190,7 @@ def test_lines_about_the_work_have_room_beside_many_instructions() -> None:
     made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
         task(sources=covered, budget=300)
     )
-    assert " more left out, from messages [" in made.text
+    assert " more left out, from [" in made.text
     assert "src/auth/token.py" in made.text
     assert words(made.text) <= 300
 
@@ -203,7 +203,7 @@ def test_a_promise_of_the_assistant_stands_below_the_instructions() -> None:
         task(sources=covered, budget=300, remaining_messages=())
     )
     _, instructions, *_ = made.text.split("\n\n")
-    assert " more left out, from messages [" in instructions
+    assert " more left out, from [" in instructions
     assert instructions.endswith(f"\n## {PROMISE_TITLE}\n[1] {promise}")
 
 

@@ -463,11 +463,11 @@ def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -
     )
     lines, left = text.split("\n"), len(found) - len(listed)
     assert lines[0] == f"## {TITLE}"
-    assert lines[-1] == f"({left} more left out, from messages [0-{left - 1}]; archived in art_1, art_2.)"
+    assert lines[-1] == f"({left} more left out, from [0-{left - 1}]; archived in art_1, art_2.)"
     assert 0 < len(listed) == len(lines) - 2 < len(found)
     assert words(text) <= 80
     text, listed = render_instructions(found, 16, words)
-    assert text.split("\n")[1:] == ["(16 more left out, from messages [0-15]; archived.)"]
+    assert text.split("\n")[1:] == ["(16 more left out, from [0-15]; archived.)"]
     assert not listed
 
 

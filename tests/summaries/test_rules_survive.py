@@ -109,11 +109,11 @@ async def check(pipeline: OfflinePipeline, history: RuleHistory) -> None:
         assert not any(each in text for each in old), (
             f"an old one stands alone: {instruction_texts(history, *values)} in {text}"
         )
-        assert " more left out, from messages [" in text, (
+        assert " more left out, from [" in text, (
             f"{live} is neither listed nor named: {instruction_texts(history, live)} in {text}"
         )
         if not archived:
-            named = ARTIFACT.findall(text[text.index(" more left out, from messages [") :])
+            named = ARTIFACT.findall(text[text.index(" more left out, from [") :])
             archived = "\n".join([await pipeline.text_of(each, pipeline.caller) or "" for each in dict.fromkeys(named)])
         assert live in archived, f"{live} cannot be read"
 

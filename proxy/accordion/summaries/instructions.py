@@ -413,7 +413,7 @@ def _render_section(
             citations = f"[{min(omitted)}-{max(omitted)}]"
         names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
         archive_note = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
-        lines.append(f"({len(omitted)} more left out, from messages {citations}; archived{archive_note}.)")
+        lines.append(f"({len(omitted)} more left out, from {citations}; archived{archive_note}.)")
     promises = [str(each) for each in instructions if each.instruction.is_promise and id(each) in selected]
     return "\n".join([*lines, *([f"## {PROMISE_TITLE}", *promises] if promises else [])])
 
