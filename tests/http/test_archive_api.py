@@ -163,7 +163,7 @@ async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -
         ("offset=--1", "offset", "whole number"),
         ("offset=" + "9" * 5_000, "offset", "whole number"),
         ("limit=-1", "limit", "whole number"),
-        ("offset=99", None, "nothing is at offset 99"),
+        ("offset=99", None, "there is nothing at offset 99"),
         ("pattern=" + "x" * 600, None, "1 to 500 characters"),
         ("path=$.missing", None, "JSON"),
     ],
