@@ -80,10 +80,12 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
     record = http.get(f"/accordion/sessions/{session}").json()
     (made,) = {each["compaction"]["id"] for each in record["exchanges"] if each["compaction"]}
     (artifact, *_) = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"]
+    tokens = record["costs"]["tokens"]
+    unsent = tokens["without_accordion"]["input"] - tokens["sent"]["input"]
     views = {
         "/accordion/": "gpt-5",
         f"{PAGES}/sessions": session,
-        f"{PAGES}/sessions/{session}": f"{record['totals']['saved']:,}",
+        f"{PAGES}/sessions/{session}": f"Tokens not sent {unsent:,}",
         f"{PAGES}/sessions/{session}/sent": "What the model sees now",
         f"{PAGES}/sessions/{session}/compactions/{made}": "replaced by one message",
         f"{PAGES}/sessions/{session}/erase": "cannot be undone",

@@ -119,6 +119,21 @@ async def test_the_tree_of_agents_is_shown_from_each_of_its_sessions(site: Site,
             await expect(opened.page.locator(".agents > li").last).to_contain_text("known by tool")
 
 
+async def test_sessions_are_searched_without_javascript(site: Site, browser: Browser) -> None:
+    async with visit(browser, site.proxy, **LOOKS["plain"]) as opened:
+        page = opened.page
+        await opened.open("/accordion/pages/sessions")
+        await expect(page.locator(".session-name")).to_have_count(3)
+        await page.get_by_label("Name, project").fill("REPORTS")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".session-name")).to_have_count(2)
+        await page.get_by_role("link", name="Show all").click()
+        await page.get_by_label("Compacted").select_option("true")
+        await page.get_by_role("button", name="Show").click()
+        await expect(page.locator(".session-name")).to_have_count(1)
+        await expect(page.locator(".session-name")).to_have_attribute("href", re.compile(site.session))
+
+
 async def test_memories_are_searched(site: Site, browser: Browser) -> None:
     async with visit(browser, site.proxy, **DESK) as opened:
         await opened.open("/accordion/pages/memories")
@@ -164,6 +179,10 @@ async def test_a_person_pins_asks_switches_exports_and_erases(own_site: Site, br
     ):
         page = opened.page
         await opened.open(site.views["session"])
+        await page.get_by_text("Rename", exact=True).first.click()
+        await page.get_by_label("Name", exact=True).fill("The tour of the proxy")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="The tour of the proxy")).to_be_visible()
         await page.locator(".archive").get_by_role("button", name="Pin").first.click()
         await expect(page.get_by_role("status").filter(has_text="pinned")).to_be_visible()
         assert len((await client.get(url)).json()["pins"]) == 1
@@ -214,6 +233,13 @@ async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name="Tenants")).to_be_visible()
         await expect(page.get_by_text("$20.00 a day")).to_be_visible()
+        await page.get_by_label("Tenant", exact=True).fill("three")
+        await page.get_by_label("Dollars a day").fill("5")
+        await page.get_by_role("button", name="Create").click()
+        await expect(page.get_by_role("status")).to_contain_text("shown only once")
+        await opened.keep("created-key")
+        await page.get_by_role("link", name="I have copied it").click()
+        await expect(page.get_by_text("$5.00 a day")).to_be_visible()
         await opened.keep("tenants")
         await page.get_by_role("link", name="1 day").click()
         await expect(page.get_by_role("heading", name="Costs from")).to_be_visible()

@@ -110,6 +110,11 @@ class Costs(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.sent_cost + self.summary_cost
 
     @property
+    def unsent(self) -> int:
+        """The input tokens that were not sent, over all requests; negative if more was sent than without Accordion."""
+        return self.original_input - self.input
+
+    @property
     def own_cost(self) -> int:
         """The cost of compaction itself."""
         return self.prefix_cost + self.insertion_cost + self.read_cost + self.summary_cost

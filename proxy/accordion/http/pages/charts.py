@@ -185,7 +185,7 @@ def _columns(points: Sequence[CurvePoint], top: float, link: str) -> Iterator[Ma
             column = Markup('<a href="{}" tabindex="-1">{}</a>').format(point.link, column)
         yield Markup("<g><title>{}</title>{}").format(point.title or f"Request {index + 1}", column)
         if point.compaction:
-            yield _mark(point, left + inner / 2, top, link)
+            yield _draw_mark(point, left + inner / 2, top, link)
         yield Markup("</g>")
 
 
@@ -201,7 +201,7 @@ def _column(point: CurvePoint, left: float, width: float, top: float) -> Iterato
         )
 
 
-def _mark(point: CurvePoint, middle: float, top: float, link: str) -> Markup:
+def _draw_mark(point: CurvePoint, middle: float, top: float, link: str) -> Markup:
     highest = max(point.came, point.sent)
     # Above the column or, where that would be outside the drawing, at its top.
     offset = -4 if highest < _NEARLY_ALL * top else 21
