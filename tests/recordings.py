@@ -18,7 +18,8 @@ from tests.histories import PROTOCOL_NAMES, ProtocolName
 RECORDINGS = Path(
     os.environ.get("ACCORDION_TRAJECTORIES") or Path(__file__).parents[2] / "shared" / "data" / "trajectories"
 )
-"""Their folder, where they are at hand."""
+"""Their folder: ACCORDION_TRAJECTORIES, else `shared/data/trajectories` beside the checkout. Tests that need them are
+skipped if it does not exist."""
 # Two people who talk about their lives: either may begin.
 PEOPLE = "locomo"
 

@@ -51,7 +51,7 @@ def test_the_last_request_is_explained_as_it_was_sent(tmp_path: Path, protocol_n
     assert {each["became"] for each in report["listed"]} >= {"kept", "block"}
     assert report["artifacts"]
     text = run(tmp_path, "--session", session).stdout
-    for words in (session, report["id"], "block 1", report["artifacts"][0]["id"], "generation 1"):
+    for words in (session, report["id"], "block 1", report["artifacts"][0]["id"], "number 1"):
         assert words in text
 
 

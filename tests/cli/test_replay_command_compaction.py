@@ -88,7 +88,7 @@ def test_the_text_says_what_the_json_says() -> None:
     for row in rows:
         if row["state"] == "folded":
             made = row["compaction"]
-            assert f"#{row['request']} generation {made['generation']}, {made['kind']}: {made['before']:,} to" in out
+            assert f"#{row['request']} compaction {made['generation']}, {made['kind']}: {made['before']:,} to" in out
             brought = row["tool"]["tokens"] if row["tool"]["new"] else 0
             for step, more in zip(made["steps"], (brought, *[0] * len(made["steps"])), strict=False):
                 assert f"{step['compactor']} -{step['before'] - step['after'] + more:,}" in out

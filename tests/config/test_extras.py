@@ -1,9 +1,12 @@
 """Without an extra, everything that needs it says which command installs it, and all else works."""
 
+import json
 import logging
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -12,7 +15,8 @@ from typer.testing import CliRunner
 from accordion.cli.main import app
 from accordion.composition import Application
 from accordion.composition.tables import spans
-from accordion.config.extras import is_installed
+from accordion.config import extras
+from accordion.config.extras import EXTRAS, how_to_install, is_installed
 from accordion.config.load import build
 from accordion.model.errors import ConfigError, UpstreamError
 from accordion.providers.litellm.litellm_compat import load_litellm
@@ -35,11 +39,11 @@ IMPORTERS = {
 
 
 def remove(monkeypatch: pytest.MonkeyPatch, extra: str) -> str:
-    """Makes an extra's packages impossible to import. Returns the command that installs them."""
+    """Makes an extra's packages impossible to import. Returns the end of the command that installs them."""
     for package in PACKAGES[extra]:
         for name in [package, *(each for each in sys.modules if each.startswith(f"{package}."))]:
             monkeypatch.setitem(sys.modules, name, None)
-    return f"pip install 'accordion-proxy[{extra}]'"
+    return how_to_install([extra])
 
 
 @pytest.mark.parametrize(
@@ -63,10 +67,64 @@ def test_a_setting_that_needs_a_missing_extra_is_refused(
 ) -> None:
     build(text.encode(), {}, {})
     command = remove(monkeypatch, extra)
-    with pytest.raises(ConfigError, match="needs packages that are not installed") as refused:
+    with pytest.raises(ConfigError, match=f"needs the extra `{extra}`, which is not installed: ") as refused:
         build(text.encode(), {}, {})
     assert refused.value.path == path
     assert command in refused.value.message
+
+
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A virtual environment with pip and all extras but memory and MCP."""
+    remove(monkeypatch, "memory")
+    remove(monkeypatch, "mcp")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
+    return tmp_path
+
+
+def set_origin(monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None) -> None:
+    """Sets what the distribution was installed from."""
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(extras, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+
+
+def test_the_command_installs_from_where_this_installation_came(
+    installation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = installation.as_uri()
+    python = "'/my env/bin/python' -m pip install"
+    for origin, package in (
+        ({"url": url, "dir_info": {}}, f"'{installation}[litellm,redis,memory,otel]'"),
+        ({"url": url, "dir_info": {"editable": True}}, f"--editable '{installation}[litellm,redis,memory,otel]'"),
+        ({"url": f"{url}/gone", "dir_info": {}}, "'accordion-proxy[litellm,redis,memory,otel]'"),
+        (None, "'accordion-proxy[litellm,redis,memory,otel]'"),
+    ):
+        set_origin(monkeypatch, origin)
+        assert how_to_install(["memory"]) == f"{python} {package}"
+
+
+@pytest.mark.parametrize(
+    ("mark", "command"),
+    [("pipx_metadata.json", "pipx install --force"), ("uv-receipt.toml", "uv tool install --force")],
+)
+def test_the_command_is_that_of_the_tool_which_installed_accordion(
+    installation: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str
+) -> None:
+    set_origin(monkeypatch, None)
+    (installation / mark).touch()
+    assert how_to_install(["mcp"]) == f"{command} 'accordion-proxy[litellm,redis,mcp,otel]'"
+
+
+def test_an_environment_without_pip_is_changed_by_uv(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_origin(monkeypatch, None)
+    monkeypatch.setitem(sys.modules, "pip", None)
+    assert how_to_install(["mcp"]).startswith("uv pip install --python '/my env/bin/python' ")
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"all", "dev", "test"}
 
 
 def test_the_default_settings_need_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,21 +140,21 @@ def test_mcp_needs_the_packages_of_memory_too(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_translated_request_without_litellm_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = remove(monkeypatch, "litellm")
+    remove(monkeypatch, "litellm")
     with pytest.raises(UpstreamError) as refused:
         load_litellm()
     assert refused.value.code == "translation_unavailable"
-    assert command in refused.value.message
+    assert "the extra `litellm`, which is not installed" in refused.value.message
 
 
 def test_traces_without_opentelemetry_are_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    command = remove(monkeypatch, "otel")
+    remove(monkeypatch, "otel")
     monkeypatch.delitem(sys.modules, "accordion.http.telemetry", raising=False)
     with caplog.at_level(logging.WARNING, logger="accordion"):
         assert spans({"OTEL_TRACES_EXPORTER": "console"}) is None
-    assert command in caplog.text
+    assert "tracing needs the extra `otel`" in caplog.text
 
 
 async def test_the_routes_of_memory_without_its_packages_name_the_command(
@@ -118,7 +176,8 @@ async def test_the_routes_of_memory_without_its_packages_name_the_command(
     for extra, reply in replies.items():
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (501, "extra_not_installed")
-        assert f"pip install 'accordion-proxy[{extra}]'" in error["message"]
+        assert f"needs the extra `{extra}`" in error["message"]
+        assert "`accordion doctor` says there how to install it" in error["message"]
     assert erased.json()["verified"]
 
 

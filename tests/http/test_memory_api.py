@@ -523,7 +523,7 @@ async def test_without_the_sdk_mcp_says_what_to_install_and_rest_goes_on(
         for _ in range(2):
             reply = await http.http.post("/mcp", json={})
             assert problem(reply)[:2] == (501, "extra_not_installed")
-        assert "accordion-proxy[mcp]" in reply.text
+        assert "the extra `mcp`, which is not installed" in reply.text
         assert (await http.call("add", content="Something."))["is_new"]
 
 

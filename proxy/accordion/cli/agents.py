@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from accordion.cli.document_links import document_link
+from accordion.cli.installation import own_command, see
 
 OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
 GEMINI = "upstreams.gemini.base_url"
@@ -119,7 +119,8 @@ class ClaudeCode(Agent):
                 # A project that somebody else wrote must not choose who receives the user's credential.
                 raise AgentError(
                     f"{file} sets ANTHROPIC_BASE_URL to {url}. Accordion takes no address from a project's file. "
-                    f"To send requests there, set the variable yourself: ANTHROPIC_BASE_URL={url} accordion run claude"
+                    f"To send requests there, set the variable yourself: "
+                    f"ANTHROPIC_BASE_URL={url} {own_command('run claude')}"
                 )
             self._has_setting |= "ANTHROPIC_BASE_URL" in _read_variables(file)
         for variable in self._ELSEWHERE:
@@ -237,7 +238,7 @@ class OpenCode(Agent):
         if chosen and chosen not in self._routed:
             self.notes.append(
                 f"OpenCode's provider {chosen} does not go through Accordion: its configuration names no baseURL. "
-                f"See {document_link('docs/run-an-agent.md#opencode')}"
+                f"Set options.baseURL of this provider to the address of its API.{see('docs/run-an-agent.md#opencode')}"
             )
         skipped = [each for each in addresses if addresses[each][1] and each not in self._routed]
         if skipped:

@@ -29,6 +29,7 @@ from zlib import crc32
 import httpx
 
 from accordion.cli.agents import AgentError
+from accordion.cli.installation import own_command
 from accordion.cli.listing import count_with_noun
 from accordion.cli.run import ProxyAccess, describe_savings, read_sums, start_proxy
 from accordion.cli.running_proxy import QueryError
@@ -365,4 +366,5 @@ def _summarize(access: ProxyAccess, agent: ScriptedAgent) -> Iterator[str]:
     yield f"With Accordion:    {sent:9,} tokens of input, ${dollars['spent']:.4f}."
     yield f"{describe_savings(sums)} Prices are those of {_PRICED_AS}."
     yield f"Without Accordion, {over} would not have fitted the window; the dollars count them up to the window."
-    yield "Next: `accordion run claude` (or codex, opencode); `accordion savings --claude` for your own sessions."
+    run, savings = own_command("run claude"), own_command("savings --claude")
+    yield f"Next: `{run}` (or codex, opencode); `{savings}` for your own sessions."

@@ -15,12 +15,12 @@ import msgspec
 from accordion import __version__
 from accordion.accounting.calibration import LearnedLimits
 from accordion.cli.agents import INSTALL
-from accordion.cli.document_links import document_link
+from accordion.cli.installation import find_page, own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.composition.tables import build_windows
 from accordion.config import Settings, SettingsFile
-from accordion.config.checks import find_unknown_windows, find_unusable_store_path
-from accordion.config.extras import is_installed
+from accordion.config.checks import WITHOUT_STORE, find_unknown_windows, find_unusable_store_path
+from accordion.config.extras import EXTRAS, how_to_install, is_installed
 from accordion.config.settings import UpstreamsConfig
 from accordion.model.errors import AccordionError, ConfigError, StoreUnavailable
 from accordion.model.ports import Key
@@ -32,7 +32,6 @@ from accordion.stores.sqlite_file import refuse_foreign
 
 Grade = Literal["ok", "note", "broken"]
 _SECONDS = 10.0
-_EXTRAS = ("litellm", "redis", "memory", "mcp")
 _PROBE = Key("doctor", "probe")
 _MIN_FREE = 1 << 30
 
@@ -54,7 +53,7 @@ async def examine(config: Path | None) -> list[Finding]:
     except ConfigError as error:
         return [
             *findings,
-            Finding("broken", "config", error.message, "correct the file; `accordion check` reads it, too"),
+            Finding("broken", "config", error.message, f"correct the file; `{own_command('check')}` reads it, too"),
         ]
     settings = file.settings
     where = str(file.path) if file.path.exists() else "no file: the defaults apply"
@@ -62,7 +61,8 @@ async def examine(config: Path | None) -> list[Finding]:
     # These have findings of their own.
     known = {*find_unusable_store_path(settings), *find_unknown_windows(settings)}
     hints = [hint for hint in file.find_hints() if hint not in known]
-    findings += [Finding("note", "config", hint, f"see {document_link('docs/configuration.md')}") for hint in hints]
+    page = find_page("docs/configuration.md")
+    findings += [Finding("note", "config", hint, f"see {page}" if page else "") for hint in hints]
     findings += _check_windows(settings)
     findings += [await _check_store(settings), *_check_disk(settings), *_check_port(settings)]
     return [*findings, *[finding async for finding in _check_upstreams(settings)]]
@@ -71,14 +71,14 @@ async def examine(config: Path | None) -> list[Finding]:
 def _check_versions() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding("ok", "version", f"Accordion {__version__}, Python {version}")
-    missing = [extra for extra in _EXTRAS if not is_installed(extra)]
-    installed = ", ".join(extra for extra in _EXTRAS if extra not in missing) or "none"
+    missing = [extra for extra in EXTRAS if not is_installed(extra)]
+    installed = ", ".join(extra for extra in EXTRAS if extra not in missing) or "none"
     # A setting that needs a missing extra makes the config invalid.
-    advice = f"to use them: pip install 'accordion-proxy[{','.join(missing)}]'" if missing else ""
+    advice = f"to use them: {how_to_install(missing)}" if missing else ""
     not_installed = f"; not installed: {', '.join(missing)}" if missing else ""
     yield Finding("ok", "extras", f"{installed}{not_installed}", advice)
     agents = ", ".join(name for name in INSTALL if shutil.which(name)) or "none of " + ", ".join(INSTALL)
-    yield Finding("ok", "agents", f"{agents}, for `accordion run`")
+    yield Finding("ok", "agents", f"{agents}, for `{own_command('run')}`")
 
 
 def _check_windows(settings: Settings) -> Iterator[Finding]:
@@ -111,10 +111,12 @@ async def _check_store(settings: Settings) -> Finding:
         finally:
             await store.close()
     except (AccordionError, OSError) as error:
-        advice = "start the store, or correct store.url; until then requests are forwarded, and nothing is kept"
+        advice = f"start the store, or correct store.url; {WITHOUT_STORE}"
         return Finding("broken", "store", f"{name}: {error}", advice)
     if settings.store.url.reveal() == "memory://":
-        return Finding("note", "store", f"{name}: what it keeps is lost at the end", "set store.url to keep it")
+        return Finding(
+            "note", "store", f"{name}: its content is lost when the proxy ends", "set store.url to a file or a server"
+        )
     return Finding("ok", "store", f"{name} answers")
 
 
@@ -146,7 +148,10 @@ def _check_port(settings: Settings) -> Iterator[Finding]:
         if proxy.version != __version__:
             yield Finding("note", "port", f"it is of another version than this command ({__version__})", "restart it")
     elif server.port and is_listening("127.0.0.1", server.port):
-        advice = "stop that program, or choose another server.port (ACCORDION_PORT); `accordion run` takes a free one"
+        advice = (
+            "stop that program, or choose another server.port (ACCORDION_PORT); "
+            f"`{own_command('run')}` takes a free one"
+        )
         yield Finding("broken", "port", f"{server.port} belongs to another program", advice)
     else:
         yield Finding("ok", "port", f"{server.port} is free; no Accordion runs there")

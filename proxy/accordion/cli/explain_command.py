@@ -370,7 +370,7 @@ def _session_rows(view: SessionView, sent: SentRequest, report: CompactionReport
         return
     saved = exchange.compaction.saved if exchange.compaction is not None else 0
     yield "tokens", f"{exchange.utilization.tokens + saved:,} came, {exchange.utilization.tokens:,} were sent"
-    yield "compaction", f"{compaction.id}, generation {compaction.generation}, {compaction.kind}, {compaction.cause}"
+    yield "compaction", f"{compaction.id}, number {compaction.generation}, {compaction.kind}, {compaction.cause}"
     for step in report.steps:
         yield "", f"{step.strategy}: {step.before:,} to {step.after:,}"
     if report.writer:

@@ -371,7 +371,7 @@ def compaction_rows(report: CompactionReport) -> Iterator[tuple[str, str | RichT
     if report.state == "folded":
         yield "messages", f"{report.messages[0]:,} to {report.messages[1]:,}"
         yield "body", f"{report.bytes[0]:,} to {report.bytes[1]:,} bytes"
-        yield "id", f"{report.id}, generation {report.generation}"
+        yield "id", f"{report.id}, number {report.generation} of this conversation"
     if report.writer:
         live_writer = _WRITERS.get(report.live_writer, f"by the model {report.live_writer}")
         yield "summary", f"written without a model ({report.writer}); in the running proxy, {live_writer}"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
+from accordion.cli.installation import own_command
 
 Config = Annotated[
     Path | None,
@@ -48,7 +49,7 @@ def create(
 
 @keys.command()
 def limit(
-    key: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, from `accordion keys list`.")],
+    key: Annotated[str, typer.Argument(metavar="ID", help=f"Id of the key, from `{own_command('keys list')}`.")],
     tokens_per_day: TokensPerDay = None,
     dollars_per_day: DollarsPerDay = None,
     requests_per_minute: RequestsPerMinute = None,
@@ -81,7 +82,7 @@ def list_keys(as_json: AsJson = False, config: Config = None) -> None:
 
 @keys.command()
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, from `accordion keys list`.")],
+    key: Annotated[str, typer.Argument(metavar="ID", help=f"Id of the key, from `{own_command('keys list')}`.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     config: Config = None,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import typer
 
 from accordion import __version__
 from accordion.cli.config import ask_confirmation, config_error, load_settings, write_template
+from accordion.cli.installation import own_command
 from accordion.cli.keys_commands import keys
 from accordion.cli.listing import count_with_noun
 from accordion.cli.memory_commands import memory
@@ -58,7 +60,7 @@ Tenant = Annotated[
     str | None,
     typer.Option(
         "--tenant",
-        help="Tenant to use: a name from `accordion tenants`, an unambiguous prefix of one, or `local`.",
+        help=f"Tenant to use: a name from `{own_command('tenants')}`, an unambiguous prefix of one, or `local`.",
         show_default=False,
     ),
 ]
@@ -129,9 +131,12 @@ def init(
         raise config_error(ConfigError("the file exists; use --force to overwrite it", path=error.filename)) from None
     except OSError as error:
         raise config_error(ConfigError(f"cannot write the file: {error.strerror}", path=str(path))) from None
-    typer.echo(f"{file} has every setting with its default. Change what you need; `accordion check {file}` checks it.")
-    option = "" if file == Path("config.yaml") else f" --config {file}"
-    typer.echo(f"Start the proxy: accordion serve{option}")
+    name = shlex.quote(str(file))
+    typer.echo(
+        f"{file} has every setting with its default. Change what you need; `{own_command(f'check {name}')}` checks it."
+    )
+    option = "" if file == Path("config.yaml") else f"--config {name}"
+    typer.echo(f"Start the proxy: {own_command('serve', option)}")
 
 
 @app.command()

@@ -26,12 +26,12 @@ from accordion.composition.configured_store import TENANT_SECRET
 from accordion.composition.memory_builder import note_tenant
 from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
-from accordion.config.extras import is_installed
+from accordion.config.extras import how_to_install, is_installed
 from accordion.http import memory_responses as responses
 from accordion.http.memory_operations import CALLS, MemoryServices
 from accordion.http.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.memory.session_memory import ExportResponse, ImportResponse, ListedMemory, SaveOptions, render_box
-from accordion.model.errors import BadRequest, ConfigError, MissingExtra
+from accordion.model.errors import BadRequest, ConfigError
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.tenants import Caller
@@ -209,8 +209,8 @@ def _run(
     extra: str = "memory",
 ) -> int:
     if not is_installed(extra):
-        error = MissingExtra(f"`accordion {extra}`", extra)
-        Console(stderr=True, highlight=False).print(Text(error.message, style="red"))
+        message = f"This command needs the extra `{extra}`, which is not installed: {how_to_install([extra])}"
+        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message, style="red"))
         return 2
 
     async def run() -> int:

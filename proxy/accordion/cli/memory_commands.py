@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
+from accordion.cli.installation import own_command
 from accordion.model.memories import FactType, MemoryType
 from accordion.model.suggestions import describe_choices
 
@@ -19,7 +20,8 @@ Config = Annotated[
     typer.Option("--config", "-c", help="Config file. Default: as for serve.", show_default=False),
 ]
 Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Tenant to use: a name from `accordion tenants`.", show_default=False)
+    str | None,
+    typer.Option("--tenant", help=f"Tenant to use: a name from `{own_command('tenants')}`.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Project = Annotated[
@@ -53,7 +55,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="File; - reads standard input.")]
 
 
-memory = typer.Typer(name="memory", help="Write, search and read the memories in the store.", no_args_is_help=True)
+memory = typer.Typer(name="memory", help="Add, search and read the memories in the store.", no_args_is_help=True)
 
 
 def _make_command(config: Path | None, tenant: str | None, as_json: bool = False) -> MemoryCommand:
@@ -174,7 +176,7 @@ def compact(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Turn messages of a session into memories. First run `accordion memory search --session SESSION`."""
+    """Turn messages of a session into memories. First run `memory search --session SESSION`, which numbers them."""
     _run_and_exit(
         _make_command(config, tenant, as_json),
         "memory_compact_conversation",

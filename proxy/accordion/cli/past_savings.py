@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.accounting.cost_model import AUTOMATIC, ModelRequest, compute_cost
-from accordion.cli.document_links import document_link
+from accordion.cli.installation import find_page
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.cli.progress_bar import ProgressBar
@@ -191,8 +191,9 @@ def _own_cost(costs: Costs) -> str:
 
 
 def _notes(total: PastSession) -> Iterator[str]:
-    page = document_link("docs/savings.md")
-    yield f"~ is an estimate; the rest is what the provider reported. {page} explains each figure."
+    page = find_page("docs/savings.md")
+    explained = f" {page} explains each figure." if page else ""
+    yield f"~ is an estimate; the rest is what the provider reported.{explained}"
     yield (
         "System prompt and tools are not in session files: their size is what the first report of a conversation has "
         "beyond its messages."

@@ -296,7 +296,7 @@ def render_compacted_overview(replays: Sequence[CompactedReplay], console: Conso
     sparkline_width = max(6, min(30, console.width - 80))
     table.add_column("conversation", f"{len(replays)} in total", overflow="fold", max_width=30)
     table.add_column("requests", f"{totals.requests:,}", justify="right", no_wrap=True)
-    for name, total in zip(("folds", "received", "sent", "cacheable", "cost"), _total_cells(totals), strict=True):
+    for name, total in zip(("compactions", "received", "sent", "cacheable", "cost"), _total_cells(totals), strict=True):
         table.add_column(name, total, justify="right", no_wrap=True)
     table.add_column("utilization", no_wrap=True)
     for replay in replays:
@@ -305,8 +305,8 @@ def render_compacted_overview(replays: Sequence[CompactedReplay], console: Conso
         line = sparkline(ratios, limits, sparkline_width, ascii_only=console.options.ascii_only)
         table.add_row(replay.name, f"{subtotals.requests:,}", *_total_cells(subtotals), line)
     note = (
-        "folds: compactions. received, sent: tokens. cacheable: the share of the sent tokens that repeats the "
-        "beginning of the previous request. cost: see below."
+        "received, sent: tokens. cacheable: the share of the sent tokens that repeats the beginning of the previous "
+        "request. cost: see below."
     )
     return Padding(Group(table, "", Text(note, style="dim"), "", render_totals(totals)), (1, 1))
 
@@ -381,7 +381,7 @@ def _describe_compactions(rows: Sequence[CompactedRequest]) -> Iterator[Text]:
             yield line.append(f"not compacted: {outcome.reason}", style="red")
             continue
         removals = ", ".join(f"{name} {-tokens:+,}" for name, tokens in _steps(row, outcome))
-        status = "would be compacted, " if outcome.state == "observed" else f"generation {outcome.generation}, "
+        status = "would be compacted, " if outcome.state == "observed" else f"compaction {outcome.generation}, "
         line.append(f"{status}{outcome.kind}: {outcome.before:,} to {outcome.after:,} tokens", style="bold")
         tool = f", the tool {row.tool_name} {row.added_tool_tokens:+,}" if row.added_tool_tokens else ""
         yield line.append(f" ({removals or 'no step'}{tool}); {outcome.reason}")
@@ -430,7 +430,7 @@ def _describe_row(row: CompactedRequest) -> Text:
         return Text(f"would be compacted, {outcome.kind}", style="bold")
     if outcome.state == "folded":
         return Text(f"compacted, {outcome.kind}", style="bold")
-    return Text(f"generation {outcome.generation}")
+    return Text(f"compaction {outcome.generation}")
 
 
 def _select_compacted_rows(rows: Sequence[CompactedRequest]) -> Sequence[CompactedRequest]:

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from accordion.cli.agents import INSTALL, UPSTREAMS, Agent, AgentCommand, AgentError, find_agent, origin
-from accordion.cli.document_links import document_link
+from accordion.cli.installation import own_command, see
 from accordion.cli.listing import count_with_noun, format_dollars
 from accordion.cli.running_proxy import QueryError, RunningProxy, find_proxy, is_listening, loopback_url
 from accordion.config import Settings, SettingsFile
@@ -318,8 +318,8 @@ class RunReport:
             sessions = list(self._list_changed())
             gain = sum((gain for _, gain in sessions), RunSums())
             if not gain.totals.requests:
-                page = document_link("docs/run-an-agent.md#no-request-came")
-                yield f"Accordion: no request came from this command; see {page}"
+                page = see("docs/run-an-agent.md#no-request-came")
+                yield f"Accordion: no request came from this command. It may use an address of its own.{page}"
                 return
             yield self._describe_requests(sessions, gain.totals)
             yield self._describe_effect(sessions, gain)
@@ -328,7 +328,8 @@ class RunReport:
             return
         session = sessions[0][0]["id"]
         place = f"log {log}" if log is not None else f"{self._proxy.url}/accordion/sessions/{session}"
-        yield f"Look: accordion artifacts --session {session}; {place}" if gain.totals.compactions else f"Look: {place}"
+        archive = f"{own_command(f'artifacts --session {session}')}; " if gain.totals.compactions else ""
+        yield f"Look: {archive}{place}"
 
     def _list_changed(self) -> Iterator[tuple[dict[str, Any], RunSums]]:
         """Yields the sessions with requests of this run, and what the run added to their totals."""

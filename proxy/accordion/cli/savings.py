@@ -12,7 +12,7 @@ from rich.text import Text
 
 from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.ledger import SavingsReport
-from accordion.cli.document_links import document_link
+from accordion.cli.installation import find_page
 from accordion.cli.listing import count_with_noun, format_dollars, print_table
 from accordion.cli.tenant_store import TenantStore, print_json, run_for_tenant
 from accordion.config import Settings
@@ -96,8 +96,9 @@ def _print_comparison(comparison: HoldoutComparison) -> None:
 
 def _notes(costs: Costs) -> Iterable[str]:
     """Yields the notes below the sums."""
-    page = document_link("docs/savings.md")
-    yield f"~ is an estimate; the rest is what providers reported. {page} explains each figure."
+    page = find_page("docs/savings.md")
+    explained = f" {page} explains each figure." if page else ""
+    yield f"~ is an estimate; the rest is what providers reported.{explained}"
     if costs.unpriced:
         requests = count_with_noun(costs.unpriced, "request")
         yield f"{requests} of unknown price: in the tokens, not in the dollars. Set prices.models in the config."

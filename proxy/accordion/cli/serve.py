@@ -23,11 +23,12 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from accordion.cli.installation import own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition import Application
 from accordion.config import Settings, SettingsFile
-from accordion.config.extras import is_installed
+from accordion.config.extras import how_to_install, is_installed
 from accordion.config.value_types import is_loopback
 from accordion.http.pages.addresses import SIGN_IN
 from accordion.model.errors import ConfigError
@@ -345,7 +346,7 @@ def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
     source = (
         f"those of {file.path.absolute()}"
         if file.path.exists()
-        else "the defaults; `accordion init` writes them to a file"
+        else f"the defaults; `{own_command('init')}` writes them to a file"
     )
     base = loopback_url(settings.server.host, port)
     needs_token = owner_token and not settings.needs_proxy_key
@@ -367,4 +368,4 @@ def _format_missing_extras(settings: Settings) -> str:
     if not settings.memory.enabled or is_installed("mcp"):
         return ""
     names = "MCP" if is_installed("memory") else "memory and MCP"
-    return f"    not installed    {names}: pip install 'accordion-proxy[mcp]'\n"
+    return f"    not installed    {names}: {how_to_install(['mcp'])}\n"

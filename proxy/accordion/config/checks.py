@@ -24,6 +24,10 @@ from accordion.providers.models.windows import make_window
 _NEVER_USED = (
     "never used: on an address that others can reach, it is for callers with a proxy key, and `proxy_keys` is empty"
 )
+WITHOUT_STORE = (
+    "until then requests are forwarded, and what is to be stored waits in the spool (store.spool); if that cannot be "
+    "written either, it is lost when the proxy ends"
+)
 _SHORTEST_ADMIN_KEY = 16
 """Characters: whoever guesses this key has all data."""
 _ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/messages", "/models")
@@ -344,10 +348,7 @@ def find_unusable_store_path(settings: Settings) -> Iterator[str]:
     if file := settings.store.file():
         problem = _problem_of(Path(file))
         if problem:
-            yield (
-                f"$.store.url: {problem}. Requests are forwarded without the store, which keeps nothing, and /readyz "
-                "answers 503"
-            )
+            yield f"$.store.url: {problem}; {WITHOUT_STORE}. /readyz answers 503"
 
 
 def _problem_of(file: Path) -> str:

@@ -220,15 +220,18 @@ class SummaryFailed(AccordionError):
 
 
 class MissingExtra(AccordionError):
-    """`purpose` needs packages of the distribution's extra `extra`, and they are not installed."""
+    """`purpose` needs packages of the distribution's extra `extra`, and they are not installed.
+
+    Clients get this message. The command that installs them depends on the machine, and `accordion doctor` prints it.
+    """
 
     status = 501
     code = "extra_not_installed"
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(
-            f"{purpose} needs packages that are not installed. Install them and start again: "
-            f"pip install 'accordion-proxy[{extra}]'"
+            f"{purpose} needs the extra `{extra}`, which is not installed where the proxy runs. `accordion doctor` "
+            "says there how to install it."
         )
 
 
