@@ -1,4 +1,7 @@
-"""Web sites that ask through a browser on the machine that the proxy runs on: what is kept is not theirs."""
+"""Requests that reach a proxy on a loopback address from elsewhere get nothing that is stored.
+
+Web sites send them through a browser on this machine, and anybody through another proxy.
+"""
 
 import httpx
 import pytest
@@ -48,6 +51,20 @@ async def test_nothing_that_is_kept_is_a_web_sites(proxy: Proxy, method: str, pa
         reply = await send_request(proxy, method, path, headers)
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "foreign_origin"), headers
     assert (await send_request(proxy, method, path, {"host": f"localhost:{proxy.port}"})).status_code != 403
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_nothing_stored_goes_out_through_another_proxy(proxy: Proxy, method: str, path: str):
+    """Not with the token of the proxy's owner either: whoever put it there, the answer goes through the other proxy."""
+    own_host = f"127.0.0.1:{proxy.port}"
+    for headers in (
+        {"x-forwarded-for": "203.0.113.7"},
+        {"forwarded": "for=203.0.113.7", "host": "ai.example"},
+        {"host": own_host, "via": "1.1 x", "x-accordion-token": proxy.token, "authorization": "Bearer sk-own"},
+    ):
+        reply = await send_request(proxy, method, path, headers)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "proxy_keys_required"), headers
+        assert "Configure proxy_keys" in reply.json()["error"]["message"]
 
 
 async def test_what_a_page_asks_a_model_goes_on_and_is_not_of_the_people_at_this_machine(start: Start):

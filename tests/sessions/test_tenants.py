@@ -72,6 +72,41 @@ def test_a_web_site_that_asks_through_a_browser_is_not_who_works_at_this_machine
     assert (own.tenant.name, own.is_local) == ("default", True)
 
 
+FORWARDED = {b"host": b"127.0.0.1:8787", b"x-forwarded-for": b"203.0.113.7"}
+
+
+def test_a_request_through_another_proxy_belongs_to_the_tenant_of_its_credential() -> None:
+    tenants = Tenants(SECRET, owner_token="token")
+    one, two = tenants.identify({**bearer("a"), **FORWARDED}), tenants.identify({**bearer("b"), **FORWARDED})
+    assert (one.is_local, one.tenant) == (False, Tenants(SECRET, loopback=False).identify(bearer("a")).tenant)
+    assert one.tenant == tenants.identify({**bearer("a"), b"host": b"ai.example"}).tenant
+    assert len({one.tenant, two.tenant, tenants.identify(bearer("a")).tenant}) == 3
+    # The owner's token does not make it this machine's.
+    assert tenants.identify({**bearer("a"), **FORWARDED, b"x-accordion-token": b"token"}).tenant == one.tenant
+
+
+def test_the_first_request_through_another_proxy_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    tenants = Tenants(SECRET)
+    tenants.identify(bearer("a"))
+    assert caplog.text == ""
+    for _ in range(3):
+        tenants.identify({**bearer("sk-secret"), **FORWARDED})
+    (record,) = caplog.records
+    assert "x-forwarded-for" in record.getMessage()
+    assert "Configure proxy_keys" in record.getMessage()
+    assert "203.0.113.7" not in record.getMessage()
+    assert "sk-secret" not in record.getMessage()
+
+
+@pytest.mark.parametrize("tenants", [Tenants(SECRET, KEYS), Tenants(SECRET, loopback=False)])
+def test_another_proxy_changes_nothing_where_callers_are_told_apart(
+    tenants: Tenants, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = bearer("key-of-blue")
+    assert tenants.identify({**headers, **FORWARDED}) == tenants.identify(headers)
+    assert caplog.text == ""
+
+
 ADMIN = "admin-key-of-this-proxy"
 
 

@@ -12,14 +12,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from accordion.model.errors import AccordionError, BadRequest, BodyTooLarge, NotFound, RequestError, Unauthorized
-from accordion.sessions.tenants import (
-    OWNER_TOKEN_FILE,
-    OWNER_TOKEN_HEADER,
-    Caller,
-    Tenants,
-    is_loopback_url,
-    url_port,
-)
+from accordion.sessions.request_origins import has_forwarding_header, is_loopback_url, url_port
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, OWNER_TOKEN_HEADER, Caller, Tenants
 
 SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of every response, since a body may contain anything, such as a web page that a tool has read."""
@@ -38,6 +32,22 @@ class ForeignOrigin(RequestError):
     code = "foreign_origin"
 
 
+class ProxyKeysRequired(RequestError):
+    """A request for stored data came through another proxy, to a proxy that only this machine can reach."""
+
+    status = 403
+    type = "permission_error"
+    code = "proxy_keys_required"
+    anthropic_type = "permission_error"
+
+    def __init__(self, sign: str) -> None:
+        super().__init__(
+            f"This request came through another proxy ({sign}), so anybody may have sent it. Without proxy_keys, what "
+            "is stored is for this machine alone. Configure proxy_keys and send one of them, or open this address on "
+            "the machine itself."
+        )
+
+
 class TokenRequired(Unauthorized):
     """A request to erase or to export comes from this machine without the token of the proxy's owner."""
 
@@ -50,18 +60,22 @@ class TokenRequired(Unauthorized):
         )
 
 
-def check_origin(headers: Mapping[bytes, bytes], *, local: bool) -> None:
+def check_origin(headers: Mapping[bytes, bytes], tenants: Tenants) -> None:
     """Raises ForeignOrigin for a browser's request from another site, so that no web site reads or erases data here.
 
-    If only this machine can connect (`local`), also for a Host that is not a name of this machine: another site's DNS
-    name may resolve to this address. A page on another port of this machine is another site.
+    If only this machine can connect and there are no proxy keys, also for a Host that is not a name of this machine:
+    another site's DNS name may resolve to this address. A page on another port of this machine is another site. And it
+    raises ProxyKeysRequired for what came through another proxy, whatever token or ticket it has.
     """
-    host = headers.get(b"host", b"").decode("latin-1")
-    if local and not is_loopback_url(f"//{host}"):
+    local, host = tenants.is_local_only, headers.get(b"host", b"").decode("latin-1")
+    sign = tenants.find_forwarding(headers)
+    if local and not is_loopback_url(f"//{host}") and not has_forwarding_header(headers):
         raise ForeignOrigin(
-            f"Host {host[:100]!r} is not a name of this machine. Use http://127.0.0.1, or configure proxy_keys and a "
-            "server.host that other machines can reach."
+            f"Host {host[:100]!r} is not a name of this machine. Use http://127.0.0.1 on this machine, or configure "
+            "proxy_keys and send one of them."
         )
+    if sign:
+        raise ProxyKeysRequired(sign)
     origin = headers.get(b"origin", b"").decode("latin-1")
     scheme, _, address = origin.partition("://")
     is_own = local and is_loopback_url(origin) and url_port(origin) == url_port(f"//{host}", scheme)
@@ -70,10 +84,10 @@ def check_origin(headers: Mapping[bytes, bytes], *, local: bool) -> None:
 
 
 def identify_caller(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:
-    """Returns the caller from a request's headers. Raises Unauthorized and ForeignOrigin."""
+    """Returns the caller from a request's headers. Raises Unauthorized, ForeignOrigin and ProxyKeysRequired."""
     fields = dict(reversed(headers))
     caller = tenants.identify(fields)
-    check_origin(fields, local=tenants.is_local_only)
+    check_origin(fields, tenants)
     return caller
 
 
@@ -93,7 +107,7 @@ def check_admin(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Non
     """Raises Unauthorized and ForeignOrigin unless a request with these headers has the administrator's key."""
     fields = dict(reversed(headers))
     tenants.check_admin(fields)
-    check_origin(fields, local=tenants.is_local_only)
+    check_origin(fields, tenants)
 
 
 async def read_body(request: Request, limit: int) -> bytes:

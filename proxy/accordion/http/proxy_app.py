@@ -27,6 +27,7 @@ from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.relay import content_length
 from accordion.pipeline.upgrade import UpgradePipeline
 from accordion.providers.http.routes import is_provider_path
+from accordion.sessions.request_origins import HTTP_1_0_HEADER
 
 BARE_QUERY = "accordion.bare_query"
 """The key in `scope["extensions"]` of a request whose target ends in `?` without a query (server/uvicorn_compat.py)."""
@@ -73,6 +74,8 @@ class ProxyApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one connection's request (ASGI 3)."""
         kind = scope["type"]
+        if scope.get("http_version") == "1.0":
+            scope = {**scope, "headers": [*scope["headers"], (HTTP_1_0_HEADER, b"1")]}
         try:
             if kind == "http" and is_provider_path(scope["path"]):
                 await self._serve(scope, receive, send)

@@ -22,7 +22,7 @@ from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import CompactionOutcome, ObservedResponse
 from accordion.pipeline.framed_streams import frame_headers, has_events, write_frames
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
-from accordion.pipeline.relay import relay, strip_proxy_headers
+from accordion.pipeline.relay import content_length, relay, strip_proxy_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
@@ -78,7 +78,8 @@ class Responder(msgspec.Struct, frozen=True):
         if frames is not None and has_events(headers):
             headers, body = frame_headers(headers), write_frames(body, frames)
         await anext(body)  # Closing the generator closes the response only once it has started.
-        return Outbound(response.status, add_proxy_headers(headers, self._build_headers(progress)), body)
+        headers = add_proxy_headers(headers, self._build_headers(progress))
+        return Outbound(response.status, forbid_buffering(headers), body)
 
     def refuse(self, progress: RequestProgress, error: AccordionError) -> Outbound:
         """Returns one of our errors in the client's own format, with a request id, and records it."""
@@ -149,6 +150,16 @@ def _preparation_headers(request: PreparedRequest) -> Headers:
 def add_proxy_headers(headers: Headers, proxy_headers: Headers) -> Headers:
     """Adds our headers to a response's, in place of those of another Accordion proxy behind this one."""
     return strip_proxy_headers(headers) + proxy_headers
+
+
+def forbid_buffering(headers: Headers) -> Headers:
+    """Asks a reverse proxy (nginx, and those made from it) to pass each piece on at once, if the length is not known.
+
+    By default nginx collects a response first. Other proxies do not, or heed no header. A provider's own header stays.
+    """
+    if content_length(headers) >= 0 or any(name.lower() == b"x-accel-buffering" for name, _ in headers):
+        return headers
+    return (*headers, (b"x-accel-buffering", b"no"))
 
 
 def _delegation_headers(visible_request: VisibleRequest) -> Headers:

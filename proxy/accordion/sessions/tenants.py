@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 
 import msgspec
 
@@ -14,43 +14,7 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.errors import KeysUnavailable, Unauthorized
 from accordion.model.tenant import TenantScope
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey, ProxyKeyRecord, hash_key, is_created_key
-
-# The scheme and authority of a URL without credentials (RFC 3986 3.2), with nothing after them.
-_ADDRESS = re.compile(
-    r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):)?//(?:\[(?P<literal>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/?#@\\]*))(?::(?P<port>[0-9]{0,5}))?",
-    re.IGNORECASE,
-)
-_PORTS = {"http": 80, "https": 443}
-
-
-def is_loopback_url(url: str) -> bool:
-    """Whether a URL's host is this machine, by a name that no other host can have (RFC 6761 6.3)."""
-    match = _ADDRESS.fullmatch(url)
-    if match is None:
-        return False
-    name = (match["literal"] or match["name"] or "").lower().removesuffix(".")
-    try:
-        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def url_port(url: str, scheme: str = "") -> int | None:
-    """Returns the port of a URL, or the default port of its scheme (or of `scheme`, if it has none); else None."""
-    match = _ADDRESS.fullmatch(url)
-    if match is None:
-        return None
-    return int(match["port"]) if match["port"] else _PORTS.get((match["scheme"] or scheme).lower())
-
-
-def is_web_site(origin: bytes) -> bool:
-    """Whether an `Origin` is a web site, or `null`, which may hide one.
-
-    Applications on this machine have schemes of their own, and pages served by this machine have a loopback address.
-    """
-    url = origin.decode("latin-1")
-    return url.partition("://")[0].lower() in ("http", "https", "null") and not is_loopback_url(url)
-
+from accordion.sessions.request_origins import find_forwarding_sign, is_web_site
 
 DEFAULT_TENANT = "default"
 TENANTS = "tenants"
@@ -71,6 +35,8 @@ OWNER_TOKEN_FILE = "~/.local/state/accordion/token"  # noqa: S105  # a path
 _ADMIN_ID = "*"
 """The id of the administrator's key in a ticket; no proxy key can have it."""
 _EXPIRY = re.compile(r"[0-9a-f]{1,10}")
+
+_log = logging.getLogger("accordion")
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -108,8 +74,8 @@ class Tenants:
 
     If there are proxy keys or an `admin_key`, the tenant is that of the proxy key, and a request without one is
     refused. Keys of `created` are valid only beside an `admin_key`. Otherwise, on a loopback address, there is one
-    tenant, except for requests of web sites. Otherwise the tenant is a keyed hash of the credential. Claims in
-    unverified tokens are ignored.
+    tenant, except for requests of web sites and requests that came through another proxy. Otherwise the tenant is a
+    keyed hash of the credential. Claims in unverified tokens are ignored.
 
     Any program and any user of this machine can be the one local tenant. To erase and to export, such a caller also
     needs `owner_token`; if that is empty, nobody can.
@@ -138,6 +104,7 @@ class Tenants:
         self.is_local_only = loopback and not self.has_proxy_keys
         """Whether only this machine can send requests, and no proxy key is required."""
         self._scopes = BoundedCache[str, TenantScope](_CAPACITY, lambda name, _: _SCOPE_BYTES + string_size(name))
+        self._has_warned = False
 
     def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Returns the caller of a request with these headers (by lower-case name).
@@ -148,7 +115,8 @@ class Tenants:
         if not self.has_proxy_keys:
             # A web site that sends requests through a browser on this machine is not the person at this machine.
             origin = headers.get(b"origin")
-            is_local = self.is_local_only and (origin is None or not is_web_site(origin))
+            is_site = origin is not None and is_web_site(origin)
+            is_local = self.is_local_only and not is_site and not self.find_forwarding(headers)
             tenant = DEFAULT_TENANT if is_local else self._hash_credential(credential)
             can_erase = not self.is_local_only or self._is_owner_token(headers.get(OWNER_TOKEN_HEADER, b""))
             return Caller(self.scope(tenant), False, credential, is_local=is_local, can_erase=can_erase)
@@ -162,6 +130,21 @@ class Tenants:
             # The provider must not see the proxy key, even if a client sends it in both headers.
             credential = ""
         return Caller(self.scope(key.tenant), True, credential, can_erase=True, key=key)
+
+    def find_forwarding(self, headers: Mapping[bytes, bytes]) -> str:
+        """Returns what shows that a request which must be this machine's came through another proxy, so that anybody
+        may have sent it; empty if nothing does, or if other machines can connect anyway. The first one is logged.
+        """
+        sign = find_forwarding_sign(headers) if self.is_local_only else ""
+        if sign and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "a request came through another proxy (%s), and no proxy_keys are configured: it is forwarded, but "
+                "such callers get nothing that is stored, and the credential of each is a tenant of its own. "
+                "Configure proxy_keys, and let callers send one",
+                sign,
+            )
+        return sign
 
     def authorizes(self, headers: Mapping[bytes, bytes]) -> bool:
         """Returns whether the caller of a request with these headers may use the proxy at all."""

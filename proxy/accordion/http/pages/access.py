@@ -73,7 +73,7 @@ def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
             raise PageUnavailable("Configure proxy_keys to open this page from other machines, then sign in with one.")
         caller = identify_caller(request.headers.raw, tenants)
         return _find_by_cookie(request, tenants, now) or caller
-    check_origin(dict(reversed(request.headers.raw)), local=False)
+    check_origin(dict(reversed(request.headers.raw)), tenants)
     if tenants.is_admin_ticket(request.cookies.get(COOKIE, ""), now):
         raise AdministratorSignedIn("Sign in with a proxy key to see what its tenant has.")
     signed_in = _find_by_cookie(request, tenants, now)
@@ -88,7 +88,7 @@ def _find_by_cookie(request: Request, tenants: Tenants, now: float) -> Caller | 
 
 def check_administrator(request: Request, tenants: Tenants, now: float) -> None:
     """Raises Unauthorized, ForeignOrigin or AdministratorOnly unless the administrator has signed in."""
-    check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
+    check_origin(dict(reversed(request.headers.raw)), tenants)
     if tenants.is_admin_ticket(request.cookies.get(COOKIE, ""), now):
         return
     if tenants.has_proxy_keys and _find_by_cookie(request, tenants, now) is None:

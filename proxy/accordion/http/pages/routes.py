@@ -425,7 +425,8 @@ class Pages:
     async def _events(self, request: Request, caller: Caller) -> Response:
         stopping = request.scope.get("state", {}).get(STOPPING)
         stream = self._services.feed.open(caller.tenant.name, stopping)
-        return StreamingResponse(stream, headers=access.HEADERS, media_type="text/event-stream")
+        headers = {**access.HEADERS, "x-accel-buffering": "no"}
+        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
     async def _find_session(self, request: Request, caller: Caller) -> tuple[SessionView, SessionOverrides]:
         """Returns the path's session and its overrides. Raises NotFound."""
@@ -510,7 +511,7 @@ class Pages:
     async def _sign_in(self, request: Request) -> Response:
         try:
             tenants = self._services.tenants()
-            check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
+            check_origin(dict(reversed(request.headers.raw)), tenants)
             target = check_view(request.query_params.get("to", ""))
             if not (tenants.has_proxy_keys or tenants.is_local_only):
                 return redirect(request, "")
