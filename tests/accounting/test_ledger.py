@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from accordion.accounting.ledger import Ledger, ModelTotals, exchanges_key, totals_of_exchange
@@ -45,6 +46,12 @@ def exchange(compaction: CompactionOutcome | None = None, session: str = "s-1", 
         usage=Usage(input=310, output=20, cached=100),
         compaction=compaction,
     )
+
+
+@pytest.mark.parametrize("status", [200, 499])
+def test_a_client_that_leaves_is_no_failed_request(status: int) -> None:
+    assert totals_of_exchange(replace(exchange(status=status), error="client_disconnected")).errors == 0
+    assert totals_of_exchange(replace(exchange(status=status), error="upstream_timeout")).errors == 1
 
 
 def test_usage_is_added_without_a_compaction() -> None:

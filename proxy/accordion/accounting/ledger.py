@@ -324,7 +324,7 @@ def totals_of_exchange(exchange: Exchange) -> Totals:
     forwarded with it.
     """
     usage, compaction, tool_loop = exchange.usage or _NO_USAGE, exchange.compaction, exchange.tool_loop
-    failed = int(exchange.status >= 400 or bool(exchange.error))
+    failed = int(exchange.has_failed)
     gain = Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
     if compaction is None and tool_loop is None:
         return gain

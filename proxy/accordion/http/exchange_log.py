@@ -21,9 +21,6 @@ MAX_UNKNOWN_MODELS: Final = 100
 _ADVICE: Final = "use a model with a larger window, offer fewer tools, or raise the trigger (thresholds)"
 
 
-# A client that has left gets no error, and nothing went wrong.
-_NO_FAILURE: Final = ("", "client_disconnected")
-
 _log = logging.getLogger("accordion")
 
 
@@ -181,9 +178,9 @@ class FailureLogger:
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Logs an exchange that failed."""
-        error = exchange.error
-        if error in _NO_FAILURE:
+        if not exchange.has_failed:
             return
+        error = exchange.error
         fields = {
             "request_id": exchange.request_id,
             "error": error,

@@ -179,6 +179,10 @@ class AgentReport(msgspec.Struct, frozen=True):
     owners: tuple[tuple[str, int], ...] = ()
 
 
+CLIENT_LEFT = "client_disconnected"
+"""The `error` of an exchange whose client closed the connection before the end of the response."""
+
+
 class Exchange(msgspec.Struct, frozen=True):
     """One request with its response. Times in seconds (`at` since the epoch), counts in tokens."""
 
@@ -209,6 +213,11 @@ class Exchange(msgspec.Struct, frozen=True):
     """None for the main agent if the request has no metadata about it."""
     costs: Costs | None = None
     """None if the request cost nothing: it failed, or only asked for a count."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something went wrong. A client that leaves, such as a person who stops an agent, is no failure."""
+        return self.error != CLIENT_LEFT and (self.status >= 400 or bool(self.error))
 
 
 class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

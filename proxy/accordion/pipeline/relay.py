@@ -18,7 +18,7 @@ from accordion.model.errors import AccordionError, UpstreamDisconnected
 from accordion.model.http import stop_error
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import Clock, Headers, UpstreamResponse
-from accordion.model.records import ObservedResponse, ToolLoopUsage
+from accordion.model.records import CLIENT_LEFT, ObservedResponse, ToolLoopUsage
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.response_parser import ResponseObserver
@@ -216,7 +216,7 @@ async def relay(
     except BaseException as exception:
         # Closed or cancelled from outside: the client went away, or the proxy is being stopped.
         error = exception if isinstance(exception, AccordionError) else stop_error(exception)
-        progress.error = "client_disconnected" if error is None else error.code or error.type
+        progress.error = CLIENT_LEFT if error is None else error.code or error.type
         can_report = events is not None and not events.is_mid_event and content_length(response.headers) < 0
         if error is not None and can_report and protocol is not None:
             yield protocol.render_stream_error(error, request_id, last)

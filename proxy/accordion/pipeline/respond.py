@@ -19,7 +19,7 @@ from accordion.model.delegation import display_name
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound, stop_error
 from accordion.model.ports import Clock, Headers, UpstreamResponse
-from accordion.model.records import CompactionOutcome, ObservedResponse
+from accordion.model.records import CLIENT_LEFT, CompactionOutcome, ObservedResponse
 from accordion.pipeline.framed_streams import frame_headers, has_events, write_frames
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.relay import content_length, relay, strip_proxy_headers
@@ -93,7 +93,7 @@ class Responder(msgspec.Struct, frozen=True):
         """Records why a request ended before the provider answered: see `stop_error`."""
         error = stop_error(exception)
         progress.status = error.status if error else 499
-        progress.error = error.code or error.type if error else "client_disconnected"
+        progress.error = error.code or error.type if error else CLIENT_LEFT
         self.recorder.record(progress, ObservedResponse())
 
     def _build_headers(self, progress: RequestProgress) -> Headers:
