@@ -109,7 +109,7 @@ MODEL = "model_list: [{{model_name: m, litellm_params: {{{}}}}}]"
         ("server: {host: !!bool abc}", "$", "`bool`"),
         ("server: {host: !!timestamp abc}", "$", "`timestamp`"),
         (f"server: {{port: {'9' * 5000}}}", "$", "`int`"),
-        ('server: {host: "a\\0b"}', "$.server.host", "null"),
+        ('server: {host: "a\\0b"}', "$.server.host", "an address such as"),
         ('store: {spool: "a\\0b"}', "$.store.spool", "null"),
         ("store: {url: 'sqlite:///a%00b'}", "$.store.url", "sqlite:///"),
     ],

@@ -229,7 +229,7 @@ def check(
     settings = file.settings
     typer.echo(f"{file.path}: valid" if file.path.exists() else "no config file: the defaults apply")
     workers = count_with_noun(settings.server.workers, "worker")
-    typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {workers}")
+    typer.echo(f"  listens on   {settings.server.host.with_port(settings.server.port)}, {workers}")
     for family, (base_url, _) in settings.upstreams.by_family().items():
         label = "OpenAI" if family == "openai" else family.capitalize()
         typer.echo(f"  {label:12} {base_url}")

@@ -10,6 +10,8 @@ from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request, U
 
 import msgspec
 
+from accordion.config.value_types import Host
+
 _HEALTH_SECONDS = 2.0
 _QUERY_SECONDS = 30.0
 _PAGE = 1_000
@@ -88,5 +90,5 @@ def is_listening(host: str, port: int) -> bool:
 
 def loopback_url(host: str, port: int) -> str:
     """Returns the URL by which this machine reaches a server that listens on `host`."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{address}:{port}"
+    own_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"http://{Host(own_host).with_port(port)}"

@@ -310,8 +310,8 @@ def bind(file: SettingsFile) -> socket.socket:
         else:
             advice = "The line before this one says why: correct the address"
         raise ConfigError(
-            f"cannot listen on {server.host}:{server.port}. {advice}, or choose another address (--host, --port, or "
-            "ACCORDION_HOST, ACCORDION_PORT)",
+            f"cannot listen on {server.host.with_port(server.port)}. {advice}, or choose another address (--host, "
+            "--port, or ACCORDION_HOST, ACCORDION_PORT)",
             path="$.server",
         ) from None
 

@@ -21,6 +21,7 @@ from accordion.config.value_types import (
     ConfigSection,
     Count,
     HeaderTable,
+    Host,
     Keys,
     Name,
     RecordMode,
@@ -105,7 +106,7 @@ def price_from_litellm(values: Mapping[str, Any]) -> ModelPrice | None:
 class ServerConfig(ConfigSection, frozen=True):
     """The `server` section: address, workers, limits of connections and bodies."""
 
-    host: Name = "127.0.0.1"
+    host: Host = Host("127.0.0.1")
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8787
     base_path: Annotated[str, msgspec.Meta(pattern=r"\A(/[A-Za-z0-9._~-]{1,100}){0,8}\Z")] = ""
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1

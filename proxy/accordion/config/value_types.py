@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, ClassVar, Self, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,6 +18,7 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(b|kb|mb|gb|kib|mib|gib)?", re.I
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
+_HOST = re.compile(r"[^\s\[\]:/?#@\\\0]+")
 _HIDDEN = "***"
 _HOME = "sqlite:///~/"
 _SERVER = re.compile(r"(?:redis|valkey)s?(?:\+cluster)?://")
@@ -87,6 +88,33 @@ class SocketMode(_Word):
 
 
 _BOOLEAN_SOCKET_MODES = {"true": "relay", "false": "refuse"}
+
+
+class Host(str):
+    """An address to listen on: a name, an IPv4 address, or an IPv6 address, which is kept without brackets."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: object) -> Host:
+        """Raises ValueError for anything but an address without a port."""
+        text = str(value)
+        if text.startswith("[") and text.endswith("]"):
+            text = text[1:-1]
+        if not isinstance(value, str) or not 0 < len(text) <= 256 or not (_is_ipv6(text) or _HOST.fullmatch(text)):
+            raise ValueError("Expected an address such as 127.0.0.1 or ::1, without a port, which is server.port")
+        return cls(text)
+
+    def with_port(self, port: int) -> str:
+        """Formats the address with a port; an IPv6 address has brackets (RFC 3986 3.2.2)."""
+        return f"[{self}]:{port}" if ":" in self else f"{self}:{port}"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return isinstance(ip_address(text), IPv6Address)
+    except ValueError:
+        return False
 
 
 class BaseUrl(str):
@@ -257,6 +285,6 @@ def _is_store(value: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listening address."""
     try:
-        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
