@@ -168,8 +168,8 @@ async def test_each_event_arrives_before_the_provider_sends_the_next(
 async def test_an_open_page_hears_of_a_request_at_once(start: Start, nginx: Nginx) -> None:
     proxy = start(_KEYED)
     async with proxy.provider(replies_json({"choices": []})), browser(nginx(proxy, DOCUMENTED)) as client:
-        form, own = {"key": "key-of-red", "to": "/accordion/"}, {"sec-fetch-site": "same-origin"}
-        signed_in = await client.post("/accordion/pages/sign-in", data=form, headers=own)
+        form, own = {"key": "key-of-red"}, {"sec-fetch-site": "same-origin"}
+        signed_in = await client.post("/accordion/sign-in", data=form, headers=own)
         assert signed_in.status_code == 303
         async with asyncio.timeout(_PATIENCE), client.stream("GET", "/accordion/pages/events") as feed:
             lines = feed.aiter_lines()

@@ -175,6 +175,33 @@ async def test_the_root_says_where_clients_point() -> None:
     assert shown["version"] == "1.2.3"
 
 
+@pytest.mark.parametrize(
+    ("headers", "origin"),
+    [
+        ({"host": "ai.example:8443"}, "http://ai.example:8443"),
+        ({"x-forwarded-proto": "https", "x-forwarded-host": "ai.example"}, "https://ai.example"),
+        ({"x-forwarded-host": "ai.example:8443, inner.example"}, "http://ai.example:8443"),
+        ({"host": "ai.example", "x-forwarded-port": "8443"}, "http://ai.example:8443"),
+        ({"host": "[::1]", "x-forwarded-port": "8443"}, "http://[::1]:8443"),
+        ({"host": "ai.example", "x-forwarded-port": "443", "x-forwarded-proto": "https"}, "https://ai.example"),
+        ({"host": "ai.example:1", "x-forwarded-port": "8443"}, "http://ai.example:1"),
+        ({"host": "ai.example", "x-forwarded-prefix": "/tools/ai/"}, "http://ai.example/tools/ai"),
+        (
+            {"host": "ai.example", "x-forwarded-host": "a/<b>", "x-forwarded-port": "x", "x-forwarded-prefix": "//b"},
+            "http://ai.example",
+        ),
+    ],
+)
+async def test_base_urls_are_those_of_the_outermost_proxy(headers: dict[str, str], origin: str) -> None:
+    shown = client(PipelineSetup()).get("/", headers=headers).json()
+    assert (shown["openai_base_url"], shown["anthropic_base_url"]) == (f"{origin}/v1", origin)
+
+
+async def test_a_browser_goes_from_the_root_to_the_page() -> None:
+    answer = client(PipelineSetup()).get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "accordion/")
+
+
 async def test_metrics_are_a_page_for_prometheus() -> None:
     answer = client(PipelineSetup()).get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")

@@ -401,14 +401,14 @@ async def test_what_came_through_another_proxy_sees_nothing_with_any_ticket() ->
     session = await compacted(setup)
     for browser in (client(setup), owner(setup)):
         for sign in ({"x-forwarded-for": "203.0.113.7"}, {"via": "1.1 x"}, {"host": "ai.example", "x-real-ip": "::1"}):
-            for path in ("/accordion/", f"{PAGES}/sessions/{session}", f"{PAGES}/events", f"{PAGES}/sign-in"):
+            for path in ("/accordion/", f"{PAGES}/sessions/{session}", f"{PAGES}/events", "/accordion/sign-in"):
                 answer = browser.get(path, headers=sign)
                 assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (403, "text/html")
                 assert "Configure proxy_keys" in text_of(answer.text)
                 assert session not in answer.text
             change = f"{PAGES}/sessions/{session}/mode"
             assert browser.post(change, data={"mode": "off"}, headers=OWN | sign).status_code == 403
-            signing_in = browser.post(f"{PAGES}/sign-in", data={"key": OWNER_TOKEN}, headers=OWN | sign)
+            signing_in = browser.post("/accordion/sign-in", data={"key": OWNER_TOKEN}, headers=OWN | sign)
             assert (signing_in.status_code, "set-cookie" in signing_in.headers) == (403, False)
     keyed = recording(keys=(ONE,))
     assert signed_in(keyed, "key-one").get("/accordion/", headers={"x-forwarded-for": "203.0.113.7"}).status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import os.path
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,7 +31,19 @@ WITHOUT_STORE = (
 )
 _SHORTEST_ADMIN_KEY = 16
 """Characters: whoever guesses this key has all data."""
-_ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/messages", "/models")
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|completions|responses|embeddings|messages|models|rerank)$"
+    r"|/models/[^/]+:(?:stream)?generateContent$",
+    re.IGNORECASE,
+)
+_ENDPOINT_BEFORE_THE_END = re.compile(r"/(?:chat/completions|v1/messages|v1/responses)(?=/)")
+_TWO_VERSIONS = re.compile(r"(/v\d+(?:(?:alpha|beta)\d*)?)/v\d+(?:(?:alpha|beta)\d*)?(?=/|$)")
+_CLOUD_PATHS = {
+    "azure": re.compile(r"/openai(?:/.*)?$"),
+    "bedrock": re.compile(r"/model(?:/.*)?$"),
+    "vertex": re.compile(r"(?:/v1(?:beta1)?)?/projects(?:/.*)?$"),
+}
+"""The beginnings of the paths that clients of clouds send, which a base URL does not have."""
 _CHAT_MODES = (None, "chat", "completion", "responses")
 _WITHOUT_V1 = frozenset({"api.deepseek.com"})
 """Hosts whose documentation gives a base URL without a path."""
@@ -281,22 +294,27 @@ def _list_strategies(settings: Settings) -> Iterator[tuple[str, PipelineEntry]]:
 
 
 def _find_unlikely_base_urls(settings: Settings) -> Iterator[str]:
-    """Yields base URLs that lack /v1 or name an endpoint.
+    """Yields base URLs that lack /v1, have a version twice, or have a part of what is added to them.
 
     An Anthropic base URL may end in /v1 or /v1/messages, which the routes remove.
     """
     for path, family, base in _base_urls(settings):
         bare = base.rstrip("/")
-        if family == "anthropic":
-            bare = bare.removesuffix("/v1/messages").removesuffix("/v1")
-        ending = next((each for each in _ENDPOINTS if bare.endswith(each)), None)
-        if ending is not None:
-            yield f"{path}: the URL names an endpoint; leave out `{ending}`, which is added to it"
-        elif family == "openai" and not urlsplit(bare).path and urlsplit(bare).hostname not in _WITHOUT_V1:
+        removed = next((end for end in ("/v1/messages", "/v1") if bare.endswith(end)), "") * (family == "anthropic")
+        url_path = urlsplit(bare).path
+        cloud_path = _CLOUD_PATHS[family].search(url_path) if family in _CLOUD_PATHS else None
+        if match := _TWO_VERSIONS.search(url_path):
+            yield f"{path}: the URL has a version twice; write `{match[1]}` in place of `{match[0]}`"
+        elif match := (
+            cloud_path or _ENDPOINT_BEFORE_THE_END.search(url_path) or _ENDPOINT.search(url_path.removesuffix(removed))
+        ):
+            yield f"{path}: the URL names an endpoint; leave out `{match[0]}`, which is added to it"
+        elif family == "openai" and not url_path and urlsplit(bare).hostname not in _WITHOUT_V1:
             yield f"{path}: the URL has no path; OpenAI-compatible servers usually need `{bare}/v1`"
 
 
 def _base_urls(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Yields the path of each base URL, the family of its API (or `rerank`), and the URL."""
     for name, (base_url, _) in settings.upstreams.by_family().items():
         yield f"$.upstreams.{name}.base_url", name, base_url
     for index, model in enumerate(settings.model_list):
@@ -304,6 +322,9 @@ def _base_urls(settings: Settings) -> Iterator[tuple[str, str, str]]:
             family = family_of(model.entry())[0]
             if family != "litellm":
                 yield f"$.model_list[{index}].litellm_params.api_base", family, base
+    for key, endpoint in settings.memory.endpoint_models():
+        if endpoint.api_base is not None:
+            yield f"$.memory.{key}.api_base", "rerank" if key == "rerank" else "openai", endpoint.api_base
 
 
 def find_unknown_windows(settings: Settings) -> Iterator[str]:

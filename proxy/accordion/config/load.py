@@ -25,6 +25,7 @@ from accordion.config.yaml_text import child_path, convert, read_tree
 from accordion.model.errors import ConfigError
 from accordion.model.suggestions import describe_choices, find_nearest
 from accordion.providers.http.routes import ModelEntry, provider_of
+from accordion.providers.http.trusted_certificates import find_certificate_problem
 
 ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_HOST": "server.host",
@@ -272,8 +273,9 @@ class SettingsFile:
         self.settings = self._read()
 
     def find_hints(self) -> tuple[str, ...]:
-        """Returns the hints about the settings, and sentences about an unused file and keys that are no settings."""
-        return (*filter(None, (self.unused_file,)), *self._removed_keys, *find_hints(self.settings))
+        """Returns the hints about the settings, and sentences about unused files and keys that are no settings."""
+        problems = self.unused_file, find_certificate_problem(self._environ)
+        return (*filter(None, problems), *self._removed_keys, *find_hints(self.settings))
 
     def has_changed(self) -> bool:
         """Whether the file has content that was not read yet; to be called about every second.

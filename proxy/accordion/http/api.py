@@ -14,13 +14,15 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 
 from accordion.accounting.ledger import DAYS
 from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionMode, SessionOverrideStore
 from accordion.http.api_requests import (
+    SAFE,
     check_admin,
+    find_origin,
     identify_caller,
     json_response,
     parse_number,
@@ -135,18 +137,25 @@ class RestApi:
     # -- endpoints --------------------------------------------------------------
 
     async def _root(self, request: Request) -> Response:
-        """Shows the base URLs for clients, and the paths of artifacts, memory and MCP."""
+        """Shows the base URLs for clients, and the paths of artifacts, memory and MCP.
+
+        A browser goes on to the page.
+        """
         paths = {route.path for route in request.app.routes}
+        if "text/html" in request.headers.get("accept", "") and "/accordion/" in paths:
+            # Relative, as all links of the page, so that it works under a path prefix.
+            return RedirectResponse("accordion/", 303, headers=SAFE)
+        origin = find_origin(request)
         more = {"artifacts": "/accordion/artifacts?session={id}"} if "/accordion/artifacts" in paths else {}
         if any(path.startswith("/accordion/memory") for path in paths):
-            more |= {"memory": "/accordion/memory/openapi.json", "mcp": f"{_request_origin(request)}/mcp"}
+            more |= {"memory": "/accordion/memory/openapi.json", "mcp": f"{origin}/mcp"}
         return json_response(
             {
                 "name": "accordion",
                 "version": self._version,
-                "openai_base_url": f"{_request_origin(request)}/v1",
-                "anthropic_base_url": _request_origin(request),
-                "gemini_base_url": _request_origin(request),
+                "openai_base_url": f"{origin}/v1",
+                "anthropic_base_url": origin,
+                "gemini_base_url": origin,
                 "see": [
                     "/accordion/",
                     "/accordion/models",
@@ -359,10 +368,6 @@ def _allowed_methods(request: Request) -> set[str]:
     """Returns the methods of all routes at the request's path."""
     routes = (route for route in list_built(request.app.routes) if route.matches(request.scope)[0] is not Match.NONE)
     return {method for route in routes for method in route.methods or ()}
-
-
-def _request_origin(request: Request) -> str:
-    return str(request.base_url).rstrip("/")
 
 
 def _call_ids(body: bytes) -> frozenset[str]:

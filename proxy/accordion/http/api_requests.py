@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from accordion.sessions.tenants import OWNER_TOKEN_FILE, OWNER_TOKEN_HEADER, Cal
 SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of every response, since a body may contain anything, such as a web page that a tool has read."""
 _MAX_DIGITS = 12
+_SCHEME, _PORT = re.compile("https?"), re.compile("[0-9]{1,5}")
+_AUTHORITY, _PREFIX = re.compile(r"[\w.:\[\]-]{1,300}", re.ASCII), re.compile(r"(?:/[\w.~-]+)+/?", re.ASCII)
 _MIN_PIECE = 65_536
 """Bytes of a streamed piece: many short lines cost less in one write."""
 
@@ -81,6 +84,24 @@ def check_origin(headers: Mapping[bytes, bytes], tenants: Tenants) -> None:
     is_own = local and is_loopback_url(origin) and url_port(origin) == url_port(f"//{host}", scheme)
     if origin and address != host and not is_own:
         raise ForeignOrigin(f"Web pages of {origin[:100]!r} may not call this proxy.")
+
+
+def find_origin(request: Request) -> str:
+    """Returns the URL at which the client reached this proxy, without a slash at the end.
+
+    Other proxies in front of this one say by `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` where that is.
+    """
+
+    def read_forwarded(name: str, pattern: re.Pattern[str]) -> str:
+        value = request.headers.get(f"x-forwarded-{name}", "").partition(",")[0].strip()
+        return value if pattern.fullmatch(value) else ""
+
+    scheme = read_forwarded("proto", _SCHEME) or request.url.scheme
+    host = read_forwarded("host", _AUTHORITY) or request.url.netloc
+    port = read_forwarded("port", _PORT)
+    if port and url_port(f"//{host}") is None and url_port(f"//{host}", scheme) != int(port):
+        host = f"{host}:{port}"
+    return f"{scheme}://{host}{read_forwarded('prefix', _PREFIX).rstrip('/')}"
 
 
 def identify_caller(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:

@@ -27,6 +27,7 @@ from accordion.http import memory_operations
 from accordion.http.api_requests import (
     check_eraser,
     check_origin,
+    find_origin,
     parse_number,
     stream_lines,
     unknown_session,
@@ -228,7 +229,7 @@ class Pages:
             last=savings.last,
             health=self._services.health(caller.tenant.name).requests,
             sessions=await self._session_rows(caller, sessions),
-            origin=str(request.base_url).rstrip("/"),
+            origin=find_origin(request),
         )
 
     async def _sessions(self, request: Request, caller: Caller) -> Response:

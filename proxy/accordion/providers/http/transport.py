@@ -52,6 +52,7 @@ from accordion.providers.http.transport_errors import (
     UnsupportedUrl,
     WriteError,
 )
+from accordion.providers.http.trusted_certificates import advise_on_certificates
 
 # -- servers -----------------------------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ def describe_connect_error(error: Exception) -> str:
         error = error.os_error
     if isinstance(error, tls.SSLCertVerificationError):
         reason = error.verify_message or "the certificate is not valid"
-        return f"its certificate is not trusted: {reason}; SSL_CERT_FILE may name a file of trusted certificates"
+        return f"its certificate is not trusted: {reason}; {advise_on_certificates()}"
     if isinstance(error, tls.SSLError):
         return f"TLS failed ({error.reason or 'no common ground'})"
     if isinstance(error, OSError):

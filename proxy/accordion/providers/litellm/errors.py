@@ -15,6 +15,7 @@ from traceback import walk_tb
 from accordion.accounting.overflow import read_overflow
 from accordion.model.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from accordion.model.ports import Headers
+from accordion.providers.http.trusted_certificates import advise_on_certificates
 from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.responses import truncation_error, useful_headers
 
@@ -41,9 +42,6 @@ _UNREACHABLE = {
     "ConnectionTimeoutError",
 }
 _REASONS = {
-    "ClientConnectorCertificateError": (
-        "Its certificate is not trusted; SSL_CERT_FILE may name a file of trusted certificates."
-    ),
     "ClientConnectorDNSError": "Its name could not be resolved.",
     "ClientProxyConnectionError": "The HTTP proxy on the way did not answer. Check HTTPS_PROXY and NO_PROXY.",
     "ClientHttpProxyError": "The HTTP proxy on the way refused it. Check HTTPS_PROXY and NO_PROXY.",
@@ -222,8 +220,10 @@ def _reason(text: str) -> str:
 def _connection_error(chain: set[str], *, has_begun: bool) -> AccordionError | None:
     """Returns the error of the connection, by the names of all causes; None if the connection did not fail."""
     if not has_begun and chain & _UNREACHABLE:
-        reasons = [reason for name, reason in _REASONS.items() if name in chain]
-        return Unreachable(" ".join(["The provider could not be reached.", *reasons[:1]]))
+        reasons = [reason for name, reason in _REASONS.items() if name in chain][:1]
+        if "ClientConnectorCertificateError" in chain:
+            reasons = [f"Its certificate is not trusted; {advise_on_certificates()}."]
+        return Unreachable(" ".join(["The provider could not be reached.", *reasons]))
     if chain & _TIMEOUT:
         return UpstreamTimeout("The provider did not answer in time.")
     return truncation_error() if chain & _DISCONNECTIONS else None
