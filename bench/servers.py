@@ -31,6 +31,7 @@ ECHO = "uvicorn, answering by itself"
 UVICORN = "uvicorn + aiohttp's client"
 GRANIAN = "granian + aiohttp's client"
 PYREQWEST = "uvicorn + pyreqwest's client"
+BARE = "Starlette alone"
 
 
 class Unavailable(Exception):
@@ -171,8 +172,9 @@ FLOORS: Mapping[str, Callable[[Start], Command]] = {
     UVICORN: _floor(),
     GRANIAN: _floor("--granian", needs="granian"),
     PYREQWEST: _floor("--pyreqwest", needs="pyreqwest"),
+    BARE: _passthrough("bare_starlette"),
 }
-"""Contenders of the scenario `floor` only."""
+"""Contenders of the scenarios `floor` and `startup` only."""
 
 
 def free_port() -> int:
