@@ -135,6 +135,11 @@ def test_a_request_whose_compaction_is_only_reported_passes(options: PolicyOptio
     assert (decision.action, decision.reason) == ("pass", "95.0% of the window; compaction is only reported")
 
 
+def test_the_share_of_an_unknown_window_is_called_one_of_an_assumed_window() -> None:
+    reason = decided(20_000, window=Window(200_000, 200_000, "default")).reason
+    assert reason.startswith("10.0% of the assumed window, under the conversation trigger")
+
+
 def test_a_clients_own_compaction_request_is_only_folded_where_it_would_not_fit() -> None:
     asking = PolicyOptions(is_client_compaction=True)
     assert decided(195_000, options=asking).action == "pass"

@@ -235,7 +235,7 @@ def _cells(row: ReplayMeasurement) -> tuple[str | Text, ...]:
 
 def _shorten_decision(row: ReplayMeasurement) -> str:
     """Returns the decision without the figures of the other columns."""
-    reason = row.decision.reason.rpartition(" of the window, ")[2]
+    reason = row.decision.reason.rpartition(" window, ")[2]
     return f"{row.decision.action}, " + _LIMIT.sub(r"\1", reason)
 
 

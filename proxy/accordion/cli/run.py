@@ -354,8 +354,10 @@ class RunReport:
             return describe_savings(gain)
         fullest = max((each for each, _ in sessions if each["last"]), key=lambda each: each["last"]["utilization"])
         last = fullest["last"]
+        # The size of an unknown window is a guess (windows.default).
+        name = "window" if last["window_known"] else "assumed window"
         return (
-            f"Nothing to save yet: {fullest['model']}'s window of {last['window']:,} tokens is "
+            f"Nothing to save yet: {fullest['model']}'s {name} of {last['window']:,} tokens is "
             f"{last['utilization']:.0%} full."
         )
 

@@ -184,7 +184,7 @@ class _DecisionInput(msgspec.Struct, frozen=True):
 
     @property
     def share_text(self) -> str:
-        return f"{self.utilization.ratio:.1%} of the window"
+        return f"{self.utilization.ratio:.1%} of the {'window' if self.window.is_known else 'assumed window'}"
 
     @property
     def exceeds_hard_limit(self) -> bool:

@@ -63,7 +63,8 @@ def curve_points(exchanges: Sequence[Exchange]) -> list[CurvePoint]:
         came = tokens + (outcome.saved if outcome is not None else 0)
         made = outcome.id if outcome is not None and outcome.state == "folded" else ""
         title = f"{came:,} tokens came, {tokens:,} were sent" if came != tokens else f"{tokens:,} tokens"
-        points.append(CurvePoint(came, tokens, made, f"{title}, {exchange.utilization.ratio:.1%} of the window"))
+        name = "window" if exchange.utilization.is_window_known else "assumed window"
+        points.append(CurvePoint(came, tokens, made, f"{title}, {exchange.utilization.ratio:.1%} of the {name}"))
     return points
 
 

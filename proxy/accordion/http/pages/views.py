@@ -116,7 +116,8 @@ def model_rows(views: Sequence[ModelView]) -> list[ModelRow]:
     rows = []
     for view in views:
         used = view.row.utilization.occupied_tokens if view.row.updated else 0
-        label = f"{used:,} of {view.limits.window:,} tokens"
+        assumed = "an assumed " if view.window_source == "default" else ""
+        label = f"{used:,} of {assumed}{view.limits.window:,} tokens"
         rows.append(ModelRow(view, used, draw_meter(used, view.limits, label)))
     return rows
 
@@ -138,7 +139,8 @@ def agent_rows(views: Sequence[AgentView], limits: Callable[[Session], TokenLimi
         meter = None
         if session is not None and session.utilization is not None:
             used = session.utilization.occupied_tokens
-            meter = draw_meter(used, limits(session), f"{used:,} tokens of {session.utilization.window:,}")
+            assumed = "" if session.utilization.is_window_known else "an assumed "
+            meter = draw_meter(used, limits(session), f"{used:,} tokens of {assumed}{session.utilization.window:,}")
         is_main = node.id == TOP or (report is None and node.evidence == "none")
         name = node.agent or ("main agent" if is_main else display_name(node.id))
         yield AgentRow(
