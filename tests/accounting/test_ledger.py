@@ -59,6 +59,17 @@ def test_usage_is_added_without_a_compaction() -> None:
     assert totals_of_exchange(exchange(status=500)).errors == 1
 
 
+def test_tokens_beyond_the_window_could_not_have_been_sent() -> None:
+    compaction = CompactionOutcome("folded", id="f-1", saved=600)
+    for used, expected in (
+        (Utilization(1_000, messages=300), 600),
+        (Utilization(1_000, messages=700), 300),
+        (Utilization(1_000, messages=1_100), 0),
+        (Utilization(1_000, messages=700, is_window_known=False), 600),
+    ):
+        assert totals_of_exchange(replace(exchange(compaction), utilization=used)).saved == expected
+
+
 def test_the_ledger_adds_what_a_compaction_saved_and_what_its_summary_cost() -> None:
     gain = totals_of_exchange(exchange(FOLDED))
     assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (1, 600, 800, 120)

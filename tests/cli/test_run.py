@@ -6,14 +6,14 @@ TOTALS = Totals(requests=3, compactions=1, saved=10_000, summary_input=900, summ
 
 def test_savings_are_net_in_tokens_and_dollars() -> None:
     assert describe_savings(RunSums(TOTALS, 123_400_000)) == (
-        "9,000 tokens saved net ($0.12, prompt caching counted): 10,000 left out of requests, 1,000 used for summaries "
+        "9,000 tokens saved net ($0.12, prompt caching counted): 10,000 not sent, 1,000 used for summaries "
         "and for reading the archive."
     )
 
 
 def test_a_loss_is_shown_as_one() -> None:
     line = describe_savings(RunSums(Totals(saved=10, summary_input=1_000), -2_500_000))
-    assert line.startswith("990 tokens added net (-$0.0025, prompt caching counted): 10 left out of requests")
+    assert line.startswith("990 tokens added net (-$0.0025, prompt caching counted): 10 not sent")
 
 
 def test_without_a_price_there_are_no_dollars() -> None:

@@ -317,6 +317,18 @@ class Ledger:
         return entry
 
 
+def _tokens_not_sent(exchange: Exchange) -> int:
+    """Returns the tokens by which compaction shortened what was sent: of what would have been sent without it.
+
+    Without it, no more than the window would have been sent, as in the costs. A request that only asks for a count
+    belongs to no session, and sends nothing that could be saved.
+    """
+    outcome, used = exchange.compaction, exchange.utilization
+    if outcome is None or not exchange.session:
+        return 0
+    return min(outcome.saved, max(0, used.window - used.tokens)) if used.is_window_known else outcome.saved
+
+
 def totals_of_exchange(exchange: Exchange) -> Totals:
     """Returns the totals of a single exchange.
 
@@ -333,8 +345,7 @@ def totals_of_exchange(exchange: Exchange) -> Totals:
     return structs.replace(
         gain,
         compactions=int(is_new),
-        # A request that only asks for a count belongs to no session, and sends nothing that could be saved.
-        saved=compaction.saved if exchange.session else 0,
+        saved=_tokens_not_sent(exchange),
         summary_input=compaction.input if is_new else 0,
         summary_output=compaction.output if is_new else 0,
         unfold_calls=tool_loop.calls,

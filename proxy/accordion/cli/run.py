@@ -278,7 +278,7 @@ class RunSums(msgspec.Struct, frozen=True):
 
     @property
     def net_tokens(self) -> int:
-        """The tokens that were left out of requests, less the own ones."""
+        """The tokens that were not sent because of compactions, less the own ones."""
         return self.totals.saved - self.own_tokens
 
     def since(self, before: RunSums) -> RunSums:
@@ -385,7 +385,7 @@ def describe_savings(gain: RunSums) -> str:
     verb = "saved" if gain.net_tokens >= 0 else "added"
     dollars = "" if gain.net_cost is None else f" ({format_dollars(gain.net_cost)}, prompt caching counted)"
     return (
-        f"{abs(gain.net_tokens):,} tokens {verb} net{dollars}: {gain.totals.saved:,} left out of requests, "
+        f"{abs(gain.net_tokens):,} tokens {verb} net{dollars}: {gain.totals.saved:,} not sent, "
         f"{gain.own_tokens:,} used for summaries and for reading the archive."
     )
 

@@ -161,7 +161,7 @@ class Metrics:
         )
         self._saved = Counter(
             "accordion_tokens_saved",
-            "Tokens that were not sent because of compactions, at every request",
+            "Tokens that were not sent because of compactions, at every request, of at most the window",
             model,
             registry=registry,
         )

@@ -232,7 +232,8 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     reasoning: int = 0
     compactions: int = 0
     saved: int = 0
-    """Tokens that compaction saved: the client's list less the forwarded one, summed over all requests."""
+    """Tokens that were not sent because of compactions: the client's list, or the window if that is less, without the
+    forwarded one, summed over all requests."""
     summary_input: int = 0
     summary_output: int = 0
     unfold_calls: int = 0
