@@ -127,7 +127,7 @@ def test_settings_that_need_a_restart_keep_their_value_and_are_named(path):
     path.write_text(
         """
         server: {host: h, port: 2, workers: 2, shutdown_seconds: 2, tenant_key: k, max_body_bytes: 2,
-                 idle_seconds: 2}
+                 idle_seconds: 2, base_path: /p}
         store: {url: sqlite:///a.db, timeout_seconds: 2, write_timeout_seconds: 2, retention_days: 2, spool: s,
                 spool_bytes: 2, session_bytes: 3}
         archive: {key: "%s", max_bytes: 2, retention_days: 2, record: all}
@@ -144,6 +144,13 @@ def test_settings_that_need_a_restart_keep_their_value_and_are_named(path):
     assert after.server == msgspec.structs.replace(before.server, max_body_bytes=2)
     assert (after.store, after.archive, after.limits) == (before.store, before.archive, before.limits)
     assert after.summaries == msgspec.structs.replace(before.summaries, wait_seconds=3, writer="extractive")
+
+
+def test_a_later_error_of_a_setting_names_the_file_that_has_the_setting(path):
+    error = ConfigError("is of a newer version", path="$.store.url")
+    assert SettingsFile(path, {}).locate(error).message == f"{path}: $.store.url: is of a newer version"
+    assert SettingsFile(path, {"ACCORDION_STORE": "memory://"}).locate(error) is error
+    assert SettingsFile(None, {"XDG_CONFIG_HOME": str(path.parent / "none")}, reads_folder=False).locate(error) is error
 
 
 def test_environment_and_command_line_stay_above_the_file(path):

@@ -52,6 +52,18 @@ def savings(home: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(outcome.stdout)  # type: ignore[no-any-return]
 
 
+def test_a_config_of_the_current_folder_is_not_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "work").mkdir()
+    (home / "work" / "config.yaml").write_text("compaction: {no_such_key: 1}")
+    monkeypatch.chdir(home / "work")
+    session = ClaudeSession()
+    session.say("hello")
+    session.answer("m1", text("hi"), usage=report(10_000, cached=4_000, written=5_000))
+    session.write(projects(home))
+    outcome = CliRunner().invoke(app, ["savings", "--claude"])
+    assert outcome.exit_code == 0, outcome.output
+
+
 def test_the_cost_of_sent_requests_is_that_of_the_reported_usage(home: Path) -> None:
     session = ClaudeSession()
     session.say("hello")

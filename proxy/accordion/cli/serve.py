@@ -187,7 +187,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
     logging_setup.configure(settings.logging.level, settings.logging.format)
     for hint in file.find_hints():
         _log.warning("%s", hint)
-    _check_stores(settings)
+    _check_stores(file)
     _raise_file_limit()
     workers = settings.server.workers
     token = _find_owner_token(settings)
@@ -207,7 +207,7 @@ def start_serving(file: SettingsFile, sock: socket.socket, log: Path, *, is_obse
 
     Raises ConfigError for a store that cannot be used.
     """
-    _check_stores(file.settings)
+    _check_stores(file)
     serving = get_context("spawn").Process(target=_serve_apart, args=(file, sock, log, is_observing), daemon=True)
     # It inherits this, so that no key reaches it before it has a session of its own.
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -289,8 +289,15 @@ def _write_private(path: Path, text: str) -> None:
         raise
 
 
-def _check_stores(settings: Settings) -> None:
+def _check_stores(file: SettingsFile) -> None:
     """Reports an unsuitable store or spool, such as one of a newer version, once and not in each worker."""
+    try:
+        _open_stores(file.settings)
+    except ConfigError as error:
+        raise file.locate(error) from None
+
+
+def _open_stores(settings: Settings) -> None:
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
     if spool := settings.store.spool_path():
         refuse_foreign(Path(spool), SPOOL)

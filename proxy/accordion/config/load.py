@@ -277,6 +277,13 @@ class SettingsFile:
         problems = self.unused_file, find_certificate_problem(self._environ)
         return (*filter(None, problems), *self._removed_keys, *find_hints(self.settings))
 
+    def locate(self, error: ConfigError) -> ConfigError:
+        """Returns an error about a setting with the file's path, unless the setting comes from elsewhere."""
+        layers = [*_from_environment(self._environ), *_from_command_line(self._overrides)]
+        if not self._had_content or error.path in {f"$.{layer.key}" for layer in layers}:
+            return error
+        return error.in_file(self._name)
+
     def has_changed(self) -> bool:
         """Whether the file has content that was not read yet; to be called about every second.
 
