@@ -60,7 +60,7 @@ class Proxy:
 
     @property
     def token(self) -> str:
-        """The token with which this machine's callers may erase and export; empty on an address that others reach."""
+        """The token of the proxy's owner; empty on an address that others reach with proxy keys."""
         file = Path(self.environ.get("HOME", self.folder)) / ".local" / "state" / "accordion" / "token"
         return file.read_text().strip() if file.exists() else ""
 

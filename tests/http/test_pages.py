@@ -384,16 +384,107 @@ def test_a_ticket_for_the_owners_token_ends_with_the_token() -> None:
     assert Tenants(b"secret", owner_token="second").find_by_ticket(ticket, 999.0) is None
     assert Tenants(b"secret", (ProxyKey("default", "first"),)).find_by_ticket(ticket, 1_000.0) is None
     assert Tenants(b"secret").issue_ticket("", 1_000.0) is None
-    assert Tenants(b"secret", loopback=False, owner_token="first").issue_ticket("first", 1_000.0) is None
+
+
+def test_on_another_address_the_owners_ticket_opens_the_chosen_tenant() -> None:
+    tenants = Tenants(b"secret", loopback=False, owner_token="first")
+    assert tenants.issue_ticket("second", 1_000.0) is None
+    ticket = tenants.issue_ticket("first", 1_000.0)
+    assert ticket is not None
+    assert (tenants.is_owner_ticket(ticket, 999.0), tenants.find_by_ticket(ticket, 999.0)) == (True, None)
+    chosen = tenants.choose_tenant(ticket, "c-1", 999.0)
+    assert chosen is not None
+    caller = tenants.find_by_ticket(chosen, 999.0)
+    assert caller is not None
+    assert (caller.tenant.name, caller.is_local, caller.can_erase, caller.credential) == ("c-1", False, True, "")
+    # It ends when the first one does, with the token, and with the first proxy key.
+    assert tenants.find_by_ticket(chosen, 1_000.0) is None
+    forged = chosen.replace(".c-1.", ".c-2.")
+    for other, each in (
+        (tenants, forged),
+        (Tenants(b"secret", loopback=False, owner_token="second"), chosen),
+        (Tenants(b"secret", loopback=False), chosen),
+        (Tenants(b"secret", (ONE,), loopback=False, owner_token="first"), chosen),
+    ):
+        assert (other.find_by_ticket(each, 999.0), other.is_owner_ticket(each, 999.0)) == (None, False)
+        assert other.choose_tenant(each, "c-1", 999.0) is None
+
+
+async def ask_as(setup: PipelineSetup, key: str) -> str:
+    """Sends a request with a credential; returns its session."""
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": f"Hello from {key}."}]}
+    out, _ = await setup.ask("/v1/chat/completions", body, {"authorization": f"Bearer {key}"})
+    session = header(out, "x-accordion-session")
+    assert session is not None
+    return session
+
+
+async def test_on_another_address_the_owners_link_shows_the_only_tenant_at_once() -> None:
+    setup = recording(loopback=False)
+    browser = client(setup, base_url="http://ai.example:8787", token="")
+    assert browser.get("/accordion/").headers["location"].startswith("./sign-in")
+    assert browser.get(f"/accordion/sign-in?token={OWNER_TOKEN}").status_code == 303
+    # Nothing came yet.
+    assert browser.get("/accordion/").headers["location"] == "./tenant"
+    assert "Point your client at http://ai.example:8787/v1" in text_of(browser.get("/accordion/tenant").text)
+    session = await ask_as(setup, "sk-one")
+    assert browser.get("/accordion/tenant").headers["location"] == "./"
+    overview = browser.get("/accordion/")
+    assert (overview.status_code, session in overview.text) == (200, True)
+
+
+async def test_on_another_address_the_owner_chooses_among_tenants_and_nobody_else_can() -> None:
+    setup = recording(loopback=False)
+    one, two = await ask_as(setup, "sk-one"), await ask_as(setup, "sk-two")
+    browser = client(setup, base_url="http://ai.example:8787", token="")
+    assert browser.get(f"/accordion/sign-in?token={OWNER_TOKEN}").status_code == 303
+    tenants = re.findall(r'name="tenant" value="([^"]+)"', browser.get("/accordion/tenant").text)
+    assert len(tenants) == 2
+    shown = []
+    for tenant in tenants:
+        answer = browser.post("/accordion/tenant", data={"tenant": tenant}, headers=OWN)
+        assert (answer.status_code, answer.headers["location"]) == (303, "./")
+        html = browser.get("/accordion/").text
+        shown.append([session for session in (one, two) if session in html])
+        assert "all tenants" in text_of(html)
+    assert sorted(shown) == sorted([[one], [two]])
+    assert browser.post("/accordion/tenant", data={"tenant": "c-none"}, headers=OWN).status_code == 404
+    foreign = {"origin": "http://elsewhere.example"}
+    assert browser.post("/accordion/tenant", data={"tenant": tenants[0]}, headers=foreign).status_code == 403
+    # The ticket is for the page alone, and the token opens no API.
+    assert browser.get(f"/accordion/sessions/{one}").status_code != 200
+    assert browser.get(f"/accordion/sessions/{one}", headers={"x-accordion-token": OWNER_TOKEN}).status_code != 200
+    stranger = client(setup, base_url="http://ai.example:8787", token="")
+    # The views and keys of administrators are none of the owner's.
+    assert browser.get(f"{PAGES}/tenants").status_code == 403
+    assert browser.post(f"{PAGES}/tenants/keys", data={"tenant": "new"}, headers=OWN).status_code == 403
+    for answer in (
+        stranger.get("/accordion/tenant"),
+        stranger.post("/accordion/tenant", data={"tenant": tenants[0]}, headers=OWN),
+        stranger.get(f"{PAGES}/sessions/{one}"),
+    ):
+        assert "sign-in" in answer.headers["location"]
+        assert "set-cookie" not in answer.headers
+
+
+async def test_on_this_machine_the_owner_can_look_at_what_came_through_another_proxy() -> None:
+    setup = recording()
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello."}]}
+    sent = {"authorization": "Bearer sk-one", "x-forwarded-for": "203.0.113.7"}
+    out, _ = await setup.ask("/v1/chat/completions", body, sent)
+    session = header(out, "x-accordion-session")
+    browser = owner(setup)
+    assert browser.get(f"{PAGES}/sessions/{session}").status_code == 404
+    # It is the only tenant.
+    assert browser.get("/accordion/tenant").status_code == 303
+    assert browser.get(f"{PAGES}/sessions/{session}").status_code == 200
 
 
 async def test_without_keys_other_machines_and_other_host_names_are_refused() -> None:
-    answer = client(recording(loopback=False)).get("/accordion/")
-    assert answer.status_code == 403
-    assert "proxy_keys" in answer.text
+    assert client(recording(loopback=False)).get("/accordion/").headers["location"].startswith("./sign-in")
     assert client(recording(), base_url="http://rebound.example").get("/accordion/").status_code == 403
     assert location(client(recording()).get("/accordion")) == "/accordion/"
-    assert location(client(recording(loopback=False)).get(SIGN_IN)) == "/accordion/"
+    assert "To see this page, enter the token" in text_of(client(recording(loopback=False)).get(SIGN_IN).text)
 
 
 async def test_what_came_through_another_proxy_sees_nothing_with_any_ticket() -> None:

@@ -65,6 +65,7 @@ TYPES: dict[str, Types] = {
     "key.html": {"view": KeyView},
     "memories.html": {"rows": list[MemoryRow]},
     "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs, "health": TenantHealth},
+    "owner.html": {"page": TenantPage},
     "parts.html": {
         "limits": KeyLimits,
         "session": Session,

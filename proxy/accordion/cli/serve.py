@@ -68,7 +68,7 @@ class ApplicationFactory:
     slots: Slots | None = None
     """The workers' shared slots; None for one process. They can be pickled only while a process is spawned."""
     owner_token: str = field(default="", repr=False)
-    """The token with which this machine's callers may erase and export."""
+    """The token with which the proxy's owner opens the page, erases and exports."""
     is_observing: bool = False
     """Whether every request is only observed, whatever the settings and its own headers say."""
 
@@ -233,8 +233,10 @@ def _serve_apart(file: SettingsFile, sock: socket.socket, log: Path, is_observin
 
 
 def _find_owner_token(settings: Settings) -> str:
-    """Returns the owner's token; empty where other machines can connect, so that it gives nobody any right."""
-    return load_owner_token(Path(OWNER_TOKEN_FILE)) if is_loopback(settings.server.host) else ""
+    """Returns the owner's token; empty where other machines can connect and need a proxy key."""
+    if settings.needs_proxy_key and not is_loopback(settings.server.host):
+        return ""
+    return load_owner_token(Path(OWNER_TOKEN_FILE))
 
 
 def load_owner_token(path: Path) -> str:
@@ -252,7 +254,7 @@ def load_owner_token(path: Path) -> str:
                 if (token := _read_private(path)) is None:
                     _write_private(path, new)
     except (OSError, RuntimeError) as error:
-        _log.warning("the token for erasing and exporting is not in a file, and changes at each start: %s", error)
+        _log.warning("the token of the proxy's owner is not in a file, and changes at each start: %s", error)
         return new
     return token or new
 
@@ -356,8 +358,6 @@ def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
         else f"the defaults; `{own_command('init')}` writes them to a file"
     )
     base = loopback_url(settings.server.host, port)
-    needs_token = owner_token and not settings.needs_proxy_key
-    sign_in = f"\n    erase, export    {base}{SIGN_IN}?token={owner_token}" if needs_token else ""
     return f"""
   Accordion listens on {base}, its store is {settings.store.url}
   Its settings are {source}
@@ -366,8 +366,19 @@ def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
     Gemini CLI, SDK                                             GOOGLE_GEMINI_BASE_URL={base}
 
-    look             {base}/accordion/   {base}/metrics{sign_in}
+{_format_page_links(settings, base, owner_token)}
 {_format_missing_extras(settings)}"""
+
+
+def _format_page_links(settings: Settings, base: str, owner_token: str) -> str:
+    """Formats the lines about the page. Without proxy keys, one signs the proxy's owner in."""
+    sign_in = f"{base}{SIGN_IN}?token={owner_token}"
+    if settings.needs_proxy_key:
+        return f"    look             {base}/accordion/   {base}/metrics"
+    if is_loopback(settings.server.host):
+        return f"    look             {base}/accordion/   {base}/metrics\n    erase, export    {sign_in}"
+    return f"""    look             {sign_in}
+                     Keep this link for yourself: it shows everybody's conversations."""
 
 
 def _format_missing_extras(settings: Settings) -> str:

@@ -131,7 +131,7 @@ _PAUSE = 0.002
 class Application:
     """All parts of one process, and its current settings. `slots` is the memory that a supervisor's workers share.
 
-    `owner_token` is the token with which this machine's callers may erase and export; nobody can if it is empty.
+    `owner_token` is the token with which the proxy's owner opens the page, erases and exports; empty for none.
     """
 
     def __init__(

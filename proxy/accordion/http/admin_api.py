@@ -125,10 +125,14 @@ class Administration:
         await self._usage.read_others()
         return KeyView(record, self._usage.usage(record.id))
 
+    async def list_tenant_names(self, keys: Sequence[KeyView] = ()) -> list[str]:
+        """Returns the names of the tenants that have data, or one of `keys`."""
+        return sorted({*(key.record.tenant for key in keys), *await self._queries().list_tenants()})
+
     async def list_tenants(self, now: float, days: int, after: str, limit: int) -> TenantPage:
         """Returns the tenants that have a key or data, by name, from behind `after` on."""
         keys, queries = await self.list_keys(), self._queries()
-        names = sorted({*(key.record.tenant for key in keys), *await queries.list_tenants()})
+        names = await self.list_tenant_names(keys)
         page = [name for name in names if name > after][: limit + 1]
         reports = {name: await queries.read_savings(self._tenants().scope(name), now, days) for name in page[:limit]}
         views = [

@@ -32,6 +32,8 @@ OWNER_TOKEN_HEADER = b"x-accordion-token"
 OWNER_TOKEN_FILE = "~/.local/state/accordion/token"  # noqa: S105  # a path
 """The file with the owner's token, which only the user that runs the proxy can read (cli/serve.py)."""
 
+_NO_TENANT = ""
+"""The tenant in a ticket of the owner's who has not chosen one yet."""
 _ADMIN_ID = "*"
 """The id of the administrator's key in a ticket; no proxy key can have it."""
 _EXPIRY = re.compile(r"[0-9a-f]{1,10}")
@@ -78,7 +80,8 @@ class Tenants:
     keyed hash of the credential. Claims in unverified tokens are ignored.
 
     Any program and any user of this machine can be the one local tenant. To erase and to export, such a caller also
-    needs `owner_token`; if that is empty, nobody can.
+    needs `owner_token`; if that is empty, nobody can. Without proxy keys, a ticket for that token opens the page, for
+    any tenant that its owner chooses: the owner runs the machine, which has the store and its keys. It opens no API.
     """
 
     def __init__(
@@ -101,6 +104,8 @@ class Tenants:
         self._owner_token = owner_token.encode()
         self.has_proxy_keys = bool(keys or admin_key)
         """Whether callers need one of the proxy's own keys."""
+        self.has_owner = bool(owner_token) and not self.has_proxy_keys
+        """Whether the owner's token opens the page."""
         self.is_local_only = loopback and not self.has_proxy_keys
         """Whether only this machine can send requests, and no proxy key is required."""
         self._scopes = BoundedCache[str, TenantScope](_CAPACITY, lambda name, _: _SCOPE_BYTES + string_size(name))
@@ -187,23 +192,38 @@ class Tenants:
         value = key.encode()
         if self._is_admin_key(hash_key(value)):
             record = self._admin
+        elif self.has_proxy_keys:
+            record = self._match_proxy_key(value)
         else:
-            record = self._match_owner_token(value) if self.is_local_only else self._match_proxy_key(value)
+            tenant = DEFAULT_TENANT if self.is_local_only else _NO_TENANT
+            record = _owner_record(tenant, value) if self._is_owner_token(value) else None
         return None if record is None else self._make_ticket(record.id, record.digest, int(until))
 
+    def choose_tenant(self, ticket: str, tenant: str, now: float) -> str | None:
+        """Returns the owner's ticket for another tenant, valid as long as `ticket`; None if that is not the owner's."""
+        if not self.is_owner_ticket(ticket, now):
+            return None
+        record = _owner_record(tenant, self._owner_token)
+        return self._make_ticket(record.id, record.digest, int(ticket.partition(".")[0], 16))
+
     def find_by_ticket(self, ticket: str, now: float) -> Caller | None:
-        """Returns the caller of a ticket; None if it is not valid (any more), or the administrator's.
+        """Returns the caller of a ticket; None if it is not valid (any more), the administrator's, or the owner's who
+        has not chosen a tenant.
 
         Raises KeysUnavailable.
         """
         record = self._check_ticket(ticket, now)
-        if record is None or record is self._admin:
+        if record is None or record is self._admin or record.tenant == _NO_TENANT:
             return None
         return Caller(self.scope(record.tenant), self.has_proxy_keys, "", is_local=self.is_local_only, can_erase=True)
 
     def is_admin_ticket(self, ticket: str, now: float) -> bool:
         """Whether a ticket is valid and the administrator's. Raises KeysUnavailable."""
         return self._admin is not None and self._check_ticket(ticket, now) is self._admin
+
+    def is_owner_ticket(self, ticket: str, now: float) -> bool:
+        """Whether a ticket is valid and the owner's."""
+        return not self.has_proxy_keys and self._check_ticket(ticket, now) is not None
 
     def _check_ticket(self, ticket: str, now: float) -> ProxyKeyRecord | None:
         """Returns the record of the key that a ticket was issued for; None if the ticket is not valid."""
@@ -221,8 +241,8 @@ class Tenants:
         """Returns the record of a proxy key, the administrator's key or the owner's token; None for an unknown id."""
         if key_id == _ADMIN_ID:
             return self._admin
-        if self.is_local_only:
-            return self._match_owner_token(self._owner_token) if key_id == DEFAULT_TENANT else None
+        if not self.has_proxy_keys:
+            return _owner_record(key_id, self._owner_token) if self._owner_token else None
         record = self.configured_keys.get(key_id)
         return self._created.find(key_id) if record is None and self._created is not None else record
 
@@ -232,9 +252,6 @@ class Tenants:
 
     def _is_owner_token(self, value: bytes) -> bool:
         return bool(self._owner_token) and hmac.compare_digest(self._owner_token, value)
-
-    def _match_owner_token(self, value: bytes) -> ProxyKeyRecord | None:
-        return ProxyKeyRecord(DEFAULT_TENANT, DEFAULT_TENANT, hash_key(value)) if self._is_owner_token(value) else None
 
     def _match_proxy_key(self, value: bytes) -> ProxyKeyRecord | None:
         digest = hash_key(value)
@@ -263,6 +280,11 @@ class Tenants:
             key = hmac.new(self._secret, b"space:" + name.encode(), hashlib.sha256).digest()
             scope = self._scopes[name] = TenantScope(name, key)
         return scope
+
+
+def _owner_record(tenant: str, token: bytes) -> ProxyKeyRecord:
+    """Returns the owner's token as the key of a tenant, in a ticket."""
+    return ProxyKeyRecord(tenant, tenant, hash_key(token))
 
 
 def read_credential(headers: Mapping[bytes, bytes]) -> str:

@@ -1,8 +1,8 @@
 """Decides who may see the page and change something through it, and sets the headers of its responses.
 
 A browser sends no API key. Where proxy keys are configured, a person signs in with one, and the browser gets a ticket
-(sessions/tenants.py) in a cookie that scripts cannot read and other sites cannot send. Where none are, and only this
-machine can connect, anybody may look; to erase and to export, a person signs in with the token of the proxy's owner.
+(sessions/tenants.py) in a cookie that scripts cannot read and other sites cannot send. Where none are, the proxy's
+owner signs in with a token, and may choose a tenant. If only this machine can connect, anybody may look without.
 A change must come from a page of this very address: browsers say so in `Sec-Fetch-Site` or `Origin`, which no page can
 forge.
 """
@@ -53,6 +53,14 @@ class AdministratorOnly(RequestError):
     code = "administrator_only"
 
 
+class TenantNotChosen(RequestError):
+    """The proxy's owner has signed in, and has not chosen a tenant to look at."""
+
+    status = 403
+    type = "permission_error"
+    code = "tenant_not_chosen"
+
+
 class PageUnavailable(RequestError):
     """A browser cannot identify itself here."""
 
@@ -64,22 +72,25 @@ class PageUnavailable(RequestError):
 def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
     """Returns the caller of a request for the page.
 
-    Raises Unauthorized if a person must sign in, ForeignOrigin for another site's page, and PageUnavailable where no
-    proxy keys are configured and other machines can connect: callers are told apart by provider keys then. Raises
-    AdministratorSignedIn for the administrator.
+    Raises Unauthorized if a person must sign in, ForeignOrigin for another site's page, ProxyKeysRequired, and
+    PageUnavailable where there is nothing to sign in with. Raises AdministratorSignedIn for the administrator, and
+    TenantNotChosen for an owner who has to choose a tenant.
     """
-    if not tenants.has_proxy_keys:
-        if not tenants.is_local_only:
-            raise PageUnavailable("Configure proxy_keys to open this page from other machines, then sign in with one.")
+    if tenants.is_local_only:
         caller = identify_caller(request.headers.raw, tenants)
         return _find_by_cookie(request, tenants, now) or caller
     check_origin(dict(reversed(request.headers.raw)), tenants)
-    if tenants.is_admin_ticket(request.cookies.get(COOKIE, ""), now):
-        raise AdministratorSignedIn("Sign in with a proxy key to see what its tenant has.")
     signed_in = _find_by_cookie(request, tenants, now)
-    if signed_in is None:
-        raise Unauthorized("Sign in with a proxy key.")
-    return signed_in
+    if signed_in is not None:
+        return signed_in
+    ticket = request.cookies.get(COOKIE, "")
+    if tenants.is_admin_ticket(ticket, now):
+        raise AdministratorSignedIn("Sign in with a proxy key to see what its tenant has.")
+    if is_owner(request, tenants, now):
+        raise TenantNotChosen("Choose a tenant.")
+    if not (tenants.has_proxy_keys or tenants.has_owner):
+        raise PageUnavailable("Configure proxy_keys to open this page from other machines, then sign in with one.")
+    raise Unauthorized("Sign in with a proxy key." if tenants.has_proxy_keys else "Sign in with the proxy's token.")
 
 
 def _find_by_cookie(request: Request, tenants: Tenants, now: float) -> Caller | None:
@@ -94,6 +105,19 @@ def check_administrator(request: Request, tenants: Tenants, now: float) -> None:
     if tenants.has_proxy_keys and _find_by_cookie(request, tenants, now) is None:
         raise Unauthorized("Sign in with the administrator's key.")
     raise AdministratorOnly("This view is for administrators. Sign out, and sign in with the administrator's key.")
+
+
+def is_owner(request: Request, tenants: Tenants, now: float) -> bool:
+    """Whether the proxy's owner has signed in."""
+    return tenants.is_owner_ticket(request.cookies.get(COOKIE, ""), now)
+
+
+def choose_tenant(request: Request, tenants: Tenants, tenant: str, now: float) -> str:
+    """Returns the owner's ticket for a tenant. Raises Unauthorized unless the owner has signed in."""
+    ticket = tenants.choose_tenant(request.cookies.get(COOKIE, ""), tenant, now)
+    if ticket is None:
+        raise Unauthorized("Sign in with the proxy's token.")
+    return ticket
 
 
 def check_change(request: Request) -> None:

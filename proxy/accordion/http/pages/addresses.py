@@ -20,7 +20,9 @@ SIGN_IN: Final = f"{PATH}/sign-in"
 """The cookie of a response from here is for `/accordion`, whatever prefix precedes it: a cookie without a path is for
 the folder of the address that set it."""
 SIGN_OUT: Final = f"{PATH}/sign-out"
-ALL_PATHS: Final = (PATH, f"{PATH}/", f"{BASE}/{{path:path}}", SIGN_IN, SIGN_OUT)
+TENANT: Final = f"{PATH}/tenant"
+"""Where the owner chooses a tenant, which changes the same cookie."""
+ALL_PATHS: Final = (PATH, f"{PATH}/", f"{BASE}/{{path:path}}", SIGN_IN, SIGN_OUT, TENANT)
 """The paths of all routes of the page."""
 
 

@@ -50,6 +50,7 @@ from accordion.http.pages.addresses import (
 from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
 from accordion.http.pages.compaction_view import judge
 from accordion.http.pages.forms import Form, read_form
+from accordion.http.pages.owner_view import OwnerView
 from accordion.http.pages.rendering import format_client, render_template
 from accordion.http.pages.services import PageServices
 from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
@@ -135,6 +136,7 @@ class Pages:
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
             *TenantsView(self._render, self._error, self._services).routes(),
+            *OwnerView(self._render, self._error, self._services).routes(),
             Route(PATH, self._redirect),
             Route(SIGN_IN, self._sign_in, methods=["GET", "POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
@@ -149,6 +151,8 @@ class Pages:
             return await view(request, self._identify(request))
         except access.AdministratorSignedIn:
             return redirect(request, TENANTS_VIEW)
+        except access.TenantNotChosen:
+            return redirect(request, "tenant")
         except Unauthorized:
             return ask_to_sign_in(request)
         except AccordionError as error:
@@ -186,6 +190,7 @@ class Pages:
                 "status": status,
                 "has_proxy_key": caller is not None and caller.has_proxy_key,
                 "is_signed_in": caller is not None and caller.can_erase,
+                "is_owner": access.is_owner(request, services.tenants(), services.clock.now()),
                 "navigation": self._navigation(request, caller),
                 "has_memory": services.memory is not None,
                 **values,
@@ -514,9 +519,9 @@ class Pages:
             tenants = self._services.tenants()
             check_origin(dict(reversed(request.headers.raw)), tenants)
             target = check_view(request.query_params.get("to", ""))
-            if not (tenants.has_proxy_keys or tenants.is_local_only):
+            if not (tenants.has_proxy_keys or tenants.is_local_only or tenants.has_owner):
                 return redirect(request, "")
-            key = request.query_params.get("token", "") if tenants.is_local_only else ""
+            key = request.query_params.get("token", "") if not tenants.has_proxy_keys else ""
             if request.method == "POST":
                 access.check_change(request)
                 form = await read_form(request)
@@ -533,8 +538,11 @@ class Pages:
             return await self._error(request, error)
 
     async def _render_sign_in(self, request: Request, tenants: Tenants, target: str, status: int = 200) -> Response:
-        file = OWNER_TOKEN_FILE if tenants.is_local_only else ""
-        return await self._render("sign_in.html", request, None, status, target=target, token_file=file)
+        file = OWNER_TOKEN_FILE if not tenants.has_proxy_keys else ""
+        purpose = "export or erase" if tenants.is_local_only else "see this page"
+        return await self._render(
+            "sign_in.html", request, None, status, target=target, token_file=file, purpose=purpose
+        )
 
     async def _sign_out(self, request: Request) -> Response:
         try:
