@@ -184,6 +184,7 @@ def _list_fields(section: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
 _NO_BOUND = 10**9
 _TYPES = {
     "BaseUrl": "URL",
+    "Host": "name or address",
     "PositiveShare": "share above 0, up to 1",
     "Share": "share, 0 to 1",
     "Keys": "keys, 32 bytes each in base64 or hexadecimal, separated by commas",
