@@ -144,7 +144,7 @@ def own_routes() -> list[Any]:
     """Returns the routes of the proxy's own paths; of the page, only its beginning."""
     store: Any = SessionOverrideStore(InMemoryStore())
     nothing: Any = None
-    more: list[Any] = [*ArchiveApi(nothing, nothing, nothing, store, nothing, nothing).routes()]
+    more: list[Any] = [*ArchiveApi(nothing, nothing, nothing, store, nothing, nothing, nothing).routes()]
     more += [route for route in Pages(nothing).routes() if route.path == "/accordion/"]
     more += AdminApi(nothing, SimpleNamespace(created_keys=None), nothing).routes()  # type: ignore[arg-type]
     more += MemoryApi(nothing, nothing, "").routes()

@@ -85,6 +85,7 @@ def client(
         setup.builder.session_overrides,
         open_memories,
         sent,
+        setup.clock.now,
     )
     api = RestApi(
         lambda: setup.observe,

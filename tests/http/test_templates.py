@@ -25,6 +25,7 @@ from accordion.http.pages.session_view import CompactionRow, RequestRow
 from accordion.http.pages.views import (
     AgentRow,
     BlockView,
+    CitedLine,
     Health,
     LinkedText,
     LoggedWarning,
@@ -33,7 +34,6 @@ from accordion.http.pages.views import (
     ModelRow,
     PartView,
     SessionRow,
-    SummaryLine,
 )
 from accordion.http.request_health import TenantHealth
 from accordion.model.compaction import Compaction
@@ -58,6 +58,7 @@ TYPES: dict[str, Types] = {
     },
     "confirm_complete_erasure.html": {},
     "confirm_erasure.html": {"session": Session},
+    "confirm_undo.html": {"session": Session, "compaction": Compaction},
     "erased.html": {"erased": ErasureResult},
     "created_key.html": {"record": ProxyKeyRecord},
     "error.html": {},
@@ -74,7 +75,7 @@ TYPES: dict[str, Types] = {
         "part": PartView,
         "view": MessageView,
         "block": BlockView,
-        "line": SummaryLine,
+        "line": CitedLine,
         "blocks": list[BlockView],
         "comparison": HoldoutComparison,
         "compared": list[ComparedRow],

@@ -47,10 +47,14 @@ _ROOM_DIVISOR = 4
 
 
 class PreviousCompaction(msgspec.Struct, frozen=True):
-    """The result of the last compaction of a history: tokens of the whole request before and after it."""
+    """The result of the last compaction of a history: tokens of the whole request before and after it.
+
+    If somebody undid it, both are the tokens without it.
+    """
 
     before: int
     after: int
+    is_undone: bool = False
 
     @property
     def is_futile(self) -> bool:
@@ -353,6 +357,8 @@ def _describe_futile(inputs: _DecisionInput) -> str:
     last = inputs.options.last_compaction
     if last is None or not last.is_futile or inputs.tokens >= last.retry_at:
         return ""
+    if last.is_undone:
+        return f"a compaction was undone; the next is tried at {last.retry_at:,} tokens"
     gain = max(0.0, 1 - last.after / last.before)
     return f"the last compaction gained only {gain:.1%}; the next is tried at {last.retry_at:,} tokens"
 

@@ -237,6 +237,8 @@ class CompactionRepository:
         """How often a compaction was added to memory, and the count below which remembered look-ups may be outdated."""
         self._last_eviction = 0
         """The change count when a compaction was last evicted."""
+        self._undone = frozenset[str]()
+        """The ids of the compactions that somebody undid."""
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
         """Tenant keys by prefix, for compactions that wait for the store and so apply in this worker alone."""
 
@@ -431,7 +433,9 @@ class CompactionRepository:
         return self._sealer.seal(tenant, key.path, encode(compaction))
 
     def _decrypt(self, tenant: TenantScope, key: Key, value: bytes | None) -> Compaction | None:
-        return decode(self._sealer.open(tenant, key.path, value) if value is not None else None)
+        """Decodes a stored compaction; None if there is none, it is unreadable, or somebody undid it."""
+        compaction = decode(self._sealer.open(tenant, key.path, value) if value is not None else None)
+        return None if compaction is not None and compaction.id in self._undone else compaction
 
     def adopt(self, key: Key, value: bytes) -> None:
         """Replaces a compaction that waited for the store by the one that another worker published first."""
@@ -443,8 +447,13 @@ class CompactionRepository:
         if compaction is not None and compaction.anchor == anchor:
             self._cache(prefix, b"", compaction, level)
 
+    def set_undone(self, compaction_ids: frozenset[str]) -> None:
+        """Sets the compactions that do not apply to any request, since somebody undid them."""
+        self._undone = compaction_ids
+        self.forget()
+
     def forget(self) -> None:
-        """Empties memory after an erasure, since the store's content is no longer known."""
+        """Empties memory after an erasure or an undone compaction, since the store's content is no longer known."""
         for cache in (self._cached, self._known_lookups, self._last_change_by_root):
             cache.clear()
         self._prefix_cache.forget()

@@ -1,12 +1,12 @@
-"""The overrides that people set for a session: pinned results, its mode, and a compaction at the next request.
+"""The overrides that people set for a session: pins, its mode, a compaction at the next request, undone compactions.
 
-All are in the store, for every worker. Pins are read when a compaction is made, which is rare. Modes and compaction
-requests must be known at every request, so each worker keeps them in memory and polls for new ones.
+All are in the store, for every worker. Pins are read when a compaction is made, which is rare. The others must be known
+at every request, so each worker keeps them in memory and polls for new ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -28,9 +28,26 @@ REQUEST_SECONDS = 86_400.0
 _PINS = msgspec.json.Decoder(list[str])
 _REQUEST_COLLECTION = "wishes/forced"
 _MODE_SUFFIX = "|mode"
-"""Ends the name of a session's mode in the same collection, so that one scan reads both."""
+"""Ends the name of a session's mode in the same collection, so that one scan reads all."""
+_UNDONE_SUFFIX = "|undone"
+"""Ends the name of a session's undone compactions in the same collection."""
 _MAX_WAITING = 1_000
 _PAGE = 1_000
+
+
+class UndoneCompactions(msgspec.Struct, frozen=True):
+    """The compactions of a session that people undid, by their ids. They are never applied again.
+
+    `at` is when the last one was undone, in seconds since the epoch, `tokens` the size of the request without it. A new
+    compaction is tried when the history has grown, as after one that gained too little.
+    """
+
+    at: float
+    tokens: int
+    ids: frozenset[str]
+
+
+_UNDONE = msgspec.json.Decoder(UndoneCompactions)
 
 
 class SessionOverrides(msgspec.Struct, frozen=True):
@@ -45,15 +62,21 @@ class SessionOverrides(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class SessionOverrideStore:
-    """Stores session overrides. Pins and modes are kept for `retention` seconds, a compaction request for a day."""
+    """Stores session overrides. They are kept for `retention` seconds, a compaction request for a day.
+
+    `on_undone` is called with the ids of all undone compactions when they change.
+    """
 
     store: KeyValueStore
     retention: float = 30 * 86_400.0
     capacity: int = 1 * 2**20
     """Bytes of the pins in memory: half for stored ones, half for unwritten ones."""
+    on_undone: Callable[[frozenset[str]], None] = lambda _: None
     _requests: set[str] = field(default_factory=set)
     _modes: dict[str, SessionMode] = field(default_factory=dict)
     """The modes other than `auto`, by `tenant|session`."""
+    _undone: dict[str, UndoneCompactions] = field(default_factory=dict)
+    """The undone compactions, by `tenant|session`."""
     _pins: BoundedCache[str, frozenset[str]] = field(init=False)
     _unwritten_pins: dict[tuple[TenantScope, str], frozenset[str]] = field(default_factory=dict)
     """Pins from headers that are not in the store yet."""
@@ -141,6 +164,34 @@ class SessionOverrideStore:
         """Returns a session's mode, as far as this worker knows."""
         return self._modes.get(f"{tenant.name}|{session}", "auto") if self._modes else "auto"
 
+    # -- undone compactions -------------------------------------------------------------
+
+    async def undo_compactions(self, tenant: TenantScope, session: str, undone: UndoneCompactions) -> None:
+        """Adds undone compactions to those of the session. Raises StoreUnavailable."""
+        key = _undone_key(tenant, session)
+        earlier = _decode_undone(await self.store.get(key))
+        merged = msgspec.structs.replace(undone, ids=undone.ids | (earlier.ids if earlier is not None else frozenset()))
+        await self.store.put(key, msgspec.json.encode(merged), ttl=self.retention)
+        self._changes += 1
+        self._set_undone(self._undone | {f"{tenant.name}|{session}": merged})
+
+    async def forget_undone(self, tenant: TenantScope, session: str) -> None:
+        """Removes the record of a session's undone compactions, which are erased. Raises StoreUnavailable."""
+        await self.store.delete([_undone_key(tenant, session)])
+        self._changes += 1
+        name = f"{tenant.name}|{session}"
+        self._set_undone({each: undone for each, undone in self._undone.items() if each != name})
+
+    def find_undone(self, tenant: TenantScope, session: str) -> UndoneCompactions | None:
+        """Returns a session's undone compactions, as far as this worker knows; None if there are none."""
+        return self._undone.get(f"{tenant.name}|{session}") if self._undone else None
+
+    def _set_undone(self, undone: dict[str, UndoneCompactions]) -> None:
+        is_changed = undone != self._undone
+        self._undone = undone
+        if is_changed:
+            self.on_undone(frozenset().union(*(each.ids for each in undone.values())))
+
     # -- waiting summaries --------------------------------------------------------------
 
     def set_waiting_for_summary(self, tenant: TenantScope, session: str, is_waiting: bool) -> None:
@@ -160,26 +211,33 @@ class SessionOverrideStore:
 
     async def load(self, tenant: TenantScope, sessions: Sequence[str]) -> list[SessionOverrides]:
         """Loads the overrides of these sessions from the store. Raises StoreUnavailable."""
-        keys = [make_key(tenant, session) for session in sessions for make_key in (_pins_key, _request_key, _mode_key)]
+        keys = [make_key(tenant, session) for session in sessions for make_key in _KEYS]
         values = await self.store.get_many(keys) if keys else []
         return [
             SessionOverrides(
                 _decode_pins(pins) | self._unwritten_pins.get((tenant, session), frozenset()),
                 request is not None,
                 _decode_mode(mode),
+                undone.ids if (undone := _decode_undone(undone_value)) is not None else frozenset(),
             )
-            for session, pins, request, mode in zip(sessions, values[::3], values[1::3], values[2::3], strict=True)
+            for session, pins, request, mode, undone_value in zip(
+                sessions, *(values[at :: len(_KEYS)] for at in range(len(_KEYS))), strict=True
+            )
         ]
 
     async def poll(self) -> None:
-        """Reads the modes and compaction requests of other workers, and writes the pins that the store does not have
-        yet."""
+        """Reads the modes, compaction requests and undone compactions of other workers, and writes the pins that the
+        store does not have yet."""
         before, requests, modes, after = self._changes, set[str](), dict[str, SessionMode](), ""
+        undone = dict[str, UndoneCompactions]()
         try:
             while page := await self.store.scan(_REQUEST_COLLECTION, after=after, limit=_PAGE):
                 for name, value in page:
                     if name.endswith(_MODE_SUFFIX):
                         modes[name.removesuffix(_MODE_SUFFIX)] = _decode_mode(value)
+                    elif name.endswith(_UNDONE_SUFFIX):
+                        if (each := _decode_undone(value)) is not None:
+                            undone[name.removesuffix(_UNDONE_SUFFIX)] = each
                     else:
                         requests.add(name)
                 after = page[-1][0]
@@ -190,6 +248,7 @@ class SessionOverrideStore:
         if self._changes == before:
             # Otherwise the result may be older than what this worker knows.
             self._requests, self._modes = requests, modes
+            self._set_undone(undone)
         for tenant, session in list(self._unwritten_pins):
             await self._publish_pins(tenant, session)
 
@@ -227,6 +286,14 @@ def _decode_mode(value: bytes | None) -> SessionMode:
     return next((mode for mode in MODES if value == mode.encode()), "auto")
 
 
+def _decode_undone(value: bytes | None) -> UndoneCompactions | None:
+    """Decodes stored undone compactions; None if there are none or they are unreadable."""
+    try:
+        return _UNDONE.decode(value) if value is not None else None
+    except msgspec.MsgspecError:
+        return None
+
+
 def _pins_key(tenant: TenantScope, session: str) -> Key:
     return Key(f"pins/{tenant.name}", session)
 
@@ -237,3 +304,11 @@ def _request_key(tenant: TenantScope, session: str) -> Key:
 
 def _mode_key(tenant: TenantScope, session: str) -> Key:
     return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}{_MODE_SUFFIX}")
+
+
+def _undone_key(tenant: TenantScope, session: str) -> Key:
+    return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}{_UNDONE_SUFFIX}")
+
+
+_KEYS = (_pins_key, _request_key, _mode_key, _undone_key)
+"""They make the keys of a session's overrides."""

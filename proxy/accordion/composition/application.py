@@ -407,6 +407,7 @@ class Application:
         await self._store_identity.poll()
         await self._poll_keys()
         await self._learned_sync.poll()
+        await self._compaction_builder.session_overrides.poll()
         self.tasks.repeat(self.poll, CHECK_INTERVAL, "follow the store")
         self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
         self.tasks.repeat(self._session_size_limit.run_round, SESSION_ROUNDS, "bound the sessions")
@@ -447,7 +448,13 @@ class Application:
             lambda: self.forward.prepare.compaction_step.list_meter.insertion_composer
         )
         archive_api = ArchiveApi(
-            lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.open_memories, sent
+            lambda: self.queries,
+            lambda: self.tenants,
+            reader,
+            overrides,
+            self.memory_builder.open_memories,
+            sent,
+            self.clock.now,
         )
         administration = Administration(lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries)
         page = DeferredRoutes(lambda: self._page_routes(sent, administration), self.tasks.offload)

@@ -161,7 +161,9 @@ class CompactionBuilder:
             lookups_capacity=small.compaction_positions,
         )
         self.request_renderer = RequestRenderer(shares.rendered_requests)
-        self.session_overrides = SessionOverrideStore(store, settings.store.retention_days * 86_400, small.pins)
+        self.session_overrides = SessionOverrideStore(
+            store, settings.store.retention_days * 86_400, small.pins, self.compactions.set_undone
+        )
         self.archive = self._archive
         self.reader = self._reader
         self.insertion_store = InsertionStore(

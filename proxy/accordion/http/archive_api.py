@@ -32,6 +32,7 @@ from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.memories import MemoryStore
 from accordion.pipeline.queries import Queries, erase, forget_memories
 from accordion.pipeline.sent_history import SentHistory, SentRequest, compare_histories, find_artifacts
+from accordion.pipeline.undo import undo_compaction
 from accordion.sessions.tenants import Caller, Tenants
 
 _MOST_LISTED = 1_000
@@ -49,6 +50,7 @@ class ArchiveApi:
         overrides: SessionOverrideStore,
         memories: Callable[[], Awaitable[MemoryStore]],
         sent: SentHistory,
+        now: Callable[[], float],
     ) -> None:
         self._queries = queries
         self._tenants = tenants
@@ -56,6 +58,7 @@ class ArchiveApi:
         self._overrides = overrides
         self._memories = memories
         self._sent = sent
+        self._now = now
 
     def routes(self) -> list[Route]:
         """Returns the routes."""
@@ -66,6 +69,7 @@ class ArchiveApi:
             Route("/accordion/sessions/{id}/original", self._original),
             Route("/accordion/sessions/{id}/sent", self._last_sent),
             Route("/accordion/sessions/{id}/diff", self._diff),
+            Route("/accordion/sessions/{id}/compactions/{compaction}/undo", self._undo, methods=["POST"]),
             Route("/accordion/sessions/{id}/export", self._export_session),
             Route("/accordion/export", self._export),
             Route("/accordion/archive", self._erase, methods=["DELETE"]),
@@ -164,6 +168,17 @@ class ArchiveApi:
         if view is None:
             raise unknown_session()
         return caller, await self._sent.rebuild(caller, view.session, view.exchanges)
+
+    async def _undo(self, request: Request) -> Response:
+        """Undoes a compaction, and those that were made from it: the next request is as it would be without them."""
+        caller = self._caller(request)
+        view = await self._queries().find_session(caller.tenant, request.path_params["id"])
+        if view is None:
+            raise unknown_session()
+        undone = await undo_compaction(
+            self._sent, self._overrides, caller, view, request.path_params["compaction"], self._now()
+        )
+        return json_response({"session": view.session.id, "undone": sorted(undone)})
 
     # -- export -----------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from accordion.accounting.holdout import Holdout
 from accordion.accounting.token_meter import ESTIMATED_FROM
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.repository import AppliedCompaction, CompactionRepository
-from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.compaction.session_overrides import SessionOverrideStore, UndoneCompactions
 from accordion.compaction.strategies.base import count_images
 from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import CompactedConversation, without_compaction
@@ -218,7 +218,11 @@ class Measurer(msgspec.Struct, frozen=True):
             is_reconstructable=is_reconstructable,
             provider_list_differs=(is_thread or is_reconstructable)
             and _provider_list_may_differ(request, self.sessions.store.is_available),
-            last_compaction=_last_attempt(history, request.session_match.base_node if is_thread else None),
+            last_compaction=_last_attempt(
+                history,
+                request.session_match.base_node if is_thread else None,
+                self.session_overrides.find_undone(tenant, session),
+            ),
             is_waiting_for_summary=self.session_overrides.is_waiting_for_summary(tenant, session),
             group=assignment.group if assignment is not None else "",
         )
@@ -287,12 +291,16 @@ def _previous_compaction(session_match: SessionMatch) -> AppliedCompaction | Non
     return None if node is None else AppliedCompaction(node.compaction_id, node.covered_count)
 
 
-def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
+def _last_attempt(
+    history: CompactedConversation, thread_node: PrefixNode | None, undone: UndoneCompactions | None
+) -> PreviousCompaction | None:
     """Returns the result of the last compaction of this history.
 
     For a thread that could not be compacted, its size at that time is taken from `thread_node`.
     """
     compaction = history.compaction
+    if undone is not None and (compaction is None or compaction.at < undone.at):
+        return PreviousCompaction(undone.tokens, undone.tokens, is_undone=True)
     if compaction is None:
         return (
             PreviousCompaction(thread_node.failed_tokens, thread_node.failed_tokens)

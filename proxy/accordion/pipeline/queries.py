@@ -503,6 +503,7 @@ async def _erase_session_rows(
         await session_overrides.set_pins(caller.tenant, each, frozenset())
         await session_overrides.clear_demand(caller.tenant, each)
         await session_overrides.set_mode(caller.tenant, each, "auto")
+        await session_overrides.forget_undone(caller.tenant, each)
         await queries.forget_nodes(each, with_index=with_index)
     await forget_delegations(queries.erasable_store, caller.tenant, session_id)
     if session_id is None:

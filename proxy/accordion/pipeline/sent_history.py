@@ -42,10 +42,14 @@ BlockKind = Literal["unchanged", "edited", "summary", "removed", "inserted"]
 
 
 class StoredCompaction(msgspec.Struct, frozen=True):
-    """A compaction in the store, with the session that it is listed under."""
+    """A compaction in the store, with the session that it is listed under.
+
+    `base` is the id of the compaction that it was made from; empty if there was none.
+    """
 
     compaction: Compaction
     session: str
+    base: str = ""
 
 
 class RecordedConversation(msgspec.Struct, frozen=True):
@@ -125,8 +129,23 @@ class SentHistory:
         for key, value in zip(keys, await self._archive.store.get_many(keys) if keys else [], strict=True):
             compaction = decode(self._archive.open_value(caller.tenant, key, value))
             if compaction is not None and compaction.id == compaction_id and parse_key(key)[1] == compaction.anchor:
-                return StoredCompaction(compaction, entry.session)
+                return StoredCompaction(compaction, entry.session, entry.base)
         return None
+
+    async def list_continued(self, caller: Caller, stored: StoredCompaction) -> frozenset[str]:
+        """Returns the ids of a compaction, and of those in its session that were made from its result."""
+        ids, bases = {stored.compaction.id}, dict[str, list[str]]()
+        async for page in archive_entries.scan_entries(
+            self._archive.store, caller.tenant.archive_namespace, stored.session
+        ):
+            for entry in page:
+                if entry.kind == "fold" and entry.base:
+                    bases.setdefault(entry.base, []).append(entry.id)
+        newest = [stored.compaction.id]
+        while newest:
+            newest = [each for base in newest for each in bases.get(base, []) if each not in ids]
+            ids.update(newest)
+        return frozenset(ids)
 
     async def load_conversation(self, caller: Caller, session: str) -> RecordedConversation | None:
         """Returns a session's conversation; None if it is not recorded or cannot be read."""

@@ -75,6 +75,7 @@ from accordion.model.errors import AccordionError, BadRequest, NotFound, Unautho
 from accordion.model.records import Session
 from accordion.pipeline.queries import SessionView, erase, forget_memories
 from accordion.pipeline.sent_history import compare_histories
+from accordion.pipeline.undo import find_compaction, undo_compaction
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
 _PAGE = 20
@@ -92,6 +93,7 @@ _DONE = {
     "pin": "The result is pinned. No compaction touches it.",
     "unpin": "The result is no longer pinned.",
     "name": "The session has its new name.",
+    "undo": "The compaction is undone. The next request is sent as it would be without it.",
     "mode": "The mode of this session is changed. It applies to the next request.",
 }
 
@@ -113,6 +115,7 @@ class Pages:
             (f"{BASE}/sessions/{{id}}", self._session),
             (f"{BASE}/sessions/{{id}}/sent", self._last_sent),
             (f"{BASE}/sessions/{{id}}/compactions/{{compaction}}", self._compaction),
+            (f"{BASE}/sessions/{{id}}/compactions/{{compaction}}/undo", self._confirm_undo),
             (f"{BASE}/sessions/{{id}}/erase", self._confirm_erasure),
             (f"{BASE}/sessions/{{id}}/export", self._export),
             (f"{BASE}/export", self._export_all),
@@ -124,6 +127,7 @@ class Pages:
             (f"{BASE}/events", self._events),
         ]
         changes: list[tuple[str, Change]] = [
+            (f"{BASE}/sessions/{{id}}/compactions/{{compaction}}/undo", self._undo),
             (f"{BASE}/sessions/{{id}}/compact", self._compact),
             (f"{BASE}/sessions/{{id}}/mode", self._set_mode),
             (f"{BASE}/sessions/{{id}}/name", self._rename),
@@ -338,6 +342,8 @@ class Pages:
             compaction=compaction,
             made=made,
             url_made=f"{base_of(request)}/sessions/{quote(stored.session)}",
+            is_undone=name in overrides.undone,
+            is_own=stored.session == view.session.id,
             verdict=judge(
                 compaction,
                 made.exchange if made is not None else None,
@@ -473,6 +479,28 @@ class Pages:
             raise BadRequest(f"A session has {MOST_PINS} pins at most.", param="call_id")
         await self._services.overrides.set_pins(caller.tenant, view.session.id, pins)
         return _back_to(request, view.session.id, "pin" if is_pinned else "unpin")
+
+    async def _confirm_undo(self, request: Request, caller: Caller) -> Response:
+        services, (view, _) = self._services, await self._find_session(request, caller)
+        stored = await find_compaction(services.sent, caller, view.session.id, request.path_params["compaction"])
+        later = await services.sent.list_continued(caller, stored)
+        return await self._render(
+            "confirm_undo.html",
+            request,
+            caller,
+            session=view.session,
+            url=f"{base_of(request)}/sessions/{quote(view.session.id)}",
+            compaction=stored.compaction,
+            later=len(later) - 1,
+        )
+
+    async def _undo(self, request: Request, caller: Caller, form: Form) -> Response:
+        view, _ = await self._find_session(request, caller)
+        services, name = self._services, request.path_params["compaction"]
+        if form.get("confirm") != name:
+            raise BadRequest("The change was not confirmed.", param="confirm")
+        await undo_compaction(services.sent, services.overrides, caller, view, name, services.clock.now())
+        return _back_to(request, view.session.id, "undo")
 
     async def _confirm_erasure(self, request: Request, caller: Caller) -> Response:
         check_eraser(caller)

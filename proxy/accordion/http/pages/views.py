@@ -214,7 +214,7 @@ class MessageView(msgspec.Struct, frozen=True):
         return not self.parts or (len(self.parts) == 1 and self.parts[0].characters <= len(self.beginning))
 
 
-class SummaryLine(msgspec.Struct, frozen=True):
+class CitedLine(msgspec.Struct, frozen=True):
     """A line of a summary, with the messages that it was made of.
 
     `sources` are shown beside it, each where it is first cited. `earlier` are the indexes of messages that an earlier
@@ -248,7 +248,7 @@ class BlockView(msgspec.Struct, frozen=True):
     """The artifacts that hold its messages: whole ranges, or single results where there is no range."""
     parts: int = 0
     """The number of single results that are artifacts besides the ranges."""
-    lines: tuple[SummaryLine, ...] = ()
+    lines: tuple[CitedLine, ...] = ()
     """The lines of a summary."""
     uncited: tuple[MessageView, ...] = ()
     """The messages that no line of the summary cites."""
@@ -289,7 +289,7 @@ def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) 
 
 def _with_lines(block: BlockView) -> BlockView:
     """Returns a summary's block with its lines, each beside the messages that it cites."""
-    messages, shown, lines = {view.index: view for view in block.client}, set[int](), list[SummaryLine]()
+    messages, shown, lines = {view.index: view for view in block.client}, set[int](), list[CitedLine]()
     for pieces in (line for view in block.forwarded for part in view.parts for line in part.lines):
         if not (text := "".join(piece.text for piece in pieces).strip()):
             continue
@@ -297,7 +297,7 @@ def _with_lines(block: BlockView) -> BlockView:
         sources = tuple(messages[index] for index in cited if index not in shown)
         earlier = tuple(index for index in cited if index in shown)
         shown.update(cited)
-        lines.append(SummaryLine(pieces, text.startswith("## "), sources, earlier))
+        lines.append(CitedLine(pieces, text.startswith("## "), sources, earlier))
     uncited = tuple(view for view in block.client if view.index not in shown)
     return msgspec.structs.replace(block, lines=tuple(lines), uncited=uncited)
 
