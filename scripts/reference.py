@@ -113,6 +113,7 @@ _MORE = {
     "/accordion/sessions/{id}/sent": "archive.md#what-the-model-sees",
     "/accordion/artifacts": "archive.md#artifacts",
     "/accordion/artifacts/{id}": "archive.md#artifacts",
+    "/accordion/sessions/{id}/compactions/{compaction}/undo": "archive.md#undo-a-compaction",
     "/accordion/export": "archive.md#export",
     "/accordion/archive": "archive.md#erasing",
     "/accordion/keys": "teams.md",
