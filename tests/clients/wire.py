@@ -11,7 +11,7 @@ from math import inf
 
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization"}
 HOP_BY_HOP |= {"te", "trailer", "transfer-encoding", "upgrade"}
-ADDED_BY_THE_PROXY = "x-accordion-"
+ADDED_BY_THE_PROXY = ("x-accordion-", "x-accel-buffering")
 Headers = tuple[tuple[str, str], ...]
 
 
