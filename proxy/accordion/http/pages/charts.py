@@ -183,7 +183,7 @@ def _columns(points: Sequence[CurvePoint], top: float, link: str) -> Iterator[Ma
         left, inner = index * width + width * _GAP / 2, width * (1 - _GAP)
         column = Markup("").join(_column(point, left, inner, top))
         if point.link:
-            column = Markup('<a href="{}" tabindex="-1">{}</a>').format(point.link, column)
+            column = Markup('<a href="{}" tabindex="-1" aria-label="{}">{}</a>').format(point.link, point.title, column)
         yield Markup("<g><title>{}</title>{}").format(point.title or f"Request {index + 1}", column)
         if point.compaction:
             yield _draw_mark(point, left + inner / 2, top, link)
