@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from axe_playwright_python.async_playwright import Axe
 from msgspec.structs import replace
 from playwright.async_api import Browser, expect
 
@@ -112,7 +113,7 @@ def _build(start: Start, folder: Path) -> Site:
 async def test_no_view_has_a_fault_of_contrast_names_or_roles(
     site: Site, browser: Browser, scheme: str, width: int
 ) -> None:
-    audit = pytest.importorskip("axe_playwright_python.async_playwright").Axe()
+    audit = Axe()
     faults = []
     size = {"width": width, "height": 900}
     async with visit(browser, site.proxy, color_scheme=scheme, viewport=size) as opened:

@@ -25,7 +25,7 @@ from accordion.config.yaml_text import child_path, convert, read_tree
 from accordion.model.errors import ConfigError
 from accordion.model.suggestions import describe_choices, find_nearest
 from accordion.providers.http.routes import ModelEntry, provider_of
-from accordion.providers.http.trusted_certificates import find_certificate_problem
+from accordion.providers.trusted_certificates import find_certificate_problem
 
 ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_HOST": "server.host",

@@ -52,7 +52,7 @@ from accordion.providers.http.transport_errors import (
     UnsupportedUrl,
     WriteError,
 )
-from accordion.providers.http.trusted_certificates import advise_on_certificates
+from accordion.providers.trusted_certificates import advise_on_certificates
 
 # -- servers -----------------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from traceback import walk_tb
 from accordion.accounting.overflow import read_overflow
 from accordion.model.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from accordion.model.ports import Headers
-from accordion.providers.http.trusted_certificates import advise_on_certificates
 from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.responses import truncation_error, useful_headers
+from accordion.providers.trusted_certificates import advise_on_certificates
 
 # status: OpenAI's type and code, Anthropic's type
 _TYPES_BY_STATUS: dict[int, tuple[str, str | None, str]] = {

@@ -7,7 +7,7 @@ import pytest
 
 from accordion.config import SettingsFile
 from accordion.providers.http.transport import describe_connect_error
-from accordion.providers.http.trusted_certificates import find_certificate_problem
+from accordion.providers.trusted_certificates import find_certificate_problem
 
 
 @pytest.mark.parametrize(
