@@ -300,6 +300,14 @@ async def test_a_change_that_another_site_sends_is_refused() -> None:
     assert http.post(f"{PAGES}/sessions/{session}/compact", data={"x": ""}, headers=own).status_code == 303
 
 
+async def test_a_page_of_artifacts_that_is_not_known_is_a_bad_request() -> None:
+    setup = recording()
+    session = await compacted(setup)
+    http = client(setup)
+    for cursor in ("x", "².1.1.1.art", "--1.1.1.1.art", f"{'9' * 5_000}.1.1.1.art", "art/no-hex"):
+        assert http.get(f"{PAGES}/sessions/{session}", params={"artifacts": cursor}).status_code == 400, cursor
+
+
 async def test_a_change_is_a_form_and_not_a_document_of_another_type() -> None:
     setup = recording()
     session = await compacted(setup)
@@ -345,7 +353,7 @@ async def test_signing_in_leads_to_no_other_site_and_is_refused_to_one() -> None
     browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
     for target in (
         "https://elsewhere.example/", "//elsewhere.example/", "pages/\\elsewhere.example", "/v1/x", "pages/../../x",
-        "pages//elsewhere.example", "",
+        "pages//elsewhere.example", "pages/%2e%2E/.%2e/x", "",
     ):  # fmt: skip
         answer = browser.post(SIGN_IN, data={"key": "key-one", "to": target}, headers=OWN)
         assert (answer.status_code, location(answer)) == (303, "/accordion/")

@@ -7,7 +7,7 @@ reverse proxy adds (`https://example.com/ai/accordion/`), although this proxy do
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -46,7 +46,9 @@ def view_of(request: Request) -> str:
 
 def check_view(target: str) -> str:
     """Returns the view to show after signing in, relative to the overview: never an address outside the page."""
-    is_own = target.startswith("pages/") and not any(each in target for each in ("\\", "//", ".."))
+    # Browsers take `%2e` for a dot.
+    plain = unquote(target)
+    is_own = plain.startswith("pages/") and not any(each in plain for each in ("\\", "//", ".."))
     return target if is_own else ""
 
 

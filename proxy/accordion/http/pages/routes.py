@@ -20,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from accordion.accounting.ledger import DAYS, SavingsReport
+from accordion.archive.archive_reader import ArtifactPage
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides
@@ -276,9 +277,7 @@ class Pages:
         before = parse_number(request.query_params.get("before", "0"), "before", 0, _MAX_POSITION)
         requests = await queries.read_exchanges(caller.tenant, session.id, before or None)
         points = await queries.read_points(caller.tenant, session.id)
-        page = await self._services.archive.list_artifacts(
-            caller.tenant, session.id, _artifact_cursor(request), _ARTIFACTS
-        )
+        page = await self._list_artifacts(caller, session.id, request.query_params.get("artifacts", ""))
         agents = await queries.list_agents(caller, session.id)
         url = f"{base_of(request)}/sessions/{quote(session.id)}"
         columns = list_columns(points, url)
@@ -305,6 +304,13 @@ class Pages:
             next_artifacts=page.next,
             done=_DONE.get(request.query_params.get("done", ""), ""),
         )
+
+    async def _list_artifacts(self, caller: Caller, session: str, after: str) -> ArtifactPage:
+        """Returns the page of a session's artifacts after a cursor. Raises BadRequest for what is none."""
+        try:
+            return await self._services.archive.list_artifacts(caller.tenant, session, after, _ARTIFACTS)
+        except ValueError as error:
+            raise BadRequest("This page of the list is not known.", param="artifacts") from error
 
     async def _last_sent(self, request: Request, caller: Caller) -> Response:
         view, _ = await self._find_session(request, caller)
@@ -606,14 +612,6 @@ def _draw_trend(report: SavingsReport, days: int) -> Markup | None:
 
 def _back_to(request: Request, session: str, done: str) -> Response:
     return redirect(request, f"pages/sessions/{quote(session)}?done={done}")
-
-
-def _artifact_cursor(request: Request) -> str:
-    """Returns the cursor of a page of artifacts. Raises BadRequest for one that is malformed."""
-    after = request.query_params.get("artifacts", "")
-    if after and (after.count(".") != 4 or not all(each.lstrip("-").isdigit() for each in after.split(".")[:4])):
-        raise BadRequest("This page of the list is not known.", param="artifacts")
-    return after
 
 
 def _convert(arguments: dict[str, Any], request_type: type[Any]) -> Any:
