@@ -21,7 +21,7 @@ model_list:
     litellm_params:
       model: openai/gpt-5.2
       api_base: {upstream}/east/v1
-      api_key: sk-never-used-without-proxy-keys
+      api_key: sk-of-the-model
       extra_headers: {X-Team: research, user-agent: accordion-test}
     model_info: {max_input_tokens: 5000}
   - model_name: gpt-4o
@@ -83,12 +83,13 @@ async def test_an_anthropic_model_is_asked_below_its_own_base(aliased: Proxy):
     assert provider.requests[0].header("x-api-key") == KEY
 
 
-async def test_without_proxy_keys_the_callers_credential_is_sent_and_not_the_models_key(aliased: Proxy):
+async def test_on_loopback_a_model_gets_its_own_key_except_for_web_sites(aliased: Proxy):
     async with aliased.provider(replies_json({})) as provider:
         await post(aliased, CHAT.path, ODD, BEARER)
-    assert provider.requests[0].header("authorization") == f"Bearer {KEY}"
-    assert b"sk-never-used" not in provider.requests[0].raw
-    assert "litellm_params: the api_key is never used" in aliased.log, "a setting without effect is named"
+        await post(aliased, CHAT.path, ODD, BEARER, ("Origin", "https://site.example"))
+    keys = [request.header("authorization") for request in provider.requests]
+    assert keys == ["Bearer sk-of-the-model", f"Bearer {KEY}"]
+    assert "api_key is never used" not in aliased.log
 
 
 async def test_extra_headers_are_added_and_replace_the_clients(aliased: Proxy):

@@ -18,7 +18,7 @@ from tests.e2e.small_window import WINDOW
 from tests.loopback import Answer, Recorded, Script, replies_json
 from tests.proxy_process import Proxy
 from tests.reading_provider import ReadingProvider
-from tests.sockets import KEY, SocketProvider, SocketRun, connected_socket, socket_provider
+from tests.sockets import SocketProvider, SocketRun, connected_socket, socket_provider
 from tests.strict_provider import StrictProvider
 
 ADMIN = "acc-admin-7Hk2Qp4RtZ"
@@ -411,17 +411,17 @@ async def test_a_provider_without_a_websocket_is_asked_over_http(start: Start):
     assert posts[0].header("content-type") == "application/json"
 
 
-async def test_each_message_goes_where_its_model_is(start: Start):
+async def test_each_message_goes_where_its_model_is_with_the_models_own_key(start: Start):
     proxy = start(
         "server: {shutdown_seconds: 1}\nmodel_list:\n- model_name: small\n"
-        "  litellm_params: {model: openai/other, api_base: '{upstream}/in', api_key: k}\n"
+        "  litellm_params: {model: openai/other, api_base: '{upstream}/in', api_key: own-key}\n"
     )
     strict = model("list")
     async with proxy.provider(strict) as server, connected_socket(proxy) as client:
         run = await SocketRun(client, "list").rounds(3)
     assert (run.errors, strict.problems) == ([], [])
     assert {(each.target, each.json()["model"], each.header("authorization")) for each in server.requests} == {
-        ("/in/responses", "other", f"Bearer {KEY}")
+        ("/in/responses", "other", "Bearer own-key")
     }
 
 

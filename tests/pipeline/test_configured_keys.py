@@ -108,3 +108,23 @@ async def test_a_key_in_the_query_is_not_sent_beside_the_models_own() -> None:
     (request,) = setup.upstream.requests
     assert DUMMY not in request.url
     assert dict(request.headers)[b"x-goog-api-key"] == b"key-of-google"
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "expected"),
+    [
+        ({}, CLIENT, True),
+        ({}, CLIENT | {"origin": "https://evil.example"}, False),
+        ({"loopback": False}, CLIENT, False),
+        ({"loopback": False, "keys": KEYS}, {"authorization": "Bearer proxy-key"}, True),
+    ],
+)
+async def test_a_writer_with_its_own_key_is_for_the_callers_that_get_models_keys(
+    fields: Any, headers: dict[str, str], expected: bool
+) -> None:
+    setup = configured(**fields)
+    measured = await setup.measure(CHAT, {"model": "keyed", "messages": MESSAGE}, headers)
+    caller = setup.forward.sender.build_summary_caller(measured)
+    assert caller is not None
+    assert caller.can_use_configured_keys is expected
+    assert caller.credential == ("key-one" if expected else DUMMY)
