@@ -226,12 +226,12 @@ async def test_one_day_of_costs_is_a_sentence_and_more_days_are_a_chart() -> Non
     http = client(setup)
     for path in ("/accordion/", f"{PAGES}/savings"):
         shown = http.get(path).text
-        assert ("All of it is of one day" in shown, "curve days" in shown) == (True, False)
+        assert ("All of this is from one day" in shown, "curve days" in shown) == (True, False)
     setup.clock.advance(DAY)
     await talk.turn(1)
     for path in ("/accordion/", f"{PAGES}/savings"):
         shown = http.get(path).text
-        assert ("All of it is of one day" in shown, "curve days" in shown) == (False, True)
+        assert ("All of this is from one day" in shown, "curve days" in shown) == (False, True)
 
 
 def test_a_window_above_its_trigger_is_no_alarm_and_one_beyond_its_limit_is() -> None:
