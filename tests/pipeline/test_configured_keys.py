@@ -128,3 +128,30 @@ async def test_a_writer_with_its_own_key_is_for_the_callers_that_get_models_keys
     assert caller is not None
     assert caller.can_use_configured_keys is expected
     assert caller.credential == ("key-one" if expected else DUMMY)
+
+
+SECRETS = (("Authorization", "Bearer operators"), ("Gateway-Auth", "operators"), ("X-Team", "red"))
+HEADED = ModelEntry("headed", "openai/gpt-5", api_base="http://one.test/v1", extra_headers=SECRETS)
+TRANSLATED = ModelEntry(
+    "translated", "groq/llama", options=(("client_secret", "operators"), ("max_tokens", 9), ("headers", {"x-key": "s"}))
+)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+@pytest.mark.parametrize("is_site", [True, False])
+async def test_keys_in_a_models_headers_are_for_callers_that_can_use_its_key(path: str, is_site: bool) -> None:
+    # The last deployment of the model is the one that takes the request.
+    keyless = ModelEntry("headed", "openai/gpt-5", api_base="http://zero.test/v1")
+    setup = PipelineSetup(router=routes_from((keyless, HEADED), UPSTREAMS))
+    setup.upstream.answers = [FakeReply(429), FakeReply()]
+    origin = {"origin": "https://evil.example"} if is_site else {}
+    await setup.ask(path, {"model": "headed", "messages": MESSAGE, "input": "Hello"}, CLIENT | origin)
+    headers = dict(setup.upstream.requests[-1].headers)
+    assert headers[b"x-team"] == b"red"
+    assert headers[b"authorization"] == (f"Bearer {DUMMY}".encode() if is_site else b"Bearer operators")
+    assert headers.get(b"gateway-auth") == (None if is_site else b"operators")
+
+
+def test_secrets_in_a_translated_models_options_are_for_the_same_callers() -> None:
+    route = routes_from((TRANSLATED,), UPSTREAMS).models["translated"].without_secrets()
+    assert route.options == (("max_tokens", 9), ("headers", {}))

@@ -11,10 +11,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.budget import Window
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import Exchange
+from accordion.model.secret_names import without_secrets
 from accordion.model.tenant import TenantScope
 
 T = TypeVar("T")
@@ -226,6 +228,18 @@ class Route(StructWithHiddenFields, frozen=True):
     def is_translated(self) -> bool:
         """Whether LiteLLM translates the requests, since this proxy does not speak the provider's API."""
         return self.family == "litellm"
+
+    def without_secrets(self) -> Route:
+        """Returns the route for callers that cannot use configured keys: its headers and options, and those of its
+        fallbacks, have no secret."""
+        if not (self.extra_headers or self.options or self.fallbacks):
+            return self
+        return replace(
+            self,
+            extra_headers=without_secrets(self.extra_headers),
+            options=without_secrets(self.options),
+            fallbacks=tuple(each.without_secrets() for each in self.fallbacks),
+        )
 
     @property
     def needs_callers_key(self) -> bool:

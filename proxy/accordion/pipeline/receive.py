@@ -96,7 +96,7 @@ class Receiver(msgspec.Struct, frozen=True):
             model = conversation.model
         elif model is None:
             model = await self._find_model_name(body)
-        route = self._find_route(inbound, protocol, model)
+        route = self._find_route(inbound, protocol, model, caller)
         if route.is_translated and not protocol.is_translatable:
             raise BadRequest(
                 f"Model `{route.name}` needs translation, and requests of this protocol cannot be translated. Name a "
@@ -142,9 +142,12 @@ class Receiver(msgspec.Struct, frozen=True):
             return False
         return find_protocol(path) is not None or (bool(self.router.models) and b"json" in content_type)
 
-    def _find_route(self, inbound: Inbound, protocol: WireProtocol, model: str | None) -> Route:
+    def _find_route(self, inbound: Inbound, protocol: WireProtocol, model: str | None, caller: Caller) -> Route:
+        return self.router.for_protocol(self._find_unread_route(inbound, model, caller), protocol.name)
+
+    def _find_unread_route(self, inbound: Inbound, model: str | None, caller: Caller) -> Route:
         route = self.router.route(family_for(inbound.path, inbound.headers_by_name), model)
-        return self.router.for_protocol(route, protocol.name)
+        return route if caller.can_use_configured_keys else route.without_secrets()
 
     async def _read_context_edits(
         self, protocol: WireProtocol, inbound: Inbound, body: bytes, caller: Caller
@@ -153,7 +156,7 @@ class Receiver(msgspec.Struct, frozen=True):
         reader = self.context_edit_reader
         if not reader.concerns(protocol, inbound.path, body, may_be_translated=bool(self.router.models)):
             return EditedBody(body)
-        route = self._find_route(inbound, protocol, await self._find_model_name(body))
+        route = self._find_route(inbound, protocol, await self._find_model_name(body), caller)
         if SEAL_BYTES not in body and not reader.missing_features.lacks_any(caller.tenant, route, protocol.name):
             return EditedBody(body)
         if len(body) <= _NEW_AT_ONCE and SEAL_BYTES not in body:
@@ -165,7 +168,7 @@ class Receiver(msgspec.Struct, frozen=True):
         fields = inbound.headers_by_name
         body = await self._decode_body(inbound.beginning, fields) if self.router.models else b""
         model = model_in_target(inbound) or await self._find_model_name(body, fields.get(b"content-type", b""))
-        route = self.router.route(family_for(inbound.path, fields), model)
+        route = self._find_unread_route(inbound, model, caller)
         is_encoded = b"content-encoding" in fields and not route.is_translated
         return PassthroughRequest(
             inbound=inbound,

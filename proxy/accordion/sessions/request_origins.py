@@ -81,8 +81,9 @@ def find_forwarding_sign(headers: Mapping[bytes, bytes]) -> str:
     """Returns what shows that another proxy passed a request on to an address that only this machine reaches.
 
     Empty if nothing does. It is a header that proxies add, a Host that does not name this machine, or HTTP/1.0: nginx
-    speaks it by default and sends its upstream's address as Host, and clients have not spoken it for long. A Host with
-    another port is no sign: it comes from a tunnel, such as that of `ssh -L`, which is its owner's alone.
+    before 1.29.7 speaks it by default and sends its upstream's address as Host, and clients have not spoken it for
+    long. A later nginx that adds no header cannot be recognized. A Host with another port is no sign: it comes from a
+    tunnel, such as that of `ssh -L`, which is its owner's alone.
     """
     if has_forwarding_header(headers):
         name = min(FORWARDING_HEADERS.intersection(headers))

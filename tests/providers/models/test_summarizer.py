@@ -331,6 +331,19 @@ async def test_a_models_own_key_is_used_for_callers_with_a_proxy_key() -> None:
     ]
 
 
+async def test_keys_in_a_models_headers_are_not_for_every_caller() -> None:
+    headers = (("Authorization", "Bearer operators-own"), ("X-Org", "o"))
+    entry = ModelEntry("mini", "openai/gpt-4.1-mini", extra_headers=headers)
+    router, upstream = routes(entry), FakeUpstream([build_reply(), build_reply()])
+    for can_use_configured_keys in (False, True):
+        await build_summarizer(upstream, router=router, model="mini").write(
+            REQUEST, build_caller(router=router, can_use_configured_keys=can_use_configured_keys)
+        )
+    stranger, local = (dict(request.headers) for request in upstream.requests)
+    assert (stranger[b"authorization"], stranger[b"x-org"]) == (b"Bearer callers-own", b"o")
+    assert local[b"authorization"] == b"Bearer operators-own"
+
+
 AWAY = ModelEntry("away", "openai/x", api_base="http://elsewhere.test/v1")
 CLAUDE = ModelEntry("claude", "anthropic/claude-haiku-4-5")
 

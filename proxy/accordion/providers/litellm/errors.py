@@ -15,6 +15,7 @@ from traceback import walk_tb
 from accordion.accounting.overflow import read_overflow
 from accordion.model.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from accordion.model.ports import Headers
+from accordion.model.secret_names import is_secret_name
 from accordion.providers.litellm.channel import TranslationRequest
 from accordion.providers.litellm.responses import truncation_error, useful_headers
 from accordion.providers.trusted_certificates import advise_on_certificates
@@ -86,7 +87,6 @@ _MIN_SECRET_LENGTH = 8
 """The shortest credential that is removed from a text, in characters."""
 _USER_INFO = re.compile(r"://[^\s'\"@:/]*:(?!\d{1,5}/)[^\s'\"]{0,200}@")
 """A user and a password in a URL, such as an HTTP proxy's; digits before a slash are a port."""
-_SECRET = re.compile(r"key|secret|token|password|credential|authorization", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def _error_text(exception: BaseException) -> str:
 
 def _without_secrets(text: str, request: TranslationRequest) -> str:
     """Returns the text without credentials. A short one is ignored: it is a placeholder and may be a common word."""
-    secrets = [value for name, value in (*request.route.extra_headers, *request.route.options) if _SECRET.search(name)]
+    secrets = [value for name, value in (*request.route.extra_headers, *request.route.options) if is_secret_name(name)]
     for secret in (request.credential, request.route.api_key, *secrets):
         if isinstance(secret, str) and len(secret) >= _MIN_SECRET_LENGTH:
             text = text.replace(secret, "***")

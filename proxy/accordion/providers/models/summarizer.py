@@ -202,6 +202,8 @@ class ModelSummarizer:
             beta = _beta_flags(headers)
             name = self._model or caller.model
             return _SummaryRoute(name, route, headers, caller.credential, protocol, beta, caller.cloud_target)
+        if not caller.can_use_configured_keys:
+            model_route = model_route.without_secrets()
         protocol, route = self._choose_protocol(protocol, model_route)
         can_use_own = caller.can_use_configured_keys and not model_route.needs_callers_key
         if _is_same_provider(model_route, caller.route) and not (can_use_own and route.api_key):
