@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -29,14 +28,16 @@ def transcripts() -> list[Path]:
     return sorted(path for path in RECORDINGS.glob("*.jsonl.gz") if not path.name.startswith(PEOPLE))
 
 
-def recorded_cases(*windows: int) -> Iterator[Any]:
+def recorded_cases(*windows: int) -> list[Any]:
     """Parameters of a test: each file in each protocol, with the windows by turns. The quick tier: each file once."""
+    cases = []
     for row, path in enumerate(transcripts()):
         for column, name in enumerate(PROTOCOL_NAMES):
             window = (windows[(row + column) % len(windows)],) if windows else ()
             marks = () if column == row % len(PROTOCOL_NAMES) else pytest.mark.rest
             case = "-".join(map(str, (path.name.split(".")[0], name, *window)))
-            yield pytest.param(path, name, *window, marks=marks, id=case)
+            cases.append(pytest.param(path, name, *window, marks=marks, id=case))
+    return cases
 
 
 @cache

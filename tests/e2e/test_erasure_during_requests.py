@@ -162,5 +162,5 @@ async def test_what_is_said_as_soon_as_an_erasure_was_answered_is_kept(tmp_path:
         anew = (await turn)["x-accordion-session"]
         await settled(*applications)
         kept = await exported(applications[at])
-        assert [line["type"] for line in kept] == ["transcript", "row", "end"]
+        assert [line["type"] for line in kept] == ["name", "exchange", "transcript", "row", "end"]
         assert {line["session"] for line in kept[:-1]} == {anew}

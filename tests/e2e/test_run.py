@@ -122,7 +122,7 @@ async def test_three_lines_at_the_end_say_what_happened(place: Place) -> None:
     )
     assert happened == "Accordion: 1 request in 1 session; 1 new compaction."
     assert re.fullmatch(r"[\d,]+ tokens saved net: [\d,]+ not sent, 0 used for summaries .*", saved)
-    session, log = re.fullmatch(r"Look: accordion artifacts --session (s-\w+); log (.*)", look).groups()  # type: ignore[union-attr]
+    session, log = re.fullmatch(r"Look: .*accordion artifacts --session (s-\w+); log (.*)", look).groups()  # type: ignore[union-attr]
     assert f"compacted session {session}" in read(log)
     assert len(place.provider.requests[0].body) < 8_000
     after = {file for file in place.home.rglob("*") if ".local" not in file.parts and "kept.db" not in file.name}

@@ -187,7 +187,7 @@ async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(
         # The model said nothing to it.
         one.provider.taken.pop()
         one.provider.exchanges.pop()
-        one.provider.exchanges[-1].wanted = dict.fromkeys(one.provider.exchanges[-1].wanted, "no room")
+        one.provider.exchanges[-1].wanted = dict.fromkeys(one.provider.exchanges[-1].wanted, "not enough free space")
         await strict_provider.send_json(answer, 400, overflow_error(protocol_name, 9_000, 8_000))
         return True
 
