@@ -191,17 +191,18 @@ async def test_a_chain_of_replies_goes_on_from_one_in_which_something_was_read(
 @STREAMED
 async def test_what_a_conversation_of_the_provider_holds_is_sent_as_it_came(proxies: Proxies, stream: bool):
     """It is not known here what stands in it, so nothing is folded, offered or put in."""
-    async with replied(proxies, "talk", "wo w", stream=stream) as (one, provider, reply):
+    name = f"conv_{stream}"
+    async with replied(proxies, f"talk {stream}", "wo w", stream=stream) as (one, provider, reply):
         shown, entries = reply, list(one.provider.taken[-1].entries)
         provider.ways = ("wo w",)
         for number in range(3):
             given = [json.loads(entry) for entry in entries] if not number else results(shown, one.run.words)
             if not number:
                 given += [*shown["output"][-1:], {"role": "user", "content": "Q: and now?"}]
-            shown = await goes_on(one, {"conversation": "conv_1"}, given, stream=stream)
+            shown = await goes_on(one, {"conversation": name}, given, stream=stream)
             assert provider.offered[-1] == ""
             assert not shows_our_tool(shown)
-        talk = provider.talks["conv_1"]
+        talk = provider.talks[name]
     names = [entry["id"] for entry in talk if "id" in entry and entry.get("type") != "reasoning"]
     assert len(names) == len(set(names))
     assert provider.problems == []
