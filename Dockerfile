@@ -1,12 +1,21 @@
-# The same commands as `make serve`: the locked dependencies, then the project itself.
+# The locked packages, each checked by its hash, and then from these alone the project with the extras that are asked for.
 FROM python:3.13-slim AS build
 WORKDIR /app
-RUN python -m venv /app/.venv
+RUN python -m venv .venv
 COPY requirements.lock ./
-RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+RUN .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --require-hashes --no-deps -w wheels -r requirements.lock
 COPY pyproject.toml hatch_build.py README.md LICENSE config.yaml ./
 COPY proxy ./proxy
-RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps .
+RUN .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w wheels .
+# Empty: the plain package.
+ARG EXTRAS=all
+RUN .venv/bin/python -m pip install --quiet --no-index --find-links wheels "accordion-proxy${EXTRAS:+[$EXTRAS]}" \
+    && .venv/bin/python -m pip uninstall --quiet --yes pip \
+    && touch .venv/container-image
+# Never used here: tests of packages, LiteLLM's own dashboard, and its library in Rust, which it does without.
+RUN cd .venv/lib/python3*/site-packages \
+    && find . -depth -type d -name tests -exec rm -r {} + \
+    && rm -rf litellm/proxy/_experimental/out litellm/rust_bridge/_native*.so
 
 FROM python:3.13-slim
 WORKDIR /app

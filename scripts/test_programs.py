@@ -49,6 +49,8 @@ PROGRAMS = (
     ),
     Program(("promtool",), "dashboard and alerts", "prometheus"),
     Program(("systemd-analyze",), "the systemd unit", "systemd"),
+    Program(("buildah",), "the container", "buildah"),
+    Program(("mmdebstrap",), "the container", "mmdebstrap"),
 )
 
 

@@ -116,6 +116,12 @@ def test_the_command_is_that_of_the_tool_which_installed_accordion(
     assert how_to_install(["mcp"]) == f"{command} 'accordion-proxy[litellm,redis,mcp,otel]'"
 
 
+def test_a_container_is_built_anew(installation: Path) -> None:
+    (installation / "container-image").touch()
+    command = "docker build -t accordion --build-arg EXTRAS=litellm,redis,mcp,otel ."
+    assert how_to_install(["mcp"]) == command
+
+
 def test_an_environment_without_pip_is_changed_by_uv(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_origin(monkeypatch, None)
     monkeypatch.setitem(sys.modules, "pip", None)

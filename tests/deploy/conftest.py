@@ -20,20 +20,21 @@ def program(name: str) -> str:
     """Returns the path of a program, or skips the test: CI installs all of them."""
     path = shutil.which(name)
     if path is None:
+        assert "CI" not in os.environ, f"{name} is not installed"
         pytest.skip(f"{name} is not installed")
     return path
 
 
 def run(
-    *command: str | Path, environ: dict[str, str] | None = None, text: str = ""
+    *command: str | Path, environ: dict[str, str] | None = None, text: str = "", seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, whatever it returns."""
+    """Runs a program to its end, whatever it returns. `text`: its input. `seconds`: how long it may take."""
     return subprocess.run(
         command,
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=seconds,
         check=False,
         env={**os.environ, **(environ or {})},
     )

@@ -45,9 +45,12 @@ def how_to_install(extras: Collection[str]) -> str:
     """Returns the command that adds extras to this installation, whose other extras stay.
 
     It uses what installed Accordion here (pipx, uv or pip), and the folder or file that it was installed from. If that
-    is gone, the package's name takes its place.
+    is gone, the package's name takes its place. A container is built anew.
     """
     wanted = [extra for extra in EXTRAS if extra in extras or is_installed(extra)]
+    # The Dockerfile creates this file.
+    if Path(sys.prefix, "container-image").exists():
+        return f"docker build -t accordion --build-arg EXTRAS={','.join(wanted)} ."
     source, is_editable = _find_source()
     package = shlex.quote(f"{source}[{','.join(wanted)}]")
     editable = "--editable " if is_editable else ""
