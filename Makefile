@@ -5,6 +5,7 @@ VENV ?= .venv
 CLIENTS ?= .venv-clients
 PLAIN ?= .venv-plain
 CONFIG ?= config.local.yaml
+BUILDER ?= $(if $(shell docker info 2>/dev/null),docker,buildah)
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes
 # Every test that starts a proxy would compile the package anew.
@@ -101,8 +102,8 @@ docs: $(VENV)/.dev               ## the tables of the reference, and the documen
 	$(BIN)/python scripts/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-image:                           ## the container
-	docker build -t accordion .
+image:                           ## the container; EXTRAS=redis: only these extras, EXTRAS= : none
+	$(BUILDER) build -t accordion $(if $(filter undefined,$(origin EXTRAS)),,--build-arg "EXTRAS=$(EXTRAS)") .
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) $(PLAIN) tests/clients/.cache tests/clients/node/node_modules
