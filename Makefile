@@ -5,7 +5,7 @@ VENV ?= .venv
 CLIENTS ?= .venv-clients
 PLAIN ?= .venv-plain
 CONFIG ?= config.local.yaml
-BUILDER ?= $(if $(shell docker info 2>/dev/null),docker,buildah)
+BUILDER ?= $(if $(shell docker info >/dev/null 2>&1 && echo runs),docker,buildah)
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes
 # Every test that starts a proxy would compile the package anew.
