@@ -155,9 +155,9 @@ LONG = uncompacted(
     [
         Hostile([], RuntimeError("the conversation's text")),
         Hostile([Replace(2, 0, "short")], SystemExit(1)),
-        Hostile([DeferredReplace(2, 0, 5, fail)]),
-        Hostile([DeferredReplace(2, 0, 5, lambda: "long " * 5_000)]),
-        Hostile([DeferredReplace(2, 0, 5, lambda: "")]),
+        Hostile([DeferredReplace(6, 0, 5, fail)]),
+        Hostile([DeferredReplace(6, 0, 5, lambda: "long " * 5_000)]),
+        Hostile([DeferredReplace(6, 0, 5, lambda: "")]),
     ],
 )
 def test_a_strategy_that_fails_is_logged_once_and_the_plan_is_that_without_it(

@@ -217,6 +217,8 @@ async def test_models_and_sessions_show_what_happened(proxy: Proxy):
     listed = (await get_page(proxy, "/accordion/models")).json()["models"]
     row = next(row for row in listed if row["model"] == "ledger-model")
     assert (row["totals"]["input"], row["window_source"], row["limits"]["window"]) == (721, "default", 120_000)
+    # The first words of the user are the name of the session, and nothing else shows them.
+    assert known.pop("name") == "For the ledger."
     assert "For the ledger" not in json.dumps([known, listed])
 
 

@@ -89,7 +89,8 @@ def check_origin(headers: Mapping[bytes, bytes], tenants: Tenants) -> None:
 def find_origin(request: Request) -> str:
     """Returns the URL at which the client reached this proxy, without a slash at the end.
 
-    Other proxies in front of this one say by `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` where that is.
+    Other proxies in front of this one say by `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` where that is; a prefix
+    that they pass on is in the settings (`server.base_path`).
     """
 
     def read_forwarded(name: str, pattern: re.Pattern[str]) -> str:
@@ -101,7 +102,8 @@ def find_origin(request: Request) -> str:
     port = read_forwarded("port", _PORT)
     if port and url_port(f"//{host}") is None and url_port(f"//{host}", scheme) != int(port):
         host = f"{host}:{port}"
-    return f"{scheme}://{host}{read_forwarded('prefix', _PREFIX).rstrip('/')}"
+    prefix = read_forwarded("prefix", _PREFIX).rstrip("/") or request.scope.get("app_root_path", "")
+    return f"{scheme}://{host}{prefix}"
 
 
 def identify_caller(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:
