@@ -89,8 +89,8 @@ def check_origin(headers: Mapping[bytes, bytes], tenants: Tenants) -> None:
 def find_origin(request: Request) -> str:
     """Returns the URL at which the client reached this proxy, without a slash at the end.
 
-    Other proxies in front of this one say by `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` where that is; a prefix
-    that they pass on is in the settings (`server.base_path`).
+    Other proxies in front of this one say by `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` where that is. One
+    that they pass on is `server.base_path`.
     """
 
     def read_forwarded(name: str, pattern: re.Pattern[str]) -> str:
