@@ -34,7 +34,7 @@ def test_it_overwrites_a_file_only_if_asked_to() -> None:
     Path("config.yaml").write_text("server: {port: 1}\n")
     result = init()
     assert result.exit_code == 2
-    assert "config.yaml: the file exists; use --force" in result.output
+    assert "config.yaml: the file exists; name another with --path, or use --force" in result.output
     assert Path("config.yaml").read_text() == "server: {port: 1}\n"
     assert init("--force").exit_code == 0
     assert Path("config.yaml").read_bytes() == CONFIG.read_bytes()

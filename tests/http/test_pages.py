@@ -16,7 +16,7 @@ from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
 from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve, level_class
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
-from accordion.http.pages.rendering import capitalize, format_dollars
+from accordion.http.pages.rendering import capitalize, describe_basis, format_dollars
 from accordion.http.pages.views import link_text, view_blocks
 from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
@@ -182,6 +182,13 @@ async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> Non
     svg = str(draw_days(days, "two days"))
     assert svg.index("2026-01-01") < svg.index("2026-01-02")
     assert "<$0.01 without Accordion" in unescape(svg)
+
+
+def test_a_basis_that_all_figures_share_is_named_once() -> None:
+    unchanged = Costs(requests=2, input=9, original_input=9)
+    assert describe_basis(unchanged) == "All figures are reported by the providers."
+    compacted = Costs(requests=2, input=9, original_input=20)
+    assert describe_basis(compacted) == "What was paid is reported by the providers; the rest is estimated."
 
 
 def test_a_heading_begins_with_a_capital_and_keeps_those_of_names() -> None:

@@ -128,7 +128,8 @@ def init(
     try:
         file = write_template(path, overwrite=force)
     except FileExistsError as error:
-        raise config_error(ConfigError("the file exists; use --force to overwrite it", path=error.filename)) from None
+        problem = "the file exists; name another with --path, or use --force to overwrite it"
+        raise config_error(ConfigError(problem, path=error.filename)) from None
     except OSError as error:
         raise config_error(ConfigError(f"cannot write the file: {error.strerror}", path=str(path))) from None
     name = shlex.quote(str(file))

@@ -104,7 +104,10 @@ def format_client(name: str) -> str:
 
 def describe_basis(costs: Costs) -> str:
     """Describes what stands behind the costs."""
-    text = f"What was paid is {_BASES[costs.sent_basis]}; the rest is {_BASES[costs.original_basis]}."
+    if costs.sent_basis == costs.original_basis:
+        text = f"All figures are {_BASES[costs.sent_basis]}."
+    else:
+        text = f"What was paid is {_BASES[costs.sent_basis]}; the rest is {_BASES[costs.original_basis]}."
     if costs.unpriced:
         text += f" {costs.unpriced:,} of {costs.requests:,} requests have no price and count as tokens only."
     return text
