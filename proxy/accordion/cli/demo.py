@@ -365,6 +365,6 @@ def _summarize(access: ProxyAccess, agent: ScriptedAgent) -> Iterator[str]:
     yield f"Without Accordion: {sent + sums.net_tokens:9,} tokens of input, ${dollars['without_accordion']:.4f}."
     yield f"With Accordion:    {sent:9,} tokens of input, ${dollars['spent']:.4f}."
     yield f"{describe_savings(sums)} Prices are those of {_PRICED_AS}."
-    yield f"Without Accordion, {over} would not have fitted the window; the dollars count them up to the window."
+    yield f"Without Accordion, {over} would not have fitted the window; the figures count them up to the window."
     run, savings = own_command("run claude"), own_command("savings --claude")
     yield f"Next: `{run}` (or codex, opencode); `{savings}` for your own sessions."
