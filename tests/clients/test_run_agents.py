@@ -67,6 +67,8 @@ def run(agent: str, home: Path, port: int, *options: str) -> tuple[str, list[str
     (folder / agent).chmod(0o755)
     environ = {
         "PATH": f"{folder}:{os.environ['PATH']}",
+        # Nothing listens there: a proxy that somebody runs on this machine is not joined.
+        "ACCORDION_PORT": "1",
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "NO_COLOR": "1",

@@ -75,6 +75,8 @@ class Place:
             "HOME": str(self.home),
             "ACCORDION_STORE": f"sqlite:///{self.home}/kept.db",
             "ACCORDION_ANTHROPIC_BASE_URL": self.provider.url,
+            # Nothing listens there: a proxy that somebody runs on this machine is not joined.
+            "ACCORDION_PORT": "1",
             **environ,
         }
         command = [sys.executable, "-m", "accordion", "run", *words]
