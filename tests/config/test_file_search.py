@@ -54,6 +54,16 @@ def test_the_user_s_own_file_is_read_in_place_of_another_program_s(folder: Path)
     assert file.unused_file
 
 
+def test_the_local_file_of_the_folder_is_read_before_config_yaml() -> None:
+    Path("config.local.yaml").write_text("server: {port: 8}")
+    assert find("server: {port: 7}").settings.server.port == 8
+
+
+def test_config_yaml_is_read_if_the_local_file_is_another_program_s() -> None:
+    Path("config.local.yaml").write_text("database: {}")
+    assert find("server: {port: 7}").settings.server.port == 7
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -95,3 +95,17 @@ def test_a_store_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         assert warning.startswith("$.store.url: ")
         assert words in warning
     assert not warned(f"store: {{url: 'sqlite:///{tmp_path}/new/folder/a.db'}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_warned"),
+    [
+        ("", False),
+        ("server: {host: 0.0.0.0}", True),
+        ("proxy_keys: [{id: team, key: sk-of-the-team-0123456789}]", True),
+        ("server: {host: 0.0.0.0}\nstore: {url: 'memory://'}", False),
+        (f"server: {{host: 0.0.0.0}}\narchive: {{key: '{'00' * 32}'}}", False),
+    ],
+)
+def test_stored_conversations_of_others_without_encryption_are_named(text: str, is_warned: bool) -> None:
+    assert any("$.archive.key is not set" in warning for warning in warned(text)) == is_warned

@@ -265,7 +265,7 @@ def test_an_address_that_is_taken_is_told_with_what_to_do(start: Start):
 
 
 def test_an_address_that_does_not_exist_is_no_program_to_be_stopped(start: Start):
-    said = r"cannot listen on no\.invalid:\d+\. The line before this one says why"
+    said = r"cannot listen on no\.invalid:\d+\. Name or service not known: correct the address"
     with pytest.raises(RuntimeError, match=said):
         start("", "--host", "no.invalid")
 

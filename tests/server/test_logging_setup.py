@@ -8,7 +8,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.server.logging_setup import configure, redact
+from accordion.server.logging_setup import JsonFormatter, TextFormatter, configure, redact
 from accordion.server.uvicorn_compat import LineFilter, Server
 
 LOGGERS = ("", "accordion", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
@@ -52,6 +52,12 @@ def test_a_json_line_has_the_same_as_an_object():
         "level": "info", "logger": "accordion.forward", "message": "hello you",
         "request_id": "req_1", "status": 200, "stream": True,
     }  # fmt: skip
+
+
+def test_uvicorns_logger_is_not_named_after_errors():
+    start = logging.LogRecord("uvicorn.error", logging.INFO, __file__, 1, "Started", (), None)
+    assert " uvicorn: Started" in TextFormatter().format(start)
+    assert json.loads(JsonFormatter().format(start))["logger"] == "uvicorn"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -117,15 +117,9 @@ def test_a_text_that_is_no_key_is_refused_without_being_shown(text):
     assert text not in str(caught.value)
 
 
-def test_without_a_key_a_lasting_store_is_warned_of_and_another_is_not(caplog):
-    with caplog.at_level(logging.WARNING, "accordion"):
-        assert isinstance(open_sealer("", is_persistent=False), PlainSealer)
-        assert isinstance(open_sealer(KEY.hex(), is_persistent=True), AesSealer)
-        assert not caplog.records
-        assert isinstance(open_sealer("", is_persistent=True), PlainSealer)
-    assert [record.message for record in caplog.records] == [
-        "archive.key is not set: the archive is compressed but not encrypted"
-    ]
+def test_values_are_encrypted_with_a_key_only():
+    assert isinstance(open_sealer(""), PlainSealer)
+    assert isinstance(open_sealer(KEY.hex()), AesSealer)
 
 
 @pytest.mark.parametrize("sealer", [AesSealer([OTHER]), PlainSealer()], ids=["wrong key", "no key"])
@@ -156,8 +150,8 @@ def test_threads_may_share_a_sealer():
 
 def test_cryptography_is_imported_only_where_a_key_is_set():
     code = (
-        "import sys; from accordion.stores.encryption import open_sealer; open_sealer('', is_persistent=False); "
-        "assert 'cryptography' not in sys.modules; open_sealer('00' * 32, is_persistent=False); "
+        "import sys; from accordion.stores.encryption import open_sealer; open_sealer(''); "
+        "assert 'cryptography' not in sys.modules; open_sealer('00' * 32); "
         "assert 'cryptography' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -39,7 +39,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="Config file. Default: the file in ACCORDION_CONFIG, then ./config.yaml, then "
+        help="Config file. Default: the file in ACCORDION_CONFIG, then ./config.local.yaml, then ./config.yaml, then "
         "~/.config/accordion/config.yaml.",
         show_default=False,
     ),

@@ -306,23 +306,37 @@ def _open_stores(settings: Settings) -> None:
 
 
 def bind(file: SettingsFile) -> socket.socket:
-    """Binds the configured address. Raises ConfigError that says what uses it."""
+    """Binds the configured address. Raises ConfigError that says why that is impossible, and what uses the address."""
     server = file.settings.server
     try:
-        return _server_config(ApplicationFactory(file)).bind_socket()
-    except SystemExit:  # Uvicorn has logged the system's error.
+        return _bind(str(server.host), server.port)
+    except OSError as error:
         proxy = find_proxy(loopback_url(server.host, server.port))
         if proxy is not None:
             advice = "An Accordion listens there already: use it"
         elif is_listening(server.host, server.port):
             advice = "Stop the program that uses this port"
         else:
-            advice = "The line before this one says why: correct the address"
+            advice = f"{error.strerror}: correct the address"
         raise ConfigError(
             f"cannot listen on {server.host.with_port(server.port)}. {advice}, or choose another address (--host, "
             "--port, or ACCORDION_HOST, ACCORDION_PORT)",
             path="$.server",
         ) from None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Returns a bound socket that worker processes inherit. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.set_inheritable(True)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _server_config(factory: ApplicationFactory) -> ServerConfig:

@@ -115,7 +115,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
     erasures.listen(lambda *_: tasks.spawn(spool.spool.clear_recent(), "remove the copies of recent records"))
     try:
         caller = await caller_of(settings, store, await _resolve_tenant(settings, store, tenant))
-        sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
+        sealer = open_sealer(settings.archive.key.reveal())
         archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         protocols = PROTOCOLS
         reader = WrittenMessageReader()
@@ -164,7 +164,7 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
 @asynccontextmanager
 async def open_stored_memories(settings: Settings) -> AsyncIterator[MemoryStore]:
     """Opens the memory store beside the configured store. Raises StoreUnavailable."""
-    sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
+    sealer = open_sealer(settings.archive.key.reveal())
     memories = open_memories(
         settings.store.url.reveal(), memories_folder(settings), StaticEmbedder(),
         timeout=TIMEOUT, sealer=sealer, on_write=lambda _: None,

@@ -79,7 +79,7 @@ class ArchiveServices:
     ) -> None:
         config = settings.archive
         self.retention = config.retention_days * 86_400
-        self.sealer = open_sealer(config.key.reveal(), is_persistent=settings.store.url.reveal() != "memory://")
+        self.sealer = open_sealer(config.key.reveal())
         self.session_names = SessionNames(self.sealer, config.record_mode != "off")
         self.bounds = Retention(
             store, tasks, clock, max_bytes=config.max_bytes, retention=self.retention, on_sweep=on_sweep

@@ -163,7 +163,7 @@ class MemoryParts:
         clock, tasks, count = self._clock, self._tasks, self._count
         embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
         store = self._settings().store
-        sealer = open_sealer(self._settings().archive.key.reveal(), is_persistent=False)
+        sealer = open_sealer(self._settings().archive.key.reveal())
         memories = open_memories(
             store.url.reveal(), self._folder(), embedder,
             timeout=store.write_timeout_seconds, sealer=sealer, on_write=self._on_write,

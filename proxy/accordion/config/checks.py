@@ -15,6 +15,7 @@ from accordion.config.litellm_file import ignored_keys
 from accordion.config.pipelines import PipelineEntry
 from accordion.config.settings import RULES, WRITERS, ModelConfig, Settings
 from accordion.config.thresholds import SMALL, find_setting
+from accordion.config.value_types import is_loopback
 from accordion.config.yaml_text import child_path
 from accordion.model.errors import ConfigError
 from accordion.model.suggestions import find_nearest
@@ -62,6 +63,8 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
         hints.append(
             "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
         )
+    if settings.store.url.reveal() != "memory://" and not settings.archive.key.reveal() and _serves_others(settings):
+        hints.append("$.archive.key is not set: conversations of others are stored compressed, but not encrypted")
     for name, (_, api_key) in settings.upstreams.by_family().items():
         if api_key and not settings.uses_configured_keys:
             hints.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
@@ -91,6 +94,11 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
     ):
         hints += warnings(settings)
     return tuple(hints)
+
+
+def _serves_others(settings: Settings) -> bool:
+    """Whether others than the user of this machine use the proxy."""
+    return settings.needs_proxy_key or not is_loopback(settings.server.host)
 
 
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,8 @@ from accordion.config.settings import Settings
 from accordion.model.errors import ConfigError
 from accordion.model.suggestions import find_nearest
 
-DEFAULT_FILE = Path("config.yaml")
+DEFAULT_FILES = (Path("config.local.yaml"), Path("config.yaml"))
+"""The files of the working directory, in order. The first is a copy of the second that git ignores."""
 
 COMMON_SECTIONS = frozenset(
     {
@@ -44,22 +45,25 @@ class ConfigFile:
 
 
 def find_config_file(path: Path | None, environ: Mapping[str, str], *, reads_folder: bool = True) -> ConfigFile:
-    """Finds the file: `path`, else ACCORDION_CONFIG's, else ./config.yaml, else the user's own, which need not exist.
+    """Finds the file: `path`, else ACCORDION_CONFIG's, else the folder's, else the user's own, which need not exist.
 
-    ./config.yaml counts only if `reads_folder` is set, and if it does not belong to another program.
+    The folder's is ./config.local.yaml, else ./config.yaml. It counts only if `reads_folder` is set, and if it does not
+    belong to another program.
     """
-    file = path or (Path(environ["ACCORDION_CONFIG"]) if environ.get("ACCORDION_CONFIG") else None)
-    if file:
-        return ConfigFile(file.expanduser(), is_required=True)
+    named = path or (Path(environ["ACCORDION_CONFIG"]) if environ.get("ACCORDION_CONFIG") else None)
+    if named:
+        return ConfigFile(named.expanduser(), is_required=True)
     own = user_file(environ)
     if not reads_folder:
         return ConfigFile(own)
-    if DEFAULT_FILE.is_file():
-        reason = why_foreign(read(ConfigFile(DEFAULT_FILE)))
-        return ConfigFile(own, unused_file=_describe_unused(reason)) if reason else ConfigFile(DEFAULT_FILE)
-    if DEFAULT_FILE.is_dir() or (own.exists() and not DEFAULT_FILE.exists()):
-        return ConfigFile(own)
-    return ConfigFile(DEFAULT_FILE)
+    unused_file = ""
+    for file in DEFAULT_FILES:
+        if file.is_file():
+            if not (reason := why_foreign(read(ConfigFile(file)))):
+                return ConfigFile(file)
+            unused_file = _describe_unused(file, reason)
+    folders_file = DEFAULT_FILES[-1]
+    return ConfigFile(own if own.exists() or folders_file.exists() else folders_file, unused_file=unused_file)
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
@@ -103,5 +107,5 @@ def why_foreign(data: bytes) -> str:
     return f"Accordion has no section {names}, so the file seems to belong to another program"
 
 
-def _describe_unused(reason: str) -> str:
-    return f"{DEFAULT_FILE.absolute()} is not used: {reason}. To use it, name it with --config or in ACCORDION_CONFIG"
+def _describe_unused(file: Path, reason: str) -> str:
+    return f"{file.absolute()} is not used: {reason}. To use it, name it with --config or in ACCORDION_CONFIG"

@@ -85,7 +85,9 @@ class TextFormatter(logging.Formatter):
         """Returns the line."""
         fields = _format_fields(record)
         request = fields.pop("request_id", None)
-        line = f"{_format_time(record)} {record.levelname:<7} {record.name}" + (f" [{request}]" if request else "")
+        line = f"{_format_time(record)} {record.levelname:<7} {_format_logger(record)}" + (
+            f" [{request}]" if request else ""
+        )
         line = " ".join([f"{line}: {_format_message(record)}", *(f"{name}={value}" for name, value in fields.items())])
         # A line break in a message would let its author forge log lines.
         line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
@@ -97,13 +99,18 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
-        line = {"time": _format_time(record), "level": record.levelname.lower(), "logger": record.name}
+        line = {"time": _format_time(record), "level": record.levelname.lower(), "logger": _format_logger(record)}
         line |= {"message": _format_message(record)} | {
             name: value for name, value in _format_fields(record).items() if name not in line
         }
         if traceback := _format_traceback(record):
             line["traceback"] = traceback
         return msgspec.json.encode(line).decode()
+
+
+def _format_logger(record: logging.LogRecord) -> str:
+    # Uvicorn logs its start and its end with this logger, too, which are no errors.
+    return "uvicorn" if record.name == "uvicorn.error" else record.name
 
 
 def _format_time(record: logging.LogRecord) -> str:

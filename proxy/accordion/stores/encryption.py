@@ -101,17 +101,13 @@ def read_keys(text: str) -> tuple[bytes, ...]:
     return keys
 
 
-def open_sealer(text: str, *, is_persistent: bool) -> Sealer:
-    """Returns the Sealer for the keys in `text` (see `read_keys`). Raises ValueError.
+def open_sealer(text: str) -> Sealer:
+    """Returns the Sealer for the keys in `text` (see `read_keys`); without one nothing is encrypted.
 
-    Without a key nothing is encrypted; with `is_persistent`, for a store that outlives the process, that is logged as a
-    warning.
+    Raises ValueError.
     """
-    if keys := read_keys(text):
-        return AesSealer(keys)
-    if is_persistent:
-        _log.warning("archive.key is not set: the archive is compressed but not encrypted")
-    return PlainSealer()
+    keys = read_keys(text)
+    return AesSealer(keys) if keys else PlainSealer()
 
 
 def open_block_sealer(text: str) -> Sealer:
