@@ -136,6 +136,7 @@ def test_too_many_days_are_refused(store: CostStore) -> None:
         (-253_350_000, "-$0.25"),
         (1_234_567, "$0.0012"),
         (-1_234_567, "-$0.0012"),
+        (40_000, "<$0.0001"),
     ],
 )
 def test_small_amounts_have_four_decimals(nanodollars: int, text: str) -> None:

@@ -41,4 +41,5 @@ def format_dollars(nanodollars: int) -> str:
     """Formats an amount: cents, or four decimals below one cent."""
     dollars = to_dollars(nanodollars)
     digits = 2 if abs(dollars) >= _SMALLEST or not dollars else 4
-    return f"{'-' if dollars < 0 else ''}${abs(dollars):,.{digits}f}"
+    amount = f"${abs(dollars):,.{digits}f}"
+    return f"{'-' if dollars < 0 else ''}{'<$0.0001' if amount == '$0.0000' else amount}"
