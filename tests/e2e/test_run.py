@@ -123,7 +123,7 @@ async def test_three_lines_at_the_end_say_what_happened(place: Place) -> None:
         r"Accordion listens on http://127\.0\.0\.1:\d+ for Claude Code, and ends with it; log: .*", first
     )
     assert happened == "Accordion: 1 request in 1 session; 1 new compaction."
-    assert re.fullmatch(r"[\d,]+ tokens saved net: [\d,]+ not sent, 0 used for summaries .*", saved)
+    assert re.fullmatch(r"[\d,]+ tokens saved net: [\d,]+ removed by compaction, 0 used for summaries .*", saved)
     session, log = re.fullmatch(r"Look: .*accordion artifacts --session (s-\w+); log (.*)", look).groups()  # type: ignore[union-attr]
     assert f"compacted session {session}" in read(log)
     assert len(place.provider.requests[0].body) < 8_000

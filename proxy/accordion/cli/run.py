@@ -385,7 +385,7 @@ def describe_savings(gain: RunSums) -> str:
     verb = "saved" if gain.net_tokens >= 0 else "added"
     dollars = "" if gain.net_cost is None else f" ({format_dollars(gain.net_cost)}, prompt caching counted)"
     return (
-        f"{abs(gain.net_tokens):,} tokens {verb} net{dollars}: {gain.totals.saved:,} not sent, "
+        f"{abs(gain.net_tokens):,} tokens {verb} net{dollars}: {gain.totals.saved:,} removed by compaction, "
         f"{gain.own_tokens:,} used for summaries and for reading the archive."
     )
 
