@@ -6,8 +6,8 @@ TOTALS = Totals(requests=3, compactions=1, saved=10_000, summary_input=900, summ
 
 def test_savings_are_net_in_tokens_and_dollars() -> None:
     assert describe_savings(RunSums(TOTALS, 123_400_000)) == (
-        "9,000 tokens saved net ($0.12, prompt caching counted): 10,000 removed by compaction, 1,000 used for summaries "
-        "and for reading the archive."
+        "9,000 tokens saved net ($0.12, prompt caching counted): 10,000 removed by compaction, 1,000 used for "
+        "summaries and for reading the archive."
     )
 
 
