@@ -13,7 +13,7 @@ def test_savings_are_net_in_tokens_and_dollars() -> None:
 
 def test_a_loss_is_shown_as_one() -> None:
     line = describe_savings(RunSums(Totals(saved=10, summary_input=1_000), -2_500_000))
-    assert line.startswith("990 tokens added net (-$0.0025, prompt caching counted): 10 not sent")
+    assert line.startswith("990 tokens added net (-$0.0025, prompt caching counted): 10 removed by")
 
 
 def test_without_a_price_there_are_no_dollars() -> None:
