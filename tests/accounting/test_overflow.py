@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -211,7 +212,7 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         400,
         {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000."},
         4_081,
-        None,
+        5_000,
     ),
     (
         "numbers with commas",
@@ -281,7 +282,7 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         400,
         openai("The input length of 70 tokens exceeds the model's context length"),
         None,
-        None,
+        70,
     ),
     ("a code within a text", 400, openai("Provider finished: model_context_window_exceeded"), None, None),
     ("an error in a string in an array", 400, [{"error": json.dumps([LLAMA_CPP])}], 256, 351),
@@ -424,7 +425,7 @@ OVERFLOWS: list[tuple[str, int, object, int | None, int | None]] = [
         400,
         openai("The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)"),
         8_192,
-        None,
+        9_351,
     ),
     ("thousands as k", 400, openai("This model's maximum context length is 128k tokens."), 128_000, None),
     ("millions as m", 400, openai("The input exceeds the limit of 1M tokens"), 1_000_000, None),
@@ -455,6 +456,68 @@ def test_an_overflow_is_read_from_the_event_of_a_stream(
 ) -> None:
     event = f"event: error\ndata: {json.dumps(body)}\n\n"
     assert read_overflow(status, event) == WindowOverflow(limit, asked)
+
+
+def lines_of(name: str) -> list[list[str]]:
+    return [line.split("\t") for line in (Path(__file__).parent / name).read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("limit", "requested", "text"), lines_of("overflow_texts.tsv"))
+def test_a_text_of_any_server_is_read_with_its_figures(limit: str, requested: str, text: str) -> None:
+    figures = [int(figure) if figure else None for figure in (limit, requested)]
+    for status, body in (
+        (400, openai(text)),
+        (500, {"detail": text}),
+        (200, {"type": "error", "error": {"message": text}}),
+    ):
+        overflow = read_overflow(status, json.dumps(body))
+        assert overflow is not None
+        assert [overflow.limit, overflow.requested] == figures
+
+
+@pytest.mark.parametrize("text", [line for (line,) in lines_of("other_error_texts.txt")])
+def test_a_text_about_another_limit_is_no_overflow(text: str) -> None:
+    assert read_overflow(400, json.dumps(openai(text))) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "model_max_prompt_tokens_exceeded",
+        "tokens_limit_reached",
+        "input_too_large",
+        "prompt_too_long",
+        "ContextWindowExceededError",
+        "InputTokenLimitExceeded",
+        "token_limit_exceeded",
+        "request_too_large",
+    ],
+)
+def test_a_code_is_read_like_a_text(code: str) -> None:
+    assert read_overflow(400, json.dumps(openai("No.", code=code))) == WindowOverflow()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "rate_limit_exceeded",
+        "string_above_max_length",
+        "max_tokens_exceeded",
+        "image_too_large",
+        "payload_too_large",
+        "too_many_tools",
+        "context_deadline_exceeded",
+        "tokens_per_minute_exceeded",
+    ],
+)
+def test_a_code_of_another_limit_is_no_overflow(code: str) -> None:
+    assert read_overflow(400, json.dumps(openai("No.", code=code))) is None
+
+
+def test_figures_that_contradict_each_other_are_not_learned() -> None:
+    assert read_overflow(400, "prompt of 8192 tokens exceeds 13000 tokens") == WindowOverflow()
 
 
 @pytest.mark.parametrize(
@@ -747,7 +810,8 @@ def test_no_text_however_odd_fails(text: str) -> None:
     ],
 )
 def test_a_body_made_to_keep_one_busy_is_read_soon(body: str) -> None:
-    assert read_overflow(400, body) is None
+    overflow = read_overflow(400, body)
+    assert overflow is None or overflow.limit is None
 
 
 def test_numbers_beyond_reason_are_no_limits() -> None:

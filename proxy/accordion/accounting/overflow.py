@@ -1,7 +1,8 @@
 """Recognizes a provider's "too long" errors, and reads the limit from them.
 
-One list of phrases serves all providers, since gateways pass on each other's errors: as text, in strings within JSON,
-in arrays and in streams. Rate limits, limits of the output alone, and limits of bytes or counts are not overflows.
+One grammar (overflow_text.py) serves all providers, since gateways pass on each other's errors: as text, in strings
+within JSON, in arrays and in streams. Rate limits, limits of the output alone, and limits of bytes or counts are not
+overflows.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import islice
 from typing import Any
 
 import msgspec
+
+from accordion.accounting.overflow_text import names_other_limit, read_text
 
 LONGEST_BODY = 65_536
 """Maximum number of characters of text that are searched."""
@@ -27,90 +29,14 @@ MOST_NODES = 500
 OTHER_ERROR_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 415, 429, 451, 503, 504, 529})
 """Statuses that never mean an overflow, whatever the text."""
 
-CODES = frozenset(
-    {
-        "context_length_exceeded",
-        "context_window_exceeded",
-        "exceed_context_size_error",
-        "model_context_window_exceeded",
-        "model_max_prompt_tokens_exceeded",
-        "request_too_large",
-        "tokens_limit_reached",
-    }
-)
+_TOO_LARGE_CODE = "request too large"
+"""Anthropic's code for a body with too many bytes: a compaction helps there, too."""
 _TEXT_FIELDS = frozenset(
     {"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"}
 )
 _CODE_FIELDS = frozenset({"code", "type", "stop_reason"})
+_CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
-# A whole number, with the k or m that some providers write for thousands and millions.
-_FIGURE = r"\d[\d,_]{0,14}(?:(?:\.\d{1,6})?[km]\b)?(?![.,]?\d|[km]\b)"
-_UNITS = {"k": 1_000, "m": 1_000_000}
-_LIMIT, _SIZE = rf"(?P<limit>{_FIGURE})", rf"(?P<requested>{_FIGURE})"
-_OUTPUT, _TOTAL = rf"(?P<output>{_FIGURE})", rf"(?P<total>{_FIGURE})"
-_NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
-
-# The first match decides. Sources: reference texts of the providers' errors, with one test for each.
-_PHRASES = (
-    rf"prompt is too long:? {_SIZE} tokens > {_LIMIT} maximum",  # Anthropic
-    rf"input length and `?max_tokens`? exceed context limit: {_SIZE} \+ {_OUTPUT} > {_LIMIT}",
-    rf"input token count(?: \(?{_SIZE}\)?)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
-    rf"request \({_SIZE} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
-    rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_SIZE})?",  # OpenAI
-    rf"current length is {_SIZE} while limit is {_LIMIT}",  # Cerebras (cline#5140)
-    rf"maximum context length is {_LIMIT}.{{0,200}}?requested {_OUTPUT} output tokens"
-    rf"(?: and your prompt contains (?:at least )?{_SIZE} input tokens)?",  # vLLM
-    rf"is too large: {_OUTPUT}\..{{0,60}}?maximum context length is {_LIMIT} tokens and your request has {_SIZE}",
-    rf"maximum context length is {_LIMIT}.{{0,200}}?requested (?:about )?{_TOTAL} tokens"
-    rf" \([^()]{{0,200}}?{_OUTPUT} (?:in|for) the (?:completion|output)\)",  # OpenAI, DeepSeek, OpenRouter
-    rf"maximum context length of {_LIMIT}.{{0,200}}?: {_SIZE} tokens from the input messages and {_OUTPUT} tokens"
-    r" for the completion",  # SGLang
-    rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
-    rf"request has|contains(?: at least)?) {_SIZE}",  # OpenAI, OpenRouter, vLLM, SGLang
-    rf"prompt is too long: {_SIZE}, model maximum context length: {_LIMIT}",  # Fireworks
-    rf"(?:input length \(?{_SIZE}\)? )?exceeds (?:the )?(?:model'?s )?maximum (?:context|allowed input) length"
-    rf" (?:of )?\(?{_LIMIT}{_NO_UNIT}",  # Poolside (pi#4943), proxies (pi#5677)
-    rf"maximum context length (?:is|of|:) ?{_LIMIT}",
-    rf"prompt contains {_SIZE} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
-    rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_SIZE})?",  # xAI
-    rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_SIZE})? exceeds the limit of {_LIMIT}"
-    rf"{_NO_UNIT}",  # Copilot
-    rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_SIZE}\))?)?",  # Moonshot
-    rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_SIZE}"
-    rf"(?:.{{0,30}}? and {_OUTPUT})?)?",  # TGI
-    rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
-    rf"input token count is {_SIZE} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
-    rf"prompt \(length {_SIZE}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
-    rf"input \({_SIZE} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
-    rf"range of input length should be \[\d{{1,9}}, ?{_LIMIT}\]",  # DashScope
-    rf"context length is only {_LIMIT} tokens",  # vLLM
-    rf"prompt too long:? {_SIZE} tokens exceeds max_seq_len {_LIMIT}",  # Atlas (inference-atlas#186)
-    # SiliconFlow (NovelForge#136)
-    rf"number of input tokens \({_SIZE}\) has exceeded max_prompt_tokens \({_LIMIT}\)",
-    rf"requested tokens(?: \({_SIZE}\))? exceed context window of {_LIMIT}",  # llama-cpp-python (its issue 120)
-    rf"body too large for [\w./: -]{{1,80}} model\. max size: {_LIMIT} tokens",  # GitHub Models (cline#2115)
-    rf"prompt tokens \({_SIZE}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
-    rf"keep the first {_SIZE} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
-    rf"greater than the context length \(n_keep: {_SIZE} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
-    # TensorRT-LLM (tensorrtllm_backend#141, TensorRT-LLM#9277)
-    rf"prompt length \({_SIZE}\) exceeds maximum (?:sequence|input) length \({_LIMIT}\)",
-    rf"sum of prompt length \([\d.]{{1,15}}\).{{0,40}}? should not exceed max_num_tokens \({_LIMIT}\)",
-    r"tokens in request more than max tokens allowed",  # GLM (opencode#27519)
-    r"exceeds? the (?:model'?s )?context (?:window|length)",
-    r"exceeds the available context size",  # llama.cpp
-    r"input length.{0,80}? exceeds? .{0,40}?context length",
-    r"prompt too long; exceeded (?:max )?context length",  # Ollama
-    r"prompt exceeds max length",  # z.ai
-    r"context window exceeds limit",  # MiniMax
-    r"greater than the context length",  # LM Studio
-    r"input is too long for (?:the )?requested model",  # Bedrock
-    r"reduce the length of the (?:messages|prompt)",  # Groq
-    r"context[_ ](?:length|window)[_ ]exceeded",  # a code within a text
-    r"\bprompt is too long\b",
-)
-_OTHER_LIMIT = re.compile(
-    r"rate.?limit|per.minute|per.day|\bTPM\b|\bRPM\b|quota|billing|too many requests", re.IGNORECASE
-)
 # The texts of a 413 from servers and gateways before the provider, most of them in HTML.
 _TOO_LARGE = re.compile(r"\b(?:entity|payload|content|body) (?:is )?too (?:large|long)", re.IGNORECASE)
 _OLLAMA_ERROR = "no user query found in messages"  # Ollama drops the oldest messages silently and then fails with a 500
@@ -154,13 +80,16 @@ def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> Wi
     if not body.strip():
         return WindowOverflow(is_guessed=True) if is_near_window and status in (400, 413) else None
     texts, codes, sizes = _read_error(body if len(body) <= LONGEST_JSON else body[:LONGEST_BODY])
-    if any("rate_limit" in code or "quota" in code for code in codes):
+    codes = {_CAMEL_CASE.sub(" ", code).replace("_", " ") for code in codes}
+    if any(map(names_other_limit, (*texts, *codes))):
         return None
-    for text in texts:
-        if _OTHER_LIMIT.search(text):
-            return None
-    overflows = [overflow for overflow in map(_match, texts) if overflow is not None]
-    if not overflows and (CODES & codes or (status >= 500 and any(_OLLAMA_ERROR in text for text in texts))):
+    overflows = [
+        WindowOverflow(found.limit, found.requested, found.output, words=found.words)
+        for found in map(read_text, texts)
+        if found is not None
+    ]
+    is_coded = _TOO_LARGE_CODE in codes or any(map(read_text, codes))
+    if not overflows and (is_coded or (status >= 500 and any(_OLLAMA_ERROR in text for text in texts))):
         overflows = [WindowOverflow()]
     if overflows:
         # A gateway's own text may be general, while the error that it passes on names the limit. llama.cpp names it in
@@ -171,29 +100,6 @@ def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> Wi
     if is_near_window and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
         return WindowOverflow(is_guessed=True)
     return None
-
-
-@cache
-def _compiled_phrases() -> tuple[re.Pattern[str], ...]:
-    """Returns the phrases, which are compiled for the first error: it takes as long as hundreds of small requests."""
-    return tuple(re.compile(phrase, re.IGNORECASE | re.DOTALL) for phrase in _PHRASES)
-
-
-def _match(text: str) -> WindowOverflow | None:
-    for phrase in _compiled_phrases():
-        match = phrase.search(text)
-        if match is None:
-            continue
-        figures = {name: _number(value) for name, value in match.groupdict().items() if value}
-        output = figures.get("output")
-        requested = figures.get("requested") or max(0, figures.get("total", 0) - (output or 0)) or None
-        return WindowOverflow(figures.get("limit"), requested, output, words=match[0])
-    return None
-
-
-def _number(figure: str) -> int:
-    unit = _UNITS.get(figure[-1].lower(), 1)
-    return round(float(re.sub(r"[^\d.]", "", figure)) * unit)
 
 
 def _read_error(body: str) -> tuple[list[str], set[str], dict[str, int]]:

@@ -73,15 +73,6 @@ _MAX_REASON_LENGTH = 300
 """The longest reason for a failed translation, in characters: LiteLLM quotes its input."""
 _MAX_TEXT_LENGTH = 64 << 10
 """The longest message of a provider, in characters: some quote the whole request."""
-# How much was sent and how much fits, in the words of several providers.
-_LIMIT, _USED = (
-    r"maximum context length is (?P<limit>\d+) tokens",
-    r"(?:resulted in|requested(?: about)?|has) (?P<used>\d+)",
-)
-_OVERFLOWS = (
-    re.compile(f"{_LIMIT}.{{0,300}}?{_USED}"),
-    re.compile(r"input token count \((?P<used>\d+)\) exceeds the maximum number of tokens allowed \((?P<limit>\d+)\)"),
-)
 _DROP_HINT = re.compile(r"\.? To drop ")
 _MIN_SECRET_LENGTH = 8
 """The shortest credential that is removed from a text, in characters."""
@@ -289,7 +280,8 @@ def _overflow_text(text: str, protocol_name: str) -> str:
     message = _provider_words(text)[0]
     if protocol_name != "messages" or message.startswith("prompt is too long"):
         return message
-    for pattern in _OVERFLOWS:
-        if match := pattern.search(message):
-            return f"prompt is too long: {match['used']} tokens > {match['limit']} maximum"
+    overflow = read_overflow(400, message)
+    if overflow is not None and overflow.limit and overflow.requested:
+        requested = overflow.requested + (overflow.output or 0)
+        return f"prompt is too long: {requested} tokens > {overflow.limit} maximum"
     return f"prompt is too long: {message}"
