@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from accordion.cli.agents import ANTHROPIC, GEMINI, OPENAI, Agent, AgentCommand, AgentError, find_agent
+from accordion.cli.running_proxy import RunningProxy
 
 URL = "http://127.0.0.1:4000"
+PROXY = RunningProxy(URL, "1.0")
 
 
 def agent(folder: Path, *words: str, printed: str = "", **environ: str) -> Agent:
@@ -35,7 +37,7 @@ def test_another_command_gets_the_usual_variables(tmp_path: Path) -> None:
         "GOOGLE_GEMINI_BASE_URL": "http://g",
     }
     found = agent(tmp_path, "aider", "--model", "m", **own)
-    command = found.through(URL)
+    command = found.through(PROXY)
     assert found.upstreams == {OPENAI: "http://gate/v1", ANTHROPIC: "http://gate", GEMINI: "http://g"}
     assert command.arguments[1:] == ("--model", "m")
     names = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
@@ -44,18 +46,42 @@ def test_another_command_gets_the_usual_variables(tmp_path: Path) -> None:
 
 
 def test_an_http_proxy_is_not_asked_for_this_machine(tmp_path: Path) -> None:
-    environ = agent(tmp_path, "aider", HTTPS_PROXY="http://corp:3128", NO_PROXY="corp").through(URL).environ
+    environ = agent(tmp_path, "aider", HTTPS_PROXY="http://corp:3128", NO_PROXY="corp").through(PROXY).environ
     assert environ["NO_PROXY"] == environ["no_proxy"] == "corp,127.0.0.1,localhost,::1"
 
 
 # -- Claude Code ---------------------------------------------------------------------------------------------------
 
 
-def test_claude_code_gets_one_variable(tmp_path: Path) -> None:
+def test_claude_code_gets_variables_alone(tmp_path: Path) -> None:
     found = agent(tmp_path, "claude", "-p", "hi")
-    command = found.through(URL)
+    command = found.through(PROXY)
     assert (found.upstreams, command.arguments[1:]) == ({}, ("-p", "hi"))
     assert command.environ["ANTHROPIC_BASE_URL"] == URL
+
+
+FIRST_PARTY, TOOL_SEARCH = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL", "ENABLE_TOOL_SEARCH"
+ATTRIBUTION, HINTS = "CLAUDE_CODE_ATTRIBUTION_HEADER", "CLAUDE_CODE_GATEWAY_HINT_HEADERS"
+
+
+@pytest.mark.parametrize(
+    ("reaches_anthropic", "expected"), [(True, [HINTS, FIRST_PARTY, ATTRIBUTION]), (False, [HINTS, TOOL_SEARCH])]
+)
+def test_claude_code_gets_the_features_back_that_its_provider_has(
+    tmp_path: Path, reaches_anthropic: bool, expected: list[str]
+) -> None:
+    proxy = RunningProxy(URL, "1.0", reaches_anthropic=reaches_anthropic)
+    environ = agent(tmp_path, "claude").through(proxy).environ
+    assert sorted({HINTS, FIRST_PARTY, ATTRIBUTION, TOOL_SEARCH} & environ.keys()) == sorted(expected)
+
+
+def test_variables_of_the_user_are_not_changed(tmp_path: Path) -> None:
+    write(tmp_path / ".claude/settings.json", f'{{"env": {{"{HINTS}": "0"}}}}')
+    write(tmp_path / "project/.claude/settings.local.json", f'{{"env": {{"{FIRST_PARTY}": "0"}}}}')
+    proxy = RunningProxy(URL, "1.0", reaches_anthropic=True)
+    environ = agent(tmp_path, "claude", **{ATTRIBUTION: "1"}).through(proxy).environ
+    assert environ[ATTRIBUTION] == "1"
+    assert not {HINTS, FIRST_PARTY} & environ.keys()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +100,7 @@ def test_an_option_overrides_the_users_settings_of_claude_code(
     write(tmp_path / "project/own.json", '{"model": "from a file"}')
     found = agent(tmp_path, "claude", *words, ANTHROPIC_BASE_URL="http://ignored")
     assert found.upstreams == {ANTHROPIC: "http://gate"}
-    option, text, *others = found.through(URL).arguments[1:]
+    option, text, *others = found.through(PROXY).arguments[1:]
     merged = json.loads(text)
     assert (option, others, merged["env"]["ANTHROPIC_BASE_URL"]) == ("--settings", ["-p", "hi"], URL)
     assert settings.items() <= merged.items()
@@ -86,7 +112,7 @@ def test_a_project_chooses_no_address_for_the_users_credential(tmp_path: Path) -
         agent(tmp_path, "claude")
     found = agent(tmp_path, "claude", ANTHROPIC_BASE_URL="http://evil")
     assert found.upstreams == {ANTHROPIC: "http://evil"}
-    assert found.through(URL).arguments[1] == "--settings"
+    assert found.through(PROXY).arguments[1] == "--settings"
 
 
 def test_claude_code_in_a_cloud_is_refused(tmp_path: Path) -> None:
@@ -102,11 +128,11 @@ def test_codex_keeps_its_provider(tmp_path: Path) -> None:
     found = agent(tmp_path, "codex", "exec", "hi", printed="Logged in using an API key\n  --no-daemon\n")
     assert found.upstreams == {}
     options = ("-c", f'openai_base_url="{URL}/v1"', "--no-daemon", "exec", "hi")
-    assert found.through(URL).arguments[1:] == options
+    assert found.through(PROXY).arguments[1:] == options
 
 
 def test_an_older_codex_gets_no_option_that_it_does_not_know(tmp_path: Path) -> None:
-    assert "--no-daemon" not in agent(tmp_path, "codex", printed="Usage").through(URL).arguments
+    assert "--no-daemon" not in agent(tmp_path, "codex", printed="Usage").through(PROXY).arguments
 
 
 def test_requests_with_a_chatgpt_login_go_where_codex_sends_them(tmp_path: Path) -> None:
@@ -125,7 +151,7 @@ def test_the_provider_of_codex_is_read_from_its_config_and_profile(tmp_path: Pat
     )
     found = agent(tmp_path, "codex", "-p", "work")
     assert found.upstreams == {OPENAI: "http://own/v1"}
-    assert f'model_providers.own.base_url="{URL}/v1"' in found.through(URL).arguments
+    assert f'model_providers.own.base_url="{URL}/v1"' in found.through(PROXY).arguments
 
 
 @pytest.mark.parametrize(
@@ -149,7 +175,7 @@ def test_codex_that_cannot_be_routed_is_refused(tmp_path: Path, words: list[str]
 
 def content(found: Agent) -> dict[str, str]:
     """Returns the address of each provider in the configuration that OpenCode gets."""
-    config = json.loads(found.through(URL).environ["OPENCODE_CONFIG_CONTENT"])
+    config = json.loads(found.through(PROXY).environ["OPENCODE_CONFIG_CONTENT"])
     return {name: entry["options"]["baseURL"] for name, entry in config["provider"].items() if "options" in entry}
 
 
@@ -182,9 +208,9 @@ def test_a_provider_without_an_address_is_named(tmp_path: Path) -> None:
 def test_the_users_own_content_stays(tmp_path: Path) -> None:
     own = '{"model": "openai/m", "provider": {"openai": {"options": {"apiKey": "k"}}}}'
     config = json.loads(
-        agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT=own).through(URL).environ["OPENCODE_CONFIG_CONTENT"]
+        agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT=own).through(PROXY).environ["OPENCODE_CONFIG_CONTENT"]
     )
     assert config["model"] == "openai/m"
     assert config["provider"]["openai"]["options"] == {"apiKey": "k", "baseURL": f"{URL}/v1"}
     with pytest.raises(AgentError, match="OPENCODE_CONFIG_CONTENT is set"):
-        agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT="[").through(URL)
+        agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT="[").through(PROXY)

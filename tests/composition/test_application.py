@@ -3,6 +3,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from accordion.composition import Application
 from accordion.config.load import build
@@ -92,3 +93,9 @@ async def test_a_worker_flushes_its_pending_writes_when_it_learns_of_an_erasure(
         assert await application.store.get(Key("c", "k")) == b"v"
     finally:
         await application.stop()
+
+
+def test_health_says_how_this_proxy_serves_agents() -> None:
+    application = Application(build(b"{store: {url: 'memory://'}, server: {responses_websocket: relay}}", {}, {}), {})
+    health = TestClient(application.app()).get("/healthz").json()
+    assert (health["responses_websocket"], health["reaches_anthropic"]) == ("relay", True)

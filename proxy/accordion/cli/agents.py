@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from accordion.cli.installation import own_command, see
+from accordion.cli.running_proxy import RunningProxy
 
 OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
 GEMINI = "upstreams.gemini.base_url"
@@ -88,30 +89,43 @@ class Agent:
         if url := environ.get("GOOGLE_GEMINI_BASE_URL"):
             self.upstreams[GEMINI] = url
 
-    def through(self, url: str) -> AgentCommand:
-        """Returns the command with all that it needs to use the proxy at `url`."""
-        return self._point(_reach_loopback(self.command), url)
+    def through(self, proxy: RunningProxy) -> AgentCommand:
+        """Returns the command with all that it needs to use a proxy."""
+        return self._point(_reach_loopback(self.command), proxy)
 
-    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
-        openai = f"{url}/v1"
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
+        url, openai = proxy.url, f"{proxy.url}/v1"
         return command.with_variables(
             OPENAI_BASE_URL=openai, OPENAI_API_BASE=openai, ANTHROPIC_BASE_URL=url, GOOGLE_GEMINI_BASE_URL=url
         )
 
 
 class ClaudeCode(Agent):
-    """Claude Code. `env` in its settings overrides the environment, so that an option has to override `env`."""
+    """Claude Code. `env` in its settings overrides the environment, so that an option has to override `env`.
+
+    Behind an address that is not Anthropic's it leaves out some features. Where requests do go to Anthropic's own API,
+    it may assume that address; elsewhere it gets at least its search for tools.
+    """
 
     name, client = "Claude Code", "claude-code"
-    _ELSEWHERE = (
+    _CLOUDS = (
         "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_MANTLE",
     )  # fmt: skip
+    _HINTS: Mapping[str, str] = {"CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1"}
+    """It sends the class of each request, such as a compaction."""
+    _AT_ANTHROPIC: Mapping[str, str] = {
+        "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL": "1",
+        # Else a random value in its system prompt keeps the provider's cache from being used.
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    }
+    _ELSEWHERE: Mapping[str, str] = {"ENABLE_TOOL_SEARCH": "true"}
 
     def _read(self) -> None:
         environ, folder = self.command.environ, self.command.folder
         home = self.command.home("CLAUDE_CONFIG_DIR", ".claude")
         user = _read_variables(home / "settings.json")
         own = user.get("ANTHROPIC_BASE_URL") or environ.get("ANTHROPIC_BASE_URL", "")
+        self._own_variables: set[str] = {*environ, *user}
         self._has_setting = "ANTHROPIC_BASE_URL" in user
         for file in (folder / ".claude" / "settings.json", folder / ".claude" / "settings.local.json"):
             url = _read_variables(file).get("ANTHROPIC_BASE_URL", own)
@@ -122,8 +136,9 @@ class ClaudeCode(Agent):
                     f"To send requests there, set the variable yourself: "
                     f"ANTHROPIC_BASE_URL={url} {own_command('run claude')}"
                 )
+            self._own_variables.update(_read_variables(file))
             self._has_setting |= "ANTHROPIC_BASE_URL" in _read_variables(file)
-        for variable in self._ELSEWHERE:
+        for variable in self._CLOUDS:
             if _is_on({**environ, **user}.get(variable, "")):
                 raise AgentError(
                     f"{variable} is set: Claude Code then sends its requests to that cloud by itself, not to a proxy. "
@@ -132,9 +147,13 @@ class ClaudeCode(Agent):
         if own:
             self.upstreams[ANTHROPIC] = own
 
-    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
-        command = command.with_variables(ANTHROPIC_BASE_URL=url)
-        return _add_claude_setting(command, url) if self._has_setting else command
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
+        features = {**self._HINTS, **(self._AT_ANTHROPIC if proxy.reaches_anthropic else self._ELSEWHERE)}
+        for name in self._own_variables & set(features):
+            del features[name]
+        self.notes.append("Claude Code's Remote Control does not work through a proxy.")
+        command = command.with_variables(ANTHROPIC_BASE_URL=proxy.url, **features)
+        return _add_claude_setting(command, proxy.url) if self._has_setting else command
 
 
 class Codex(Agent):
@@ -195,9 +214,9 @@ class Codex(Agent):
     def _has_chatgpt_login(self) -> bool:
         return not self.command.environ.get("CODEX_API_KEY") and "ChatGPT" in _output(self.command, "login", "status")
 
-    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         key = "openai_base_url" if self._provider == "openai" else f"model_providers.{self._provider}.base_url"
-        options = ["-c", f'{key}="{url}/v1"']
+        options = ["-c", f'{key}="{proxy.url}/v1"']
         # A server that already runs in the background would use another provider.
         if "--no-daemon" in _output(command, "--help"):
             options.append("--no-daemon")
@@ -254,13 +273,13 @@ class OpenCode(Agent):
                 addresses[provider] = (family, address)
         return addresses
 
-    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         own = command.environ.get("OPENCODE_CONFIG_CONTENT") or "{}"
         try:
             config = msgspec.json.decode(own, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise AgentError(f"OPENCODE_CONFIG_CONTENT is set, and is no JSON object: {error}") from None
-        options = {provider: {"options": {"baseURL": f"{url}/v1"}} for provider in self._routed}
+        options = {provider: {"options": {"baseURL": f"{proxy.url}/v1"}} for provider in self._routed}
         merged = _merge(config, {"provider": options})
         return command.with_variables(OPENCODE_CONFIG_CONTENT=msgspec.json.encode(merged).decode())
 

@@ -66,7 +66,7 @@ def run(words: Sequence[str], options: RunOptions) -> int:
     command = AgentCommand((_find_program(words[0]), *words[1:]), dict(os.environ), Path.cwd())
     agent = find_agent(command)
     with _open_proxy(agent, options) as access:
-        command = agent.through(access.proxy.url)
+        command = agent.through(access.proxy)
         report = RunReport(access.proxy, agent.client, command.environ, is_observing=options.is_observing)
         _print(_describe_access(agent, access), *agent.notes)
         code = run_command(command)

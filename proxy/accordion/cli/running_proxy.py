@@ -26,12 +26,14 @@ class QueryError(Exception):
 class RunningProxy(msgspec.Struct, frozen=True):
     """An Accordion that answers at `url`, such as http://127.0.0.1:8787.
 
-    `relays_websockets` says whether it relays the WebSockets of models, unread.
+    `relays_websockets` says whether it relays the WebSockets of models, unread; `reaches_anthropic`, whether each
+    request for one of Anthropic's models goes to Anthropic's own API.
     """
 
     url: str
     version: str
-    relays_websockets: bool
+    relays_websockets: bool = False
+    reaches_anthropic: bool = False
 
     def list_sessions(self, credentials: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Yields the caller's sessions as the API describes them, the latest first. Raises QueryError."""
@@ -66,7 +68,12 @@ def find_proxy(url: str) -> RunningProxy | None:
         return None
     if not isinstance(health, dict) or health.get("name") != "accordion":
         return None
-    return RunningProxy(url, str(health.get("version", "")), health.get("responses_websocket", True) in (True, "relay"))
+    return RunningProxy(
+        url,
+        str(health.get("version", "")),
+        relays_websockets=health.get("responses_websocket", True) in (True, "relay"),
+        reaches_anthropic=health.get("reaches_anthropic") is True,
+    )
 
 
 def _get_json(url: str, headers: Mapping[str, str], seconds: float) -> tuple[int, Any]:

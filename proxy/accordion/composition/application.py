@@ -43,6 +43,7 @@ from accordion.composition.tables import (
     build_prices,
     build_windows,
     find_summary_model,
+    reaches_anthropic,
     routes,
     rules_by_model,
     spans,
@@ -473,7 +474,10 @@ class Application:
             ],
             self.spooled.spool.describe,
             self.clock.now,
-            lambda: self.settings.server.model_sockets,
+            lambda: {
+                "responses_websocket": self.settings.server.model_sockets,
+                "reaches_anthropic": reaches_anthropic(self.settings),
+            },
         )
         sockets = WebSocketRelay(
             lambda request, names: open_socket(request, names, timeout=self.settings.timeouts.connect_seconds),

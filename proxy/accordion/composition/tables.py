@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -41,6 +42,15 @@ def build_windows(settings: Settings, limits: LearnedLimits) -> ModelWindows:
         default=settings.windows.default,
         base_models=base_models(settings),
     )
+
+
+def reaches_anthropic(settings: Settings) -> bool:
+    """Whether each request for one of Anthropic's models goes to Anthropic's own API."""
+    is_taken = any(
+        start.startswith("claude") or (star and "claude".startswith(start))
+        for start, star, _ in (model.model_name.partition("*") for model in settings.model_list)
+    )
+    return urlsplit(settings.upstreams.anthropic.base_url).hostname == "api.anthropic.com" and not is_taken
 
 
 def build_prices(settings: Settings) -> ModelPrices:

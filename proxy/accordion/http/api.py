@@ -43,7 +43,6 @@ from accordion.http.session_requests import decode_name, read_cursor, read_filte
 from accordion.model.errors import AccordionError, BadRequest, NotFound
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries, SessionView
-from accordion.pipeline.upgrade import ModelSockets
 from accordion.sessions.tenants import Caller, Tenants
 
 _MAX_SESSIONS = 1_000
@@ -81,8 +80,7 @@ _MODE = msgspec.json.Decoder(_Mode)
 class RestApi:
     """The application outside `/v1`, with its own routes and `routes`. `pending_writes` adds fields to `/readyz`.
 
-    `now` returns the time in seconds since the epoch. `model_sockets`: what is done with models' WebSockets,
-    unread.
+    `now` returns the time in seconds since the epoch. `health` adds fields to `/healthz`.
     """
 
     def __init__(
@@ -96,7 +94,7 @@ class RestApi:
         routes: Sequence[Route] = (),
         pending_writes: Callable[[], dict[str, object]] = dict,
         now: Callable[[], float] = time.time,
-        model_sockets: Callable[[], ModelSockets] = lambda: "read",
+        health: Callable[[], dict[str, object]] = dict,
     ) -> None:
         self._queries = queries
         self._tenants = tenants
@@ -104,7 +102,7 @@ class RestApi:
         self._error_body = error_body
         self._version = version
         self._overrides = overrides
-        self._routes, self._pending_writes, self._model_sockets = routes, pending_writes, model_sockets
+        self._routes, self._pending_writes, self._health_fields = routes, pending_writes, health
         self._now = now
 
     def app(self) -> Starlette:
@@ -173,14 +171,7 @@ class RestApi:
     async def _health(self, request: Request) -> Response:
         """Says that the process serves, with its version."""
         # `accordion run` joins a proxy by this answer.
-        return json_response(
-            {
-                "status": "ok",
-                "name": "accordion",
-                "version": self._version,
-                "responses_websocket": self._model_sockets(),
-            }
-        )
+        return json_response({"status": "ok", "name": "accordion", "version": self._version, **self._health_fields()})
 
     async def _ready(self, request: Request) -> Response:
         """Says whether the store answers. The status is 503 while it has never answered."""
