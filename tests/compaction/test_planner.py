@@ -144,20 +144,27 @@ def test_reasoning_that_an_item_with_an_id_needs_stays_with_it() -> None:
             user_message("o"), thought, named, result_message("a", "1"), assistant_message("ok"), user_message("t")
         )
     )
-    assert planned(view, Drop(1, (0,))).steps == ()
     assert planned(view, Drop(2), Drop(3)).steps == ()
     assert planned(view, Drop(1), Drop(2), Drop(3)).steps == (Drop(1), Drop(2), Drop(3))
-    nameless = strategy_view(
-        uncompacted(
-            user_message("o"),
-            thought,
-            call_message("a"),
-            result_message("a", "1"),
-            assistant_message("ok"),
-            user_message("t"),
-        )
-    )
-    assert planned(nameless, Drop(1, (0,))).steps == (Drop(1, (0,)),)
+    answer = message("assistant", Text("well"), wire=b'{"id":"msg_1"}')
+    history = uncompacted(user_message("o"), thought, answer, user_message("t"))
+    assert planned(strategy_view(history), Drop(1, (0,))).steps == ()
+    nameless = uncompacted(user_message("o"), thought, assistant_message("well"), user_message("t"))
+    assert planned(strategy_view(nameless), Drop(1, (0,))).steps == (Drop(1, (0,)),)
+
+
+def test_reasoning_never_leaves_the_calls_that_it_led_to() -> None:
+    thought, text = Reasoning("hm " * 50), Text("I look. " * 20)
+    calling = message("assistant", thought, text, ToolCall("a", "read", "{}"))
+    end = (result_message("a", "1"), assistant_message("ok"), user_message("t"))
+    view = strategy_view(uncompacted(user_message("o"), calling, *end))
+    assert planned(view, Drop(1, (0,))).steps == ()
+    assert planned(view, Drop(1, (0, 1))).steps == ()
+    assert planned(view, Drop(1), Drop(2)).steps == (Drop(1), Drop(2))
+    items = (message("assistant", thought), message("assistant", text), call_message("a"))
+    apart = strategy_view(uncompacted(user_message("o"), *items, *end))
+    assert planned(apart, Drop(1, (0,))).steps == ()
+    assert planned(apart, Drop(1), Drop(2)).steps == ()
 
 
 def test_reasoning_of_the_open_tool_turn_stays_unless_its_group_leaves() -> None:

@@ -7,7 +7,7 @@ starts and ends between groups. So no strategy, ours or a third party's, can bre
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from accordion.accounting.token_meter import MESSAGE
 from accordion.compaction.strategies.base import NO_ARGUMENTS, REMOVED_PART, DeferredReplace, ProposedStep, StrategyView
@@ -89,6 +89,8 @@ def _list_legal_units(view: StrategyView, steps: Sequence[ProposedStep], last_re
             parts = step.parts or range(len(view.slots[step.slot].message.parts))
             group = drops.setdefault(bisect_right(starts, step.slot) - 1, {})
             group.setdefault(step.slot, set()).update(parts)
+    drops_parts = any(isinstance(step, Drop) and step.parts for step in steps)
+    calling_slots = _find_calling_slots(view, range(len(view.slots)), {}) if drops_parts else set[int]()
     for step in steps:
         if isinstance(step, Summarize):
             if (snapped := _snap_to_groups(view, step)) is not None:
@@ -99,7 +101,7 @@ def _list_legal_units(view: StrategyView, steps: Sequence[ProposedStep], last_re
         elif not _is_droppable(view, step):
             continue
         elif _drops_only_reasoning(view, step):
-            if _is_stale_reasoning(view, step.slot):
+            if _is_stale_reasoning(view, step.slot, calling_slots):
                 yield (step,)
         elif (requested := drops.pop(number := bisect_right(starts, step.slot) - 1, None)) is not None:
             yield from _group_drops(view, view.groups[number], requested)
@@ -146,9 +148,31 @@ def _drops_only_reasoning(view: StrategyView, step: Drop) -> bool:
     return bool(step.parts) and all(isinstance(parts[part], Reasoning) for part in step.parts)
 
 
-def _is_stale_reasoning(view: StrategyView, slot: int) -> bool:
-    """Whether reasoning alone may be dropped: its turn is over, and the provider does not require it."""
-    return slot < view.open_turn and not (is_reasoning_only(view.slots[slot].message) and _has_item_id(view, slot + 1))
+def _is_stale_reasoning(view: StrategyView, slot: int, calling_slots: Collection[int]) -> bool:
+    """Whether reasoning alone may be dropped: its turn is over, it led to no call, and no item with an id needs it."""
+    if slot >= view.open_turn or slot in calling_slots:
+        return False
+    return not (is_reasoning_only(view.slots[slot].message) and _has_item_id(view, slot + 1))
+
+
+def _find_calling_slots(view: StrategyView, slots: range, remaining: Mapping[int, Sequence[int]]) -> set[int]:
+    """Returns the slots of replies at or behind which the same reply has a call. `remaining` are the parts that stay,
+    of slots that change.
+
+    Reasoning stays with the calls that it led to: DeepSeek, Kimi and GLM refuse them without it in any turn, and
+    Messages does while the turn is open, as it is once more if the client asks for its answer again.
+    """
+    found, has_call = set[int](), False
+    for slot in reversed(slots):
+        message = view.slots[slot].message
+        if message.role != "assistant" and not is_hosted_search(message):
+            has_call = False
+            continue
+        parts = remaining.get(slot, range(len(message.parts)))
+        has_call = has_call or (not view.removed[slot] and any(isinstance(message.parts[at], ToolCall) for at in parts))
+        if has_call:
+            found.add(slot)
+    return found
 
 
 def _has_item_id(view: StrategyView, slot: int) -> bool:
@@ -176,10 +200,12 @@ def _group_drops(view: StrategyView, group: Group, requested: dict[int, set[int]
     dropped = [
         (slot, at, part) for slot in requested for at, part in _remaining_parts(view, slot) if at in requested[slot]
     ]
+    calling_slots = _find_calling_slots(view, slots, remaining)
     if (
         all(_is_removable(view, *position) for position in dropped)
         and _has_whole_pairs(view, slots, remaining)
         and _keeps_reasoning_whole(view, slots, remaining)
+        and not any(isinstance(part, Reasoning) and slot in calling_slots for slot, _, part in dropped)
     ):
         yield tuple(Drop(slot, tuple(sorted(requested[slot]))) for slot in sorted(requested))
 

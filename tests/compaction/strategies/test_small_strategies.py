@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from accordion.archive.references import artifact_id, range_id
 from accordion.compaction.strategies import build_strategy
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.conversation import Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Summarize
 from tests.compaction.view_samples import (
     TENANT,
@@ -40,32 +40,11 @@ def proposed(
 # -- stale reasoning ---------------------------------------------------------------
 
 
-def thinks(call_id: str, text: str = "") -> Message:
-    held = (Text(text),) if text else ()
-    return message("assistant", Reasoning("hm " * 30), *held, ToolCall(call_id, "read", "{}"))
-
-
-def test_reasoning_of_turns_that_are_over_goes() -> None:
-    folded = uncompacted(
-        user_message("o"),
-        thinks("a"),
-        result_message("a", "1"),
-        assistant_message("ok"),
-        user_message("t"),
-        thinks("b"),
-        result_message("b", "2"),
-    )
-    assert proposed("stale_reasoning", folded) == [Drop(1, (0,))]
-    assert proposed("stale_reasoning", folded, "generation") == []
-
-
-def test_a_lone_reasoning_item_goes_only_where_the_next_bears_no_id() -> None:
-    thought = message("assistant", Reasoning("hm"))
-    named = message("assistant", Text("well"), wire=b'{"id":"msg_1","role":"assistant"}')
-    assert proposed("stale_reasoning", uncompacted(user_message("o"), thought, named, user_message("t"))) == []
-    assert proposed(
-        "stale_reasoning", uncompacted(user_message("o"), thought, assistant_message("well"), user_message("t"))
-    ) == [Drop(1, (0,))]
+def test_reasoning_before_the_open_turn_goes_the_oldest_first() -> None:
+    thought = message("assistant", Reasoning("hm " * 30), Text("well"))
+    calling = message("assistant", Reasoning("hm " * 30), ToolCall("b", "read", "{}"))
+    history = uncompacted(user_message("o"), thought, user_message("t"), calling, result_message("b", "2"))
+    assert proposed("stale_reasoning", history) == [Drop(1, (0,))]
 
 
 # -- superseded --------------------------------------------------------------------
