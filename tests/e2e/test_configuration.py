@@ -128,6 +128,15 @@ async def test_configured_models_come_first_in_the_list(aliased: Proxy):
     assert reply.header("content-encoding") is None
 
 
+async def test_a_list_of_another_shape_is_passed_on_as_it_came(aliased: Proxy):
+    """Codex's catalog has more than names: without it Codex asks again and assumes a smaller window."""
+    catalog = {"models": [{"slug": "gpt-5", "context_window": 475_000}]}
+    async with aliased.provider(replies_json(catalog, 200, [("etag", "W/1")])):
+        reply = await ask(aliased, "GET", "/v1/models?client_version=1", [BEARER])
+    assert json.loads(reply.body) == catalog
+    assert reply.header("etag") == "W/1"
+
+
 @pytest.mark.parametrize("anthropic", [False, True])
 async def test_configured_models_are_listed_while_the_provider_is_away(aliased: Proxy, anthropic: bool):
     headers = [("anthropic-version", "2023-06-01")] if anthropic else []

@@ -46,11 +46,14 @@ async def answer_with_configured(outbound: Outbound, inbound: Inbound, models: C
 async def _add_configured(outbound: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
     """Adds the configured models before the provider's list, or returns them alone if the provider gives no list.
 
-    A refusal by the provider is passed on. The shape is the client's: OpenAI's list object or Anthropic's page.
+    A refusal by the provider is passed on, and so is a list of another shape, such as Codex's catalog. The shape is the
+    client's: OpenAI's list object or Anthropic's page.
     """
     if outbound.status in _REFUSALS and not isinstance(outbound.body, bytes):
         return outbound
-    provider_list = await _read_list(outbound)
+    provider_list, body = await _read_object(outbound)
+    if provider_list is not None and not _is_list(provider_list):
+        return Outbound(outbound.status, outbound.headers, body)
     page = provider_list if provider_list is not None else {"data": []}
     configured = [_anthropic_model(name) if anthropic else _openai_model(name) for name in names]
     page["data"] = [*configured, *(entry for entry in page["data"] if entry.get("id") not in names)]
@@ -70,7 +73,8 @@ async def _rename_to_configured(outbound: Outbound, name: str, *, anthropic: boo
     """
     if outbound.status in _REFUSALS and not isinstance(outbound.body, bytes):
         return outbound
-    description, configured = await _read_object(outbound), _anthropic_model(name) if anthropic else _openai_model(name)
+    configured = _anthropic_model(name) if anthropic else _openai_model(name)
+    description, _ = await _read_object(outbound)
     if description is None or description.get("type" if anthropic else "object") != "model":
         return _json_outbound(configured, ())
     return _json_outbound({**description, "id": name}, outbound.headers)
@@ -84,29 +88,30 @@ def _json_outbound(page: dict[str, Any], headers: Headers) -> Outbound:
     )
 
 
-async def _read_list(outbound: Outbound) -> dict[str, Any] | None:
-    page = await _read_object(outbound)
-    data = page.get("data") if page is not None else None
-    return page if isinstance(data, list) and all(isinstance(entry, dict) for entry in data) else None
+def _is_list(page: dict[str, Any]) -> bool:
+    """Whether an answer is a list of models as OpenAI and Anthropic write it."""
+    data = page.get("data")
+    return isinstance(data, list) and all(isinstance(entry, dict) for entry in data)
 
 
-async def _read_object(outbound: Outbound) -> dict[str, Any] | None:
-    """Reads the JSON object of the provider's response; None if there is none."""
-    decoder, pieces, size = Decoder(content_type_and_encoding(outbound.headers)[1], _MAX_LIST), [], 0
+async def _read_object(outbound: Outbound) -> tuple[dict[str, Any] | None, bytes]:
+    """Reads the JSON object of the provider's response, None if there is none, and its bytes."""
+    decoder = Decoder(content_type_and_encoding(outbound.headers)[1], _MAX_LIST)
+    chunks, pieces = list[bytes](), list[bytes]()
     if isinstance(outbound.body, bytes):
-        return None
+        return None, outbound.body
     try:
         async with aclosing(outbound.body) as body:
-            async for piece in body:
-                pieces.append(decoder.feed(piece))
-                size += len(pieces[-1])
-                if size > _MAX_LIST:
-                    return None
+            async for chunk in body:
+                chunks.append(chunk)
+                pieces.append(decoder.feed(chunk))
+                if sum(map(len, pieces)) > _MAX_LIST:
+                    return None, b""
         # Also an error is read to its end, so that the ledger has it and its connection can be reused.
         page = msgspec.json.decode(b"".join(pieces)) if outbound.status == 200 else None
     except (AccordionError, msgspec.MsgspecError, UnicodeError):
-        return None
-    return page if isinstance(page, dict) else None
+        return None, b""
+    return page if isinstance(page, dict) else None, b"".join(chunks)
 
 
 def _openai_model(name: str) -> dict[str, Any]:
