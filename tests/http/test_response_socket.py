@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from accordion.http.response_socket import SocketUpstream
+from accordion.http.response_socket import SocketUpstream, request_headers
 from accordion.model.errors import UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Headers
 
@@ -75,3 +75,26 @@ async def test_a_provider_that_says_nothing_is_given_up() -> None:
     with pytest.raises(UpstreamTimeout):
         await one.request("first", "")
     running.cancel()
+
+
+UPGRADE: Headers = ((b"authorization", b"Bearer own"), (b"traceparent", b"old"), (b"x-codex-window-id", b"w1"))
+
+
+def test_headers_in_a_message_are_headers_of_its_request() -> None:
+    metadata = b'{"ws_request_header_traceparent": "new", "ws_request_header_x_openai_internal_lite": "true", "a": 1}'
+    headers = dict(request_headers(UPGRADE, {"client_metadata": metadata}))
+    assert headers[b"traceparent"] == b"new"
+    assert headers[b"x-openai-internal-lite"] == b"true"
+    assert headers[b"x-codex-window-id"] == b"w1"
+
+
+@pytest.mark.parametrize("name", ["authorization", "x_api_key", "host", "x_accordion_key", "cookie", "content_length"])
+def test_a_message_sets_no_credential_and_no_header_of_the_connection(name: str) -> None:
+    metadata = f'{{"ws_request_header_{name}": "other"}}'.encode()
+    assert b"other" not in dict(request_headers(UPGRADE, {"client_metadata": metadata})).values()
+
+
+@pytest.mark.parametrize("value", ["1", '"two\\r\\nx-lines: 1"', '"\\u00e9"', '""', "null", "{}"])
+def test_a_value_that_is_no_header_is_left_out(value: str) -> None:
+    metadata = f'{{"ws_request_header_trace": {value}}}'.encode()
+    assert b"trace" not in dict(request_headers(UPGRADE, {"client_metadata": metadata}))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -28,7 +29,8 @@ from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.relay import content_type_and_encoding
 from accordion.protocols.json_spans import is_object, object_of
-from accordion.protocols.json_values import to_json
+from accordion.protocols.json_values import as_string, to_json
+from accordion.protocols.message_keys import decode_json
 from accordion.protocols.openai_responses.response import split_object, text_field
 from accordion.protocols.openai_responses.socket_messages import (
     CREATE,
@@ -43,6 +45,7 @@ from accordion.protocols.openai_responses.socket_messages import (
     render_refusal,
 )
 from accordion.protocols.sse import SseBuffer, read_events
+from accordion.sessions.tenants import CREDENTIAL_HEADERS
 
 SERVICE_RESTART = 1012
 """The close code of a socket whose server stops (RFC 6455 7.4, IANA)."""
@@ -58,6 +61,12 @@ _JSON = (b"content-type", b"application/json")
 _STREAM: Headers = ((b"content-type", b"text/event-stream"),)
 _UNENCODED = (b"accept-encoding", b"identity")
 _UPGRADE_HEADERS = frozenset({b"connection", b"upgrade", b"content-length", b"content-type", b"accept-encoding"})
+_HEADER_FIELD = "ws_request_header_"
+"""The beginning of the fields of `client_metadata` that stand for headers."""
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,2000}[\x21-\x7e])?")
+_FIXED_HEADERS = frozenset({*_UPGRADE_HEADERS, *CREDENTIAL_HEADERS, b"host", b"cookie", b"transfer-encoding", b"te"})
+"""The headers that no message changes: those of connections, and credentials."""
 _BETA = b"responses_websockets="
 """The value of `openai-beta` that stands for this way of speaking."""
 
@@ -465,7 +474,7 @@ class ResponseSocket:
 
     def _inbound_for(self, request: SocketRequest, body: bytes) -> Inbound:
         """Returns a request as one over HTTP."""
-        headers = _request_headers(self._inbound.headers, request.fields)
+        headers = request_headers(self._inbound.headers, request.fields)
         return replace(self._inbound, method="POST", headers=headers, body=body, request_id=self._new_id())
 
     async def _send_response(self, outbound: Outbound, request: SocketRequest) -> None:
@@ -540,13 +549,16 @@ def _stream_name(fields: Mapping[str, bytes]) -> str:
     return text_field(fields, "stream_id")
 
 
-def _request_headers(headers: Headers, fields: Mapping[str, bytes]) -> Headers:
-    """Returns the headers of a request on a socket: those of the upgrade without its own.
+def request_headers(headers: Headers, fields: Mapping[str, bytes]) -> Headers:
+    """Returns the headers of a request on a socket: those of the upgrade without its own, and those of its message.
 
-    Codex sends some of them anew with each message, in `client_metadata`, from where they are read. The response must
-    come without an encoding, since its events are read.
+    Codex sends some of them anew with each message, in `client_metadata`, from where they are read. Others are only
+    there, as `ws_request_header_NAME` with underscores. The response must come without an encoding, since its events are
+    read.
     """
-    renewed = {name.lower().encode() for name in split_object(fields.get("client_metadata", b"")) if "codex" in name}
+    metadata = split_object(fields.get("client_metadata", b""))
+    own = dict(filter(None, map(_read_header, metadata.items())))
+    renewed = {name.lower().encode() for name in metadata if "codex" in name} | own.keys()
     sent = [
         pair
         for pair in headers
@@ -557,4 +569,16 @@ def _request_headers(headers: Headers, fields: Mapping[str, bytes]) -> Headers:
             or (pair[0] == b"openai-beta" and pair[1].startswith(_BETA))
         )
     ]
-    return (*sent, _UNENCODED, _JSON)
+    return (*sent, *own.items(), _UNENCODED, _JSON)
+
+
+def _read_header(field: tuple[str, bytes]) -> tuple[bytes, bytes] | None:
+    """Returns the header that a field of `client_metadata` stands for; None if it is none that a message may set."""
+    name, raw = field
+    if not name.startswith(_HEADER_FIELD):
+        return None
+    header, value = name.removeprefix(_HEADER_FIELD).replace("_", "-").lower(), as_string(decode_json(raw))
+    if header.startswith(("x-accordion-", "sec-", "proxy-")) or header.encode() in _FIXED_HEADERS:
+        return None
+    is_valid = _HEADER_NAME.fullmatch(header) and _HEADER_VALUE.fullmatch(value)
+    return (header.encode(), value.encode()) if is_valid else None
