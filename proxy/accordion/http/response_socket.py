@@ -553,8 +553,8 @@ def request_headers(headers: Headers, fields: Mapping[str, bytes]) -> Headers:
     """Returns the headers of a request on a socket: those of the upgrade without its own, and those of its message.
 
     Codex sends some of them anew with each message, in `client_metadata`, from where they are read. Others are only
-    there, as `ws_request_header_NAME` with underscores. The response must come without an encoding, since its events are
-    read.
+    there, as `ws_request_header_NAME` with underscores. The response must come without an encoding, since its events
+    are read.
     """
     metadata = split_object(fields.get("client_metadata", b""))
     own = dict(filter(None, map(_read_header, metadata.items())))
