@@ -77,6 +77,16 @@ async def test_messages_below_the_trigger_arrive_unchanged_and_are_measured(smal
     assert all(each["status"] == 200 and each["usage"]["input"] for each in exchanges)
 
 
+async def test_a_text_that_is_no_utf_8_closes_the_socket_without_a_traceback(small: Proxy):
+    async with socket_provider(small, SocketProvider(model("no-utf-8"))), connected_socket(small) as client:
+        await client.send(b"\xff\xfe", text=True)
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.recv()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1007
+    assert "Traceback" not in small.log
+
+
 async def test_a_run_past_the_window_is_compacted_and_never_sees_an_error(small: Proxy):
     async with conversation(small, model("long"), prompt_cache_key="session-long") as (provider, run):
         await run.rounds(60)

@@ -79,8 +79,10 @@ async def test_an_unreadable_request_is_answered_without_utilization_headers() -
     setup = PipelineSetup()
     out, body = await setup.ask(CHAT, b"{")
     assert body == b"{}"
-    assert not [name for name, _ in out.headers if name.startswith(b"x-accordion")]
-    assert setup.recorder.exchanges[0].decision == "not read"
+    assert [pair for pair in out.headers if pair[0].startswith(b"x-accordion")] == [
+        (b"x-accordion-unread", b"no readable JSON object")
+    ]
+    assert setup.recorder.exchanges[0].decision == "not read: it holds no readable JSON object"
 
 
 async def test_the_providers_headers_come_back_in_their_order() -> None:

@@ -47,6 +47,8 @@ CODE = {
     },
     "uvicorn.protocols.websockets.websockets_sansio_impl": {
         "WebSocketsSansIOProtocol.shutdown": "4cf457a1f59d",
+        "WebSocketsSansIOProtocol.send_receive_event_to_app": "ee7442e15ed2",
+        "WebSocketsSansIOProtocol.handle_parser_exception": "6a2593c7c352",
     },
     "uvicorn.server": {
         "Server.startup": "b5ca8e4833b7",

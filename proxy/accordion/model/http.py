@@ -54,6 +54,8 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
     has_bare_query: bool = False
     """Whether the target ends in `?` and has no query."""
     start: bytes = b""
+    has_marks: bool = False
+    """Whether the body is read with marks in place of values that JSON lacks (protocols/odd_json.py)."""
 
     @property
     def target(self) -> str:

@@ -60,7 +60,7 @@ def check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
     if isinstance(request, PassthroughRequest):
         if request.is_unreadable:
             reason = (
-                f"it holds {request.exceeded_limit}" if request.exceeded_limit else "its body is not of this protocol"
+                f"it holds {request.unread_content}" if request.unread_content else "its body is not of this protocol"
             )
         elif request.inbound.method != "GET" and is_protocol_path(request.inbound.path):
             reason = "its method or its path is not spelled as in the API"

@@ -20,12 +20,13 @@ from accordion.model.http import Inbound
 from accordion.model.ports import Route, Router, Tasks
 from accordion.pipeline.context_edit_reader import ContextEditReader, EditedBody
 from accordion.pipeline.request import PassthroughRequest, ReceivedRequest
-from accordion.protocols.base import WireProtocol
+from accordion.protocols.base import Endpoint, WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.clouds import open_frames, unread_reason
 from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.context_edits import SEAL_BYTES
 from accordion.protocols.model_name import model_in_body, model_in_target
+from accordion.protocols.odd_json import make_readable
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.sessions.client_metadata import read_client_metadata
 from accordion.sessions.tenants import Caller
@@ -38,14 +39,15 @@ _log = logging.getLogger("accordion")
 _MAX_READ_INLINE = 1 << 20
 _NEW_AT_ONCE = 32_768
 _TENANTS_LOGGED = 1_000
+_NO_OBJECT = "no readable JSON object"
 # Bodies above this size are read one at a time, so that the extra memory for reading is needed only once.
 _MIN_READ_ALONE = 4 << 20
 
 
 class _UnreadBody(NamedTuple):
-    """A body that was not read. `exceeded_limit`: see PassthroughRequest."""
+    """A body that was not read. `unread_content`: see PassthroughRequest."""
 
-    exceeded_limit: str = ""
+    unread_content: str
 
 
 class Receiver(msgspec.Struct, frozen=True):
@@ -77,8 +79,31 @@ class Receiver(msgspec.Struct, frozen=True):
             self._log_unread(caller, len(inbound.beginning), reason)
         if found is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             return await self.pass_through(inbound, caller, started_at)
-        (protocol, endpoint), fields = found, inbound.headers_by_name
+        fields = inbound.headers_by_name
         body = inbound.body if b"content-encoding" not in fields else await self._decode_body(inbound.body, fields)
+        received = await self._receive_body(inbound, caller, started_at, *found, body)
+        if not isinstance(received, PassthroughRequest) or received.unread_content != _NO_OBJECT:
+            return received
+        readable = await self.tasks.offload(make_readable, body)
+        if readable is not None:
+            marked = replace(inbound, has_marks=True)
+            read = await self._receive_body(marked, caller, started_at, *found, readable)
+            if not isinstance(read, PassthroughRequest):
+                return read
+        self._log_unread(caller, len(body), f"it holds {_NO_OBJECT}")
+        return received
+
+    async def _receive_body(
+        self,
+        inbound: Inbound,
+        caller: Caller,
+        started_at: float,
+        protocol: WireProtocol,
+        endpoint: Endpoint,
+        body: bytes,
+    ) -> ReceivedRequest | PassthroughRequest:
+        """Reads a request's decoded body and finds its route."""
+        fields = inbound.headers_by_name
         edited = await self._read_context_edits(protocol, inbound, body, caller)
         if edited.body is not body:
             body, inbound = edited.body, inbound.with_body(edited.body)
@@ -112,7 +137,7 @@ class Receiver(msgspec.Struct, frozen=True):
                 route=route,
                 decoded_body=body,
                 is_unreadable=True,
-                exceeded_limit=conversation.exceeded_limit,
+                unread_content=conversation.unread_content,
             )
         metadata = read_client_metadata(fields, conversation.envelope)
         is_client_compaction = metadata.is_client_compaction or edited.asks_only_for_block
@@ -202,10 +227,10 @@ class Receiver(msgspec.Struct, frozen=True):
             self._log_unread(caller, len(body), f"it holds {error.message}")
             return _UnreadBody(error.message)
         except Unreadable:
-            return _UnreadBody()
+            return _UnreadBody(_NO_OBJECT)
         except Exception:
             _log.exception("a request could not be read; it is forwarded unchanged")
-            return _UnreadBody()
+            return _UnreadBody(_NO_OBJECT)
 
     def _log_unread(self, caller: Caller, size: int, reason: str) -> None:
         """Logs a warning once for each tenant and reason, since a client may send such a body again and again."""

@@ -328,7 +328,7 @@ def _read_text(protocol: WireProtocol, body: bytes) -> str:
 def _describe_decision(request: PassthroughRequest | PreparedRequest) -> str:
     if isinstance(request, PreparedRequest):
         return request.decision.reason
-    return f"not read: it holds {request.exceeded_limit}" if request.exceeded_limit else "not read"
+    return f"not read: it holds {request.unread_content}" if request.unread_content else "not read"
 
 
 def _count_repeated_calls(request: PreparedRequest, observed_response: ObservedResponse) -> int:

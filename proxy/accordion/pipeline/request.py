@@ -84,9 +84,8 @@ class PassthroughRequest(IncomingRequest, frozen=True):
     """None if the body was not read."""
     is_unreadable: bool = False
     """Whether the body should have been read and could not be."""
-    exceeded_limit: str = ""
-    """The content that exceeds a limit, such as `more than the 20,000 messages of …`, if the body is not read because
-    of its size."""
+    unread_content: str = ""
+    """The content for which the body is not read, such as `more than the 20,000 messages of …`."""
 
 
 class ReceivedRequest(IncomingRequest, frozen=True):

@@ -112,8 +112,8 @@ def _describe_request(request: PassthroughRequest | MeasuredRequest, *, store_av
     agent = _delegation_headers(visible) if visible is not None and visible.position.node else ()
     if isinstance(request, PassthroughRequest):
         return (
-            ((b"x-accordion-unread", request.exceeded_limit.encode()), *agent, *store)
-            if request.exceeded_limit
+            ((b"x-accordion-unread", request.unread_content.encode()), *agent, *store)
+            if request.unread_content
             else agent + store
         )
     used = request.utilization

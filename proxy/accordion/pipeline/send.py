@@ -38,6 +38,7 @@ from accordion.pipeline.request import (
 )
 from accordion.protocols.clouds import find_cloud
 from accordion.protocols.model_name import model_in_target, replace_model_in_body, replace_model_in_target
+from accordion.protocols.odd_json import replace_marks, restore
 from accordion.sessions.tenants import CREDENTIAL_HEADERS, Tenants
 
 _OVERLOAD_STATUSES = frozenset({429, 503, 529})
@@ -189,6 +190,8 @@ class Sender(msgspec.Struct, frozen=True):
             return CompleteResponse(b'{"input_tokens":%d}' % request.utilization.tokens)
         inbound, credential = request.inbound, self._provider_key(request) or request.caller.credential
         body = request.forwarded_body if isinstance(request, PreparedRequest) else request.decoded_body
+        if inbound.has_marks:
+            body = replace_marks(body)
         route = _route_with_betas(request.route, inbound.headers)
         return await self.translator.send(request.protocol.name, body, route, credential, inbound.request_id)
 
@@ -210,6 +213,8 @@ class Sender(msgspec.Struct, frozen=True):
                 headers, body = _rename_model_in_pieces(request, headers, body, model)
         elif model is not None or _is_rewritten(request):
             body = _build_body(request, body, model)
+            if inbound.has_marks:
+                body = restore(body)
             # A body that was decoded to be read is sent without its encoding.
             encoding = [b"content-encoding"] if request.decoded_body else []
             headers = _remove_headers(headers, b"content-length", *encoding)

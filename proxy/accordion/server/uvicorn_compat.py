@@ -41,6 +41,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.supervisors import multiprocess
+from websockets.frames import CloseCode
 
 from accordion.http.bad_request import (
     check_host,
@@ -492,6 +493,21 @@ class ClientWebSocket(WebSocketsSansIOProtocol):
         is_busy = self.scope["state"].get(IS_BUSY) if self.handshake_complete and not self.close_sent else None
         if is_busy is None or not is_busy():
             super().shutdown()
+
+    def send_receive_event_to_app(self) -> None:
+        """Hands a message to the application, or closes the socket if its text is invalid.
+
+        Overrides uvicorn's, which logs a traceback for what is the client's mistake.
+        """
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.logger.warning("a WebSocket is closed: the client sent a text that is no UTF-8")
+                self.conn.send_close(CloseCode.INVALID_DATA)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
 
 class ClientFlow(FlowControl):
