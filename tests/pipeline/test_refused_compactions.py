@@ -44,6 +44,32 @@ async def test_a_refused_compaction_is_followed_by_the_clients_own_bytes(path: s
     assert (outcome["state"], outcome["failure"]) == ("failed", "illegal")
 
 
+@pytest.mark.parametrize("name", ["Idempotency-Key", "x-idempotency-key"])
+@pytest.mark.parametrize("path", LISTS)
+async def test_each_content_has_an_idempotency_key_of_its_own(path: str, name: str) -> None:
+    def sent_keys(setup: PipelineSetup) -> list[bytes]:
+        return [dict(request.headers)[name.lower().encode()] for request in setup.upstream.requests]
+
+    made = refusing(REFUSAL)
+    body = json.dumps(talk(path, 6)).encode()
+    await made.ask(path, body, {name: "key-1"})
+    compacted, own = sent_keys(made)
+    assert (own, made.upstream.requests[1].body) == (b"key-1", body)
+    assert compacted != own
+    for key, is_same in (("key-1", True), ("key-2", False)):
+        retried = refusing(REFUSAL)
+        await retried.ask(path, body, {name: key})
+        assert (sent_keys(retried)[0] == compacted) is is_same
+
+
+async def test_an_idempotency_key_in_quotes_stays_in_quotes() -> None:
+    made = refusing(REFUSAL)
+    await made.ask(CHAT, talk(CHAT, 6), {"Idempotency-Key": '"key-1"'})
+    key = dict(made.upstream.requests[0].headers)[b"idempotency-key"]
+    assert key != b'"key-1"'
+    assert (key[:1], key[-1:], len(key)) == (b'"', b'"', 38)
+
+
 async def test_a_refusal_of_the_clients_own_list_is_the_clients() -> None:
     made = refusing(REFUSAL, REFUSAL)
     out, body = await made.ask(CHAT, talk(CHAT, 6))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import cached_property
 from urllib.parse import unquote_to_bytes
@@ -33,6 +35,8 @@ def stop_error(reason: BaseException) -> AccordionError | None:
     return next((error for error in reason.args if isinstance(error, AccordionError)), None) or ShuttingDown()
 
 
+_IDEMPOTENCY = b"idempotency"
+"""A part of the names of all headers with a key that makes a retry safe."""
 _BODY_HEADERS = (b"content-encoding", b"content-length")
 
 
@@ -65,7 +69,7 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
     def with_body(self, body: bytes) -> Inbound:
         """Returns the request with another body, which has no content encoding."""
         headers = tuple([pair for pair in self.headers if pair[0] not in _BODY_HEADERS])
-        return replace(self, headers=headers, body=body)
+        return replace(self, headers=derive_idempotency_key(headers, body), body=body)
 
     @property
     def beginning(self) -> bytes:
@@ -96,6 +100,24 @@ def without_query_key(target: str) -> str:
     path, _, query = target.partition("?")
     query = "&".join(pair for pair in query.split("&") if not pair.startswith("key="))
     return f"{path}?{query}" if query else path
+
+
+def derive_idempotency_key(headers: Headers, content: bytes) -> Headers:
+    """Returns the headers of a request whose content is not the client's, with a key of its own for this content.
+
+    A provider refuses one key with two contents. The same key and content give the same key, so that a client's retry
+    repeats it.
+    """
+    if not any(_IDEMPOTENCY in name for name, _ in headers):
+        return headers
+    return tuple([(name, _derive_key(value, content) if _IDEMPOTENCY in name else value) for name, value in headers])
+
+
+def _derive_key(key: bytes, content: bytes) -> bytes:
+    digest = hashlib.sha256(len(key).to_bytes(4, "big") + key + content).digest()
+    derived = str(uuid.UUID(bytes=digest[:16])).encode()
+    # The IETF's draft has the key in quotes.
+    return b'"%b"' % derived if key.startswith(b'"') else derived
 
 
 class Outbound(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.stored_responses import StoredResponses
 from accordion.model.errors import AccordionError, StoreUnavailable
-from accordion.model.http import Inbound
+from accordion.model.http import Inbound, derive_idempotency_key
 from accordion.model.ports import Signal, Tasks, UpstreamResponse, Waiter
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.relay import content_type_and_encoding, read_body
@@ -190,6 +190,7 @@ def _build_request(request: MeasuredRequest, method: str, *, query: str = "", bo
     inbound = request.inbound
     path = inbound.path.removesuffix("/responses") + f"/conversations/{quote(_object_id(request), safe='')}/items"
     headers = tuple([pair for pair in inbound.headers if pair[0].lower() not in _BODY_HEADERS])
+    headers = derive_idempotency_key(headers, path.encode() + body)
     headers += ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
     if body:
         headers += ((b"content-type", b"application/json"),)

@@ -151,5 +151,4 @@ def _build_inbound(request: MeasuredRequest, earlier_items: list[bytes]) -> Inbo
     earlier_items = [wire for wire in earlier_items if not is_trigger(wire)]
     entries = [b'{"role":"user","content":%s}' % wire if is_text(wire) else wire for wire in (*earlier_items, *own)]
     rest = {name: value for name, value in conversation.envelope.items() if name not in _HISTORY_IDS}
-    headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"content-encoding")
-    return replace(request.inbound, headers=headers, body=object_of({list_field: list_of(entries), **rest}))
+    return request.inbound.with_body(object_of({list_field: list_of(entries), **rest}))

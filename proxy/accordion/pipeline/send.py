@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from accordion.model.budget import END_THREAD
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
-from accordion.model.http import GOOGLE_KEY, CompleteResponse, without_query_key
+from accordion.model.http import GOOGLE_KEY, CompleteResponse, derive_idempotency_key, without_query_key
 from accordion.model.ports import (
     Clock,
     Headers,
@@ -217,7 +217,7 @@ class Sender(msgspec.Struct, frozen=True):
                 body = restore(body)
             # A body that was decoded to be read is sent without its encoding.
             encoding = [b"content-encoding"] if request.decoded_body else []
-            headers = _remove_headers(headers, b"content-length", *encoding)
+            headers = derive_idempotency_key(_remove_headers(headers, b"content-length", *encoding), body)
         return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
 
     def _build_headers(self, request: IncomingRequest) -> Headers:
