@@ -165,6 +165,9 @@ class FakeWindows:
         self.counts_output = self.counts_output or counts_output
         self.learnt.append((model, upstream, beta, tenant, limit))
 
+    def learn_listed(self, model: str, upstream: str, tenant: str, size: int) -> None:
+        self.learnt.append((model, upstream, "", tenant, size))
+
 
 class WordCounter:
     """Counts words, so that a test can say what a count must be."""

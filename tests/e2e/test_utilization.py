@@ -241,3 +241,13 @@ async def test_our_own_pages(proxy: Proxy):
     assert (root["mcp"], root["artifacts"]) == (f"{proxy.url}/mcp", "/accordion/artifacts?session={id}")
     assert (await get_page(proxy, "/nothing")).json()["error"]["code"] == "not_found"
     assert (await get_page(proxy, "/readyz")).json() == {"status": "ok", "store": "ok"}
+
+
+async def test_a_window_in_the_provider_s_list_of_models_counts_from_then_on(proxy: Proxy):
+    catalog = {"data": [{"id": "local-model", "max_model_len": 24_000}]}
+    before = await turn(proxy, CHAT, "How full?", label="before-the-list", model="local-model")
+    async with proxy.provider(replies_json(catalog, encoding="gzip")):
+        reply = await ask(proxy, "GET", "/v1/models", [("Accept-Encoding", "gzip")])
+    assert reply.header("content-encoding") == "gzip"
+    after = await turn(proxy, CHAT, "How full now?", label="after-the-list", model="local-model")
+    assert (before.header("x-accordion-window"), after.header("x-accordion-window")) == ("120000", "24000")

@@ -9,7 +9,8 @@ Agents ask for far more output (`max_tokens`) than any response has. The space t
 multiple of the longest one of the session and of the model's latest ones.
 
 An overflow error may name the limit of a window, or say that the requested output counts towards it (overflow.py reads
-it). `LearnedSync` stores all of this for other workers and for the next run.
+it). A provider's list of models may name windows, too (model_lists.py). `LearnedSync` stores all of this for other
+workers and for the next run.
 """
 
 from __future__ import annotations
@@ -254,11 +255,15 @@ class LearnedLimit(NamedTuple):
 
 
 class LearnedLimits:
-    """The latest learned limits. `now` returns seconds since the epoch. Safe to use from several threads."""
+    """The latest limits that overflow errors named, and `listed`, those that lists of models name.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    `now` returns seconds since the epoch. Safe to use from several threads.
+    """
+
+    def __init__(self, now: Callable[[], float], *, has_listed: bool = True) -> None:
         self._now = now
         self._lock = Lock()
+        self.listed = LearnedLimits(now, has_listed=False) if has_listed else self
         self._changed: dict[LimitOwner, LearnedLimit] = {}
         self.limits: BoundedCache[LimitOwner, LearnedLimit] = BoundedCache(
             MAX_LIMITS, count_entry, lambda owner, _: self._changed.pop(owner, None)
@@ -319,9 +324,12 @@ class LearnedLimits:
 
 
 LIMITS_COLLECTION, RATIOS_COLLECTION, OUTPUTS_COLLECTION = "learnt/limits", "learnt/ratios", "learnt/outputs"
+LISTED_COLLECTION = "learnt/listed"
 """Collections. The name of a row is its owner in JSON, its value the limit, the ratios or the lengths in JSON."""
 
 _PAGE = 500
+_LISTED_POLLS = 30
+"""Polls from one reading of the listed limits to the next: there are many, and they change when an agent starts."""
 # Longer names are not those of models. They stay in memory.
 _MAX_ROW_NAME = 512
 _OWNER_DECODER, _LIMIT_DECODER = msgspec.json.Decoder(LimitOwner), msgspec.json.Decoder(LearnedLimit)
@@ -350,14 +358,16 @@ class LearnedSync:
         self._limits, self._calibrations = limits, calibrations
         self._retention = retention
         self._has_read_ratios = False
+        self._polls = 0
 
     async def poll(self) -> None:
         """Publishes and reads; to be called about every second. Never fails."""
         self.publish()
         with suppress(StoreUnavailable):
-            async for name, value in self._read_rows(LIMITS_COLLECTION):
-                with suppress(msgspec.MsgspecError):
-                    self._limits.restore(_OWNER_DECODER.decode(name), _LIMIT_DECODER.decode(value))
+            await self._read_limits(LIMITS_COLLECTION, self._limits)
+            if self._polls % _LISTED_POLLS == 0:
+                await self._read_limits(LISTED_COLLECTION, self._limits.listed)
+            self._polls += 1
             if not self._has_read_ratios:
                 async for name, value in self._read_rows(RATIOS_COLLECTION):
                     with suppress(msgspec.MsgspecError):
@@ -367,12 +377,18 @@ class LearnedSync:
                         self._calibrations.restore_outputs(_MODEL_DECODER.decode(name), _LENGTHS_DECODER.decode(value))
                 self._has_read_ratios = True
 
+    async def _read_limits(self, collection: str, limits: LearnedLimits) -> None:
+        async for name, value in self._read_rows(collection):
+            with suppress(msgspec.MsgspecError):
+                limits.restore(_OWNER_DECODER.decode(name), _LIMIT_DECODER.decode(value))
+
     def publish(self) -> None:
         """Queues the limits and ratios that changed here; does not wait for the write."""
         now = self._clock.now()
-        for owner, limit in self._limits.drain_changes().items():
-            if limit.until > now:
-                self._put(LIMITS_COLLECTION, owner, limit, limit.until - now)
+        for collection, limits in ((LIMITS_COLLECTION, self._limits), (LISTED_COLLECTION, self._limits.listed)):
+            for owner, limit in limits.drain_changes().items():
+                if limit.until > now:
+                    self._put(collection, owner, limit, limit.until - now)
         for model, latest in self._calibrations.drain_changes().items():
             self._put(RATIOS_COLLECTION, model, latest, self._retention)
         for model, lengths in self._calibrations.drain_output_changes().items():

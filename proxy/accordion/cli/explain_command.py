@@ -63,7 +63,9 @@ _KINDS = {
 _SOURCES = {
     "config": "from the config",
     "learnt": "learned from an overflow error",
+    "listed": "from the provider's list of models",
     "table": "from LiteLLM's table",
+    "family": "assumed: that of another version of the model",
     "default": "assumed: the model is unknown",
 }
 _MAX_HIDDEN = 12

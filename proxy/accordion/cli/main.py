@@ -502,7 +502,12 @@ def _format_compaction(settings: Settings, model: str, *, delegated: bool = Fals
     return _MODES[mode] + (strategies if mode != "off" else "")
 
 
-_SOURCES = {"config": "from the config", "table": "from LiteLLM's table", "default": "assumed: the model is unknown"}
+_SOURCES = {
+    "config": "from the config",
+    "table": "from LiteLLM's table",
+    "family": "assumed: that of another version of the model",
+    "default": "assumed: the model is unknown",
+}
 
 
 def _format_windows(settings: Settings) -> Iterator[str]:

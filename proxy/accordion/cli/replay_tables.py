@@ -178,7 +178,12 @@ def accuracy_table(accuracies: Sequence[Accuracy]) -> RenderableType:
 def _describe_window(model: str, window: Window, limits: TokenLimits) -> str:
     """Describes the model's window, its source, and its limits."""
     name = model or "no model"
-    sources = {"config": "as given", "learnt": "learned from an error", "table": "LiteLLM's table"}
+    sources = {
+        "config": "as given",
+        "learnt": "learned from an error",
+        "table": "LiteLLM's table",
+        "family": "of an earlier version",
+    }
     source = sources.get(window.source, "assumed: the model is unknown")
     shares = (f"{limit} {tokens:,}" for limit, tokens in _limit_figures(limits))
     return f"{name}, window {window.size:,} tokens ({source}); {', '.join(shares)}"

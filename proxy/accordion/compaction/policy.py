@@ -127,9 +127,9 @@ def decide(
 def certainly_overflows(utilization: Utilization, window: Window, text_tokens: int | None = None) -> bool:
     """Whether a request certainly does not fit the window.
 
-    A window that is configured or was learnt from an error counts exactly, one of the model table with a tolerance, an
-    unknown one never. Tokens of media and of unknown content are estimates, so they refuse nothing; the provider
-    decides about them.
+    A window that is configured or was learnt from an error counts exactly, one of a list or table of models with a
+    tolerance, an unknown one never. Tokens of media and of unknown content are estimates, so they refuse nothing; the
+    provider decides about them.
 
     `text_tokens` is our own count of the rest without any correction. If given, it must be too large as well: usage
     reported for a request that was answered must not refuse another one.
@@ -139,7 +139,7 @@ def certainly_overflows(utilization: Utilization, window: Window, text_tokens: i
         certain_tokens = min(certain_tokens, text_tokens)
     if window.source in ("config", "learnt"):
         return certain_tokens > window.usable_input
-    return window.source == "table" and certain_tokens > TABLE_TOLERANCE * window.usable_input
+    return window.source in ("listed", "table") and certain_tokens > TABLE_TOLERANCE * window.usable_input
 
 
 def max_sendable_tokens(utilization: Utilization, limits: TokenLimits, window: Window) -> int:

@@ -29,6 +29,7 @@ from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.prepare import Preparer
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.receive import Receiver
@@ -177,6 +178,7 @@ def build_pipelines(
             is_store_available,
         ),
         response_retrieval=ResponseRetrieval(sessions, insertion_store),
+        model_list_reader=ModelListReader(measurer.window_table),
         responder=responder,
         recorder=recorder,
     )

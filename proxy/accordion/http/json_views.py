@@ -153,7 +153,7 @@ def model_json(view: ModelView) -> dict[str, Any]:
         "limits": limits_json(view.limits),
         "usable_input": view.usable_input,
         "window_source": view.window_source,
-        "window_known": view.window_source != "default",
+        "window_known": view.window_source not in ("family", "default"),
         "last": utilization_json(row.utilization) if row.updated else None,
         "peak_utilization": round(row.peak, 4),
         "totals": structs.asdict(row.totals),

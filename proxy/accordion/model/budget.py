@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-WindowSource = Literal["config", "learnt", "table", "default"]
+WindowSource = Literal["config", "learnt", "listed", "table", "family", "default"]
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -26,8 +26,8 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether the window comes from a source about this model, and not from the default."""
-        return self.source != "default"
+        """Whether the window comes from a source about this very model."""
+        return self.source not in ("family", "default")
 
 
 class Thresholds(msgspec.Struct, frozen=True):

@@ -318,6 +318,9 @@ class WindowTable(Protocol):
         `counts_output`: the provider counts the requested output towards the window.
         """
 
+    def learn_listed(self, model: str, upstream: str, tenant: str, size: int) -> None:
+        """Records the window that the upstream's own list of models names, for this tenant and a limited time."""
+
 
 class Clock(Protocol):
     """A clock."""

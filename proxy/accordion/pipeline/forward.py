@@ -24,6 +24,7 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.context_edits import ContextEditStep
+from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.prepare import Preparer
 from accordion.pipeline.read import RequestReader, check_countable
@@ -50,6 +51,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     tool_loop: ToolLoop
     retry_step: RetryStep
     response_retrieval: ResponseRetrieval
+    model_list_reader: ModelListReader
     responder: Responder
     recorder: ExchangeRecorder
 
@@ -81,7 +83,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
 
     async def _send_unread(self, request: PassthroughRequest) -> UpstreamResponse:
         stored_response = await self.response_retrieval.retrieve(request, self.sender.send)
-        return await self.sender.send(request) if stored_response is None else stored_response
+        response = await self.sender.send(request) if stored_response is None else stored_response
+        return self.model_list_reader.watch(request, response)
 
     async def _prepare_and_send(self, request: MeasuredRequest, progress: RequestProgress) -> UpstreamResponse:
         """Prepares and sends a request, then a revised one as long as the provider's refusal can be met."""

@@ -426,7 +426,7 @@ class Queries(msgspec.Struct, frozen=True):
 
     def _empty_utilization(self, model: str) -> Utilization:
         window = self.window_table.window(model)
-        return Utilization(window.size, is_window_known=window.source != "default")
+        return Utilization(window.size, is_window_known=window.is_known)
 
     def _view_model(self, tenant: TenantScope, row: ModelTotals) -> ModelView:
         window = self.window_table.window(row.model, row.upstream, "", tenant.name)

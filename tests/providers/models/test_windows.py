@@ -303,3 +303,50 @@ def test_that_a_provider_counts_requested_output_is_learnt_for_every_window(
     known.learn("gpt-5.2", "up", "", "t", 0, counts_output=True)
     assert known.window("gpt-5.2", "up", "", "t") == structs.replace(before, counts_output=True)
     assert known.window("gpt-5.2", "up", "", "other") == before
+
+
+def test_a_listed_window_counts_before_the_table_and_for_its_tenant_and_upstream_alone() -> None:
+    known = windows(default=9_000)
+    known.learn_listed("gpt-4o", "gateway", "t", 32_000)
+    window = known.window("gpt-4o", "gateway", "", "t")
+    assert (window.size, window.source) == (32_000, "listed")
+    assert known.window("gpt-4o", "gateway", "", "other").source == "table"
+    assert known.window("gpt-4o", "openai", "", "t").source == "table"
+
+
+def test_the_smaller_of_a_listed_and_a_learned_limit_counts() -> None:
+    known = windows()
+    known.learn_listed("local", "gateway", "t", 32_000)
+    known.learn("local", "gateway", "", "t", 64_000)
+    assert known.window("local", "gateway", "", "t").source == "listed"
+    known.learn("local", "gateway", "", "t", 16_000)
+    window = known.window("local", "gateway", "", "t")
+    assert (window.size, window.source) == (16_000, "learnt")
+
+
+def test_a_listed_window_changes_no_configured_one_and_nothing_that_the_table_says() -> None:
+    known = windows(overrides={"mine": {"max_input_tokens": 5_000}})
+    known.learn_listed("mine", "gateway", "t", 32_000)
+    known.learn_listed("gpt-5.2", "gateway", "t", 272_000)
+    assert known.window("mine", "gateway", "", "t").source == "config"
+    assert known.window("gpt-5.2", "gateway", "", "t").source == "table"
+
+
+@pytest.mark.parametrize(
+    ("model", "nearest"),
+    [
+        ("gpt-5.99", "gpt-5.6"),
+        ("openai/gpt-5.99-codex", "gpt-5.3-codex"),
+        ("claude-opus-99", "claude-opus-4-8"),
+        ("o9-mini", "o4-mini"),
+    ],
+)
+def test_an_unknown_version_has_the_window_of_the_nearest_one(model: str, nearest: str) -> None:
+    window = windows().window(model)
+    assert (window.source, window.is_known) == ("family", False)
+    assert window.size == windows().window(nearest).size
+
+
+@pytest.mark.parametrize("model", ["llama-99-70b-instruct", "my-model-2", "7b", "2", "gpt-x"])
+def test_a_model_without_a_family_has_the_default_window(model: str) -> None:
+    assert windows().window(model).source == "default"

@@ -116,7 +116,7 @@ def model_rows(views: Sequence[ModelView]) -> list[ModelRow]:
     rows = []
     for view in views:
         used = view.row.utilization.occupied_tokens if view.row.updated else 0
-        assumed = "an assumed " if view.window_source == "default" else ""
+        assumed = "an assumed " if view.window_source in ("family", "default") else ""
         label = f"{used:,} of {assumed}{view.limits.window:,} tokens"
         rows.append(ModelRow(view, used, draw_meter(used, view.limits, label)))
     return rows

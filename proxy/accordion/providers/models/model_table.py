@@ -36,6 +36,8 @@ LABS = (
 
 LONGEST_ID = 256
 
+Version = tuple[int, ...]
+
 LimitPair = tuple[int, int]
 """Input limit and output limit in tokens, as in the table; 0 if the table has none."""
 
@@ -48,6 +50,10 @@ _SUFFIX = re.compile(
     r"-(?:20\d\d-?[01]\d-?[0-3]\d|[0-3]\d-20\d\d|\d{4}|0[1-9]-[0-3]\d|\d{6}|latest|default|preview|exp|maas|think|thinking"
     r"|fast|minimal|low|medium|high|xhigh)$"
 )
+
+
+_VERSION = re.compile(r"(?<![0-9])\d{1,2}(?:-\d{1,2})*(?![0-9a-z]|-\d)")
+"""The first number of a name that is no size (`70b`), date or count."""
 
 
 class _TableRow(msgspec.Struct):
@@ -94,6 +100,26 @@ class ModelTable(NamedRows[LimitPair]):
 
     def __init__(self) -> None:
         super().__init__(_read_limits)
+        self._families: dict[str, dict[Version, LimitPair]] | None = None
+
+    def find_nearest(self, model: str) -> LimitPair | None:
+        """Returns the limits of the nearest version of a model that the table does not have, such as those of
+        `gpt-5.2-codex` for `gpt-5.9-codex`: the last version before it, else the first one after it."""
+        if len(model) > LONGEST_ID:
+            return None
+        if self._families is None:
+            self._families = {}
+            for known, limits in self.rows().items():
+                name = next(candidate_names(known), "")
+                if _rank(known) <= len(LABS) and (version := _VERSION.search(name)):
+                    self._families.setdefault(_family_of(name), {}).setdefault(_read_version(version), limits)
+        for name in candidate_names(model):
+            versions = self._families.get(_family_of(name))
+            if versions and (version := _VERSION.search(name)):
+                own = _read_version(version)
+                earlier = max((each for each in versions if each <= own), default=None)
+                return versions[earlier if earlier is not None else min(versions)]
+        return None
 
 
 def candidate_names(model: str) -> Iterator[str]:
@@ -110,6 +136,15 @@ def candidate_names(model: str) -> Iterator[str]:
         if shorter == name:
             return
         name = shorter
+
+
+def _family_of(name: str) -> str:
+    """Returns a name without its version: `gpt-*-codex`."""
+    return _VERSION.sub("*", name, count=1)
+
+
+def _read_version(match: re.Match[str]) -> Version:
+    return tuple(map(int, match.group().split("-")))
 
 
 def _without_prefixes(model: str) -> Iterator[str]:

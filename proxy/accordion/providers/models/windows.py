@@ -1,4 +1,5 @@
-"""Context windows of models: from the config, then a learned limit, then LiteLLM's table, then a default.
+"""Context windows of models: from the config, then a learned limit, then the provider's list of models, then LiteLLM's
+table, then the nearest version of the model's family in that table, then a default.
 
 The meaning of the table's `max_input_tokens` (tests/providers/models/test_windows.py checks the whole table):
 
@@ -78,13 +79,21 @@ class ModelWindows:
         """Returns the window of `model` at `upstream`; `beta` are the request's beta flags, which may change it."""
         long = _is_long(model, beta)
         window = self._windows.get((model, long)) or self._look_up(model, long)
-        if not self._limits.limits:
+        if not (self._limits.limits or self._limits.listed.limits):
             return window
         owner = LimitOwner(tenant, upstream, model, long)
-        limit = self._limits.get(owner) if window.source != "config" else None
-        if limit is not None:
-            window = _apply_learned_limit(model, window, limit)
+        if window.source != "config":
+            window = self._apply_limits(owner, window)
         return replace(window, counts_output=True) if self._limits.counts_output(owner) else window
+
+    def _apply_limits(self, owner: LimitOwner, window: Window) -> Window:
+        """Returns the window as the provider's list of models and its errors say; the smaller of both."""
+        listed, limit = self._limits.listed.get(owner), self._limits.get(owner)
+        if listed is not None and not (window.source == "table" and listed in (window.usable_input, window.size)):
+            window = replace(make_window(owner.model, listed, window.max_output), source="listed")
+        if limit is not None and (window.source != "listed" or limit < window.size):
+            window = _apply_learned_limit(owner.model, window, limit)
+        return window
 
     def learn(
         self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
@@ -95,8 +104,15 @@ class ModelWindows:
         owner = LimitOwner(tenant, upstream, model, _is_long(model, beta))
         self._limits.learn(owner, max(0, limit), self._limit_lifetime, counts_output=counts_output)
 
+    def learn_listed(self, model: str, upstream: str, tenant: str, size: int) -> None:
+        """Stores the window in the upstream's own list of models, for this tenant only; it expires."""
+        known = self._windows.get((model, False)) or self._look_up(model, long=False)
+        is_known = known.source == "config" or (known.source == "table" and size in (known.usable_input, known.size))
+        if not is_known and len(model) <= LONGEST_ID:
+            self._limits.listed.learn(LimitOwner(tenant, upstream, model, long=False), size, self._limit_lifetime)
+
     def _look_up(self, model: str, long: bool) -> Window:
-        window = self._from_config(model) or self._from_table(model, long) or self._default
+        window = self._from_config(model) or self._from_table(model, long) or self._from_family(model) or self._default
         if len(model) <= LONGEST_ID:
             if len(self._windows) >= MAX_CACHED_WINDOWS:
                 self._windows.clear()
@@ -118,6 +134,11 @@ class ModelWindows:
         if long and limit < LONG_CONTEXT and any(name in LONG_CONTEXT_MODELS for name in candidate_names(model)):
             limit = LONG_CONTEXT
         return make_window(model, limit, max_output)
+
+    def _from_family(self, model: str) -> Window | None:
+        """Returns the window of the nearest version of the model's family in the table."""
+        limits = self._table.find_nearest(self._base_models.get(model, model))
+        return replace(make_window(model, *limits), source="family") if limits is not None else None
 
 
 def make_window(model: str, limit: int, max_output: int) -> Window:
