@@ -85,7 +85,7 @@ def _check_windows(settings: Settings) -> Iterator[Finding]:
     windows = build_windows(settings, LearnedLimits(lambda: 0.0))
     for name in dict.fromkeys(model.model_name for model in settings.model_list):
         window = windows.window(name)
-        if window.source == "default":
+        if not window.is_known:
             text = f"{name}: not known; {window.size:,} tokens are assumed"
             yield Finding("note", "window", text, "set model_info.max_input_tokens for it in model_list")
         else:

@@ -336,13 +336,15 @@ def _base_urls(settings: Settings) -> Iterator[tuple[str, str, str]]:
 
 
 def find_unknown_windows(settings: Settings) -> Iterator[str]:
-    """Yields models of model_list with the default window."""
+    """Yields models of model_list whose window is assumed."""
     table = ModelTable() if settings.model_list else None
     for index, model in enumerate(settings.model_list):
         if table is not None and not _is_known(model, table):
+            limits = table.find_nearest(_table_id(model))
+            assumed = make_window(_table_id(model), *limits).size if limits else settings.windows.default
             yield (
                 f"$.model_list[{index}].model_info.max_input_tokens: the window of `{model.model_name}` is not known; "
-                f"{settings.windows.default:,} tokens are assumed; set this key to its window"
+                f"{assumed:,} tokens are assumed; set this key to its window"
             )
 
 
@@ -350,7 +352,12 @@ def _is_known(model: ModelConfig, table: ModelTable) -> bool:
     info = model.model_info
     if info.max_input_tokens is not None or info.options.get("mode") not in _CHAT_MODES or "*" in model.model_name:
         return True
-    return table.find(info.base_model or model.litellm_params.model) is not None
+    return table.find(_table_id(model)) is not None
+
+
+def _table_id(model: ModelConfig) -> str:
+    """Returns the model's id in LiteLLM's table, which need not have it."""
+    return model.model_info.base_model or model.litellm_params.model
 
 
 def _find_unknown_names(settings: Settings) -> Iterator[str]:
