@@ -138,7 +138,9 @@ def test_an_older_codex_gets_no_option_that_it_does_not_know(tmp_path: Path) -> 
 def test_requests_with_a_chatgpt_login_go_where_codex_sends_them(tmp_path: Path) -> None:
     login = "Logged in using ChatGPT\n"
     chatgpt = {OPENAI: "https://chatgpt.com/backend-api/codex", "summaries.writer": "extractive"}
-    assert agent(tmp_path, "codex", printed=login).upstreams == chatgpt
+    found = agent(tmp_path, "codex", printed=login)
+    assert found.upstreams == chatgpt
+    assert f'openai_base_url="{URL}/backend-api/codex"' in found.through(PROXY).arguments
     assert agent(tmp_path, "codex", printed=login, CODEX_API_KEY="k").upstreams == {}
 
 
@@ -177,6 +179,21 @@ def content(found: Agent) -> dict[str, str]:
     """Returns the address of each provider in the configuration that OpenCode gets."""
     config = json.loads(found.through(PROXY).environ["OPENCODE_CONFIG_CONTENT"])
     return {name: entry["options"]["baseURL"] for name, entry in config["provider"].items() if "options" in entry}
+
+
+def test_opencode_with_a_chatgpt_login_gets_a_path_that_it_does_not_replace(tmp_path: Path) -> None:
+    write(tmp_path / ".local/share/opencode/auth.json", '{"openai": {"type": "oauth", "access": "t"}}')
+    found = agent(tmp_path, "opencode", printed="{}")
+    assert found.upstreams == {OPENAI: "https://chatgpt.com/backend-api/codex", "summaries.writer": "extractive"}
+    providers = json.loads(found.through(PROXY).environ["OPENCODE_CONFIG_CONTENT"])["provider"]
+    assert providers["openai"]["options"]["baseURL"] == f"{URL}/backend-api/codex"
+    assert providers["anthropic"]["options"]["baseURL"] == f"{URL}/v1"
+
+
+@pytest.mark.parametrize("text", ['{"openai": {"type": "api", "key": "k"}}', "{}", "[]", "no JSON"])
+def test_opencode_without_a_chatgpt_login_uses_openai_s_api(tmp_path: Path, text: str) -> None:
+    write(tmp_path / ".local/share/opencode/auth.json", text)
+    assert agent(tmp_path, "opencode", printed="{}").upstreams == {}
 
 
 def test_opencode_gets_both_built_in_providers(tmp_path: Path) -> None:

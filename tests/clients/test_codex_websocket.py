@@ -42,12 +42,15 @@ def start(upstream: Upstream, folder: Path, settings: str) -> tuple[Proxy, Clien
     return proxy, ClientLink("through", upstream, upstream.record_connections(proxy.port))
 
 
+@pytest.mark.parametrize("path", ["/v1", "/backend-api/codex"])
 @pytest.mark.parametrize("sockets", ["responses", ""], ids=["socket", "http"])
-def test_codex_reads_a_file_over_a_websocket_and_answers(upstream: Upstream, tmp_path: Path, sockets: str) -> None:
+def test_codex_reads_a_file_over_a_websocket_and_answers(
+    upstream: Upstream, tmp_path: Path, sockets: str, path: str
+) -> None:
     (tmp_path / "notes.txt").write_text(NOTES)
     proxy, link = start(upstream, tmp_path, "{}\n")
     upstream.sockets, upstream.rule = sockets, steps([CALL], "Found it. {result}")
-    command, environment = codex(tmp_path, link.v1)
+    command, environment = codex(tmp_path, f"{link.v1.removesuffix('/v1')}{path}")
     printed = run(command, link, environment, tmp_path)
     asked = [seen for seen in upstream.received if "exec_command" in replies.tool_names(replies.body_of(seen.request))]
     upgrades = [
@@ -60,7 +63,9 @@ def test_codex_reads_a_file_over_a_websocket_and_answers(upstream: Upstream, tmp
     assert "swordfish" in printed
     assert len(asked) == 2
     assert upgrades
-    assert not any(b"POST /v1/responses" in one.up for one in link.recorder.recordings), "it went on over HTTP"
+    requested = b"".join(one.up for one in link.recorder.recordings)
+    assert b"POST %b/responses" % path.encode() not in requested, "it went on over HTTP"
+    assert b"GET %b/responses" % path.encode() in requested
     assert "Traceback" not in log
     assert "not read" not in log
     if sockets:

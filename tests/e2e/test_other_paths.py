@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES
+from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES, RESPONSES
 from tests.e2e.raw_client import Client, ask, connected, post
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
 from tests.proxy_process import Proxy
@@ -44,6 +44,20 @@ async def test_it_passes_untouched(proxy: Proxy, method: str, target: str, body:
     assert (reply.status, reply.header("x-own")) == (207, "1")
     assert reply.header("content-length") == str(len(answer))
     assert reply.body == (b"" if method == "HEAD" else answer)
+
+
+@pytest.mark.parametrize("target", ["/alpha/notes?limit=2", "/alpha/history/a%2Fb", "/models?client_version=1"])
+async def test_what_is_below_codex_s_own_path_passes_to_the_upstream(proxy: Proxy, target: str):
+    async with proxy.provider(replies_json({"ok": True})) as provider:
+        reply = await ask(proxy, "GET", f"/backend-api/codex{target}", [("Authorization", f"Bearer {KEY}")])
+    assert (provider.requests[0].target, reply.status) == (f"/v1{target}", 200)
+
+
+async def test_a_request_at_codex_s_own_path_is_measured(proxy: Proxy):
+    async with proxy.provider(replies_json({"id": "resp_1"})) as provider:
+        reply = await post(proxy, "/backend-api/codex/responses", RESPONSES.body("Say something."))
+    assert provider.requests[0].target == "/v1/responses"
+    assert int(reply.header("x-accordion-tokens") or 0) > 0
 
 
 async def test_a_multipart_upload_passes_with_its_boundary(proxy: Proxy):

@@ -19,6 +19,7 @@ import msgspec
 
 from accordion.cli.installation import own_command, see
 from accordion.cli.running_proxy import RunningProxy
+from accordion.http.path_prefix import CODEX_PATH
 
 OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
 GEMINI = "upstreams.gemini.base_url"
@@ -61,6 +62,10 @@ class AgentCommand:
     def with_variables(self, **variables: str) -> AgentCommand:
         """Returns the command with more environment variables."""
         return AgentCommand(self.arguments, {**self.environ, **variables}, self.folder)
+
+
+_CHATGPT = {OPENAI: f"https://chatgpt.com{CODEX_PATH}", "summaries.writer": "extractive"}
+"""Settings for requests with a ChatGPT login: their address, and no request of Accordion's own with such a login."""
 
 
 class Agent:
@@ -161,8 +166,6 @@ class Codex(Agent):
 
     name, client = "Codex", "codex"
     opens_websockets = True
-    _CHATGPT = "https://chatgpt.com/backend-api/codex"
-    """The address to which Codex sends requests with a ChatGPT login."""
     _OWN_CHOICES = ("model_provider", "model_providers", "openai_base_url")
 
     def _read(self) -> None:
@@ -189,8 +192,7 @@ class Codex(Agent):
         if isinstance(own, str):
             self.upstreams[OPENAI] = own
         elif self._provider == "openai" and self._has_chatgpt_login():
-            # No request of Accordion's own goes out with such a login.
-            self.upstreams |= {OPENAI: self._CHATGPT, "summaries.writer": "extractive"}
+            self.upstreams |= _CHATGPT
 
     def _read_config(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Reads config.toml with the profile that the arguments name on top of it."""
@@ -216,7 +218,9 @@ class Codex(Agent):
 
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         key = "openai_base_url" if self._provider == "openai" else f"model_providers.{self._provider}.base_url"
-        options = ["-c", f'{key}="{proxy.url}/v1"']
+        # Some of its features exist behind the path of a ChatGPT login alone.
+        path = CODEX_PATH if self.upstreams.get(OPENAI, "").endswith(CODEX_PATH) else "/v1"
+        options = ["-c", f'{key}="{proxy.url}{path}"']
         # A server that already runs in the background would use another provider.
         if "--no-daemon" in _output(command, "--help"):
             options.append("--no-daemon")
@@ -254,6 +258,8 @@ class OpenCode(Agent):
             if self.upstreams.setdefault(family, address) == address:
                 self._routed.append(provider)
         self.upstreams = {family: address for family, address in self.upstreams.items() if address}
+        if self.upstreams.get(OPENAI) == _CHATGPT[OPENAI]:
+            self.upstreams |= _CHATGPT
         if chosen and chosen not in self._routed:
             self.notes.append(
                 f"OpenCode's provider {chosen} does not go through Accordion: its configuration names no baseURL. "
@@ -265,7 +271,7 @@ class OpenCode(Agent):
 
     def _read_addresses(self, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         """Returns the family and the configured address of each provider; empty for a built-in one's own address."""
-        addresses = {"openai": (OPENAI, ""), "anthropic": (ANTHROPIC, "")}
+        addresses = {"openai": (OPENAI, self._read_chatgpt_address()), "anthropic": (ANTHROPIC, "")}
         for provider, entry in (config.get("provider") or {}).items():
             family = _FAMILIES.get(entry.get("npm") or provider)
             address = (entry.get("options") or {}).get("baseURL")
@@ -273,13 +279,25 @@ class OpenCode(Agent):
                 addresses[provider] = (family, address)
         return addresses
 
+    def _read_chatgpt_address(self) -> str:
+        """Returns the address of requests with a ChatGPT login; empty if there is none."""
+        data = self.command.home("XDG_DATA_HOME", ".local/share")
+        try:
+            logins = msgspec.json.decode((data / "opencode" / "auth.json").read_bytes(), type=dict[str, dict[str, Any]])
+        except (OSError, msgspec.MsgspecError):
+            return ""
+        return _CHATGPT[OPENAI] if logins.get("openai", {}).get("type") == "oauth" else ""
+
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         own = command.environ.get("OPENCODE_CONFIG_CONTENT") or "{}"
         try:
             config = msgspec.json.decode(own, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise AgentError(f"OPENCODE_CONFIG_CONTENT is set, and is no JSON object: {error}") from None
-        options = {provider: {"options": {"baseURL": f"{proxy.url}/v1"}} for provider in self._routed}
+        # With a ChatGPT login OpenCode sends what it would send to `/v1/responses` to ChatGPT, whatever its address is.
+        has_login = self.upstreams.get(OPENAI) == _CHATGPT[OPENAI]
+        paths = {provider: CODEX_PATH if has_login and provider == "openai" else "/v1" for provider in self._routed}
+        options = {provider: {"options": {"baseURL": f"{proxy.url}{path}"}} for provider, path in paths.items()}
         merged = _merge(config, {"provider": options})
         return command.with_variables(OPENCODE_CONFIG_CONTENT=msgspec.json.encode(merged).decode())
 

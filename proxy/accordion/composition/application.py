@@ -55,12 +55,12 @@ from accordion.config.value_types import is_loopback
 from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
-from accordion.http.base_path import BasePath
 from accordion.http.deferred_routes import DeferredRoutes
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
 from accordion.http.metrics import Metrics
 from accordion.http.pages import addresses
 from accordion.http.pages.feed import ExchangeFeed
+from accordion.http.path_prefix import CODEX_PATH, PathPrefix
 from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.request_health import RequestHealth
 from accordion.http.websocket_relay import WebSocketRelay
@@ -485,8 +485,8 @@ class Application:
             lambda: self.settings.timeouts.read_seconds,
         )
         app = ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
-        base_path = self.settings.server.base_path
-        return BasePath(app, base_path) if base_path else app
+        codex_app, base_path = PathPrefix(app, CODEX_PATH, "/v1"), self.settings.server.base_path
+        return PathPrefix(codex_app, base_path) if base_path else codex_app
 
     def _page_routes(self, sent: SentHistory, administration: Administration) -> list[Route]:
         """Builds the routes of the web page, with the memories that it shows."""
