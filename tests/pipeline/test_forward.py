@@ -44,6 +44,19 @@ async def test_a_body_leaves_as_it_came(path: str, body: bytes) -> None:
     assert setup.upstream.requests[0].body == body
 
 
+async def test_a_request_of_an_anonymous_caller_goes_on_and_leaves_nothing_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setup = PipelineSetup(loopback=False)
+    body = json.dumps(HELLO).encode()
+    out, _ = await setup.ask(CHAT, body)
+    assert setup.upstream.requests[0].body == body
+    assert header(out, "x-accordion-unread") == "no credential"
+    assert "sends no credential" in caplog.text
+    assert setup.recorder.exchanges[0].decision == "not read: it holds no credential"
+    assert setup.store.size == 0
+
+
 async def test_our_own_headers_stay_here_and_all_others_go_on() -> None:
     setup = PipelineSetup()
     await setup.ask(CHAT, HELLO, {"Authorization": "Bearer k", "X-Accordion-Session": "abc-12345", "OpenAI-Beta": "x"})

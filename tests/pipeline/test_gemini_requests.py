@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accordion.model.http import Inbound, without_query_key
+from accordion.model.http import Inbound, without_query_credentials
 from accordion.model.ports import SummaryCaller
 from accordion.pipeline.request import MeasuredRequest
 from accordion.providers.http.routes import ModelEntry, routes_from
@@ -49,6 +49,8 @@ def test_a_key_in_the_query_is_the_same_caller_as_one_in_the_header() -> None:
     assert {caller.tenant.name for caller in callers} == {callers[0].tenant.name}
     assert {caller.credential for caller in callers} == {"AIza one"}
     assert tenants.identify(request("mykey=AIza").headers_by_name).credential == ""
+    assert tenants.identify(request("%6bey=AIza").headers_by_name).credential == "AIza"
+    assert tenants.identify(request("access_token=ya29.x").headers_by_name).credential == "ya29.x"
     assert tenants.identify(request("key=query", x_goog_api_key="header").headers_by_name).credential == "header"
 
 
@@ -58,10 +60,16 @@ def test_a_key_in_the_query_is_in_no_repr() -> None:
 
 @pytest.mark.parametrize(
     ("target", "expected"),
-    [("/p?key=k", "/p"), ("/p?alt=sse&key=k", "/p?alt=sse"), ("/p?key=k&mykey=1", "/p?mykey=1"), ("/p", "/p")],
+    [
+        ("/p?%6bey=k&access_token=t&a", "/p?a"),
+        ("/p?key=k", "/p"),
+        ("/p?alt=sse&key=k", "/p?alt=sse"),
+        ("/p?key=k&mykey=1", "/p?mykey=1"),
+        ("/p", "/p"),
+    ],
 )
 def test_a_credential_leaves_a_target_alone_with_all_else(target: str, expected: str) -> None:
-    assert without_query_key(target) == expected
+    assert without_query_credentials(target) == expected
 
 
 async def test_a_request_that_needs_nothing_leaves_as_it_came() -> None:
@@ -82,7 +90,21 @@ async def test_a_body_that_cannot_be_read_leaves_as_it_came(body: bytes) -> None
 
 async def test_a_proxy_key_is_never_sent_on_wherever_it_stands() -> None:
     setup = routed(ModelEntry("smart", "gemini/gemini-pro", api_key="operators"), keys=KEYS)
-    for inbound in (request("alt=sse&key=proxy-key-0123456789"), request(x_goog_api_key="proxy-key-0123456789")):
+    for inbound in (
+        request("alt=sse&key=proxy-key-0123456789"),
+        request("alt=sse&%6bey=proxy-key-0123456789"),
+        request("alt=sse&access_token=proxy-key-0123456789"),
+        request("api_key=proxy%2Dkey-0123456789", x_goog_api_key="proxy-key-0123456789"),
+        request(x_goog_api_key="proxy-key-0123456789"),
+        Inbound(
+            "POST",
+            PATH,
+            "",
+            ((b"x-accordion-key", b"proxy-key-0123456789"), (b"x_accordion_key", b"proxy-key-0123456789")),
+            BODY,
+            "r",
+        ),
+    ):
         assert (await send(setup, inbound))[0] == 200
         sent = setup.upstream.requests[-1]
         assert "proxy-key" not in sent.url

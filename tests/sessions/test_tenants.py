@@ -21,6 +21,20 @@ def test_on_a_loopback_address_there_is_one_tenant() -> None:
     assert tenants.identify({}).tenant.name == "default"
 
 
+@pytest.mark.parametrize("headers", [{}, {b"cookie": b"session=1"}, {b"authorization": b""}])
+def test_elsewhere_a_caller_without_a_credential_is_anonymous(headers: dict[bytes, bytes]) -> None:
+    assert Tenants(SECRET, loopback=False).identify(headers).is_anonymous
+    assert not Tenants(SECRET, loopback=False).identify({**headers, **bearer("a")}).is_anonymous
+    assert not Tenants(SECRET).identify(headers).is_anonymous
+
+
+def test_a_subprotocol_may_hold_a_proxy_key() -> None:
+    tenants = Tenants(SECRET, (ProxyKey("team", "key.of-team-0123456789"),))
+    assert tenants.contains_proxy_key("openai-insecure-api-key.key.of-team-0123456789")
+    assert tenants.contains_proxy_key("key.of-team-0123456789")
+    assert not tenants.contains_proxy_key("openai-insecure-api-key.sk-own")
+
+
 def test_elsewhere_a_tenant_is_the_keyed_hash_of_its_credential() -> None:
     tenants = Tenants(SECRET, loopback=False)
     one, two = tenants.identify(bearer("a")), tenants.identify({b"x-api-key": b"b"})

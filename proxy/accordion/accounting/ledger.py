@@ -290,9 +290,13 @@ class Ledger:
                 self.outbox.append(log, partial(ENCODER.encode, exchange), MOST_EXCHANGES, self.retention)
         if 0 < len(exchange.model) <= _LONGEST:
             self._add_to_model(tenant, exchange, gain)
+        self.notify(tenant, exchange, traceparent)
+        return session
+
+    def notify(self, tenant: TenantScope, exchange: Exchange, traceparent: str = "") -> None:
+        """Tells the observers of an exchange that has ended."""
         for observer in self.observers:
             observer.exchange(tenant.name, exchange, traceparent)
-        return session
 
     def _add_to_model(self, tenant: TenantScope, exchange: Exchange, gain: Totals) -> None:
         model_key = (tenant, exchange.upstream, exchange.model)

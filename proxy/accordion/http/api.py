@@ -329,7 +329,7 @@ class RestApi:
         return self._caller(request).tenant
 
     def _caller(self, request: Request) -> Caller:
-        return identify_caller(request.headers.raw, self._tenants())
+        return identify_caller(request.headers.raw, self._tenants(), allows_anonymous=True)
 
     async def _server_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, AccordionError)  # noqa: S101  # the handler is registered for nothing else

@@ -106,11 +106,21 @@ def find_origin(request: Request) -> str:
     return f"{scheme}://{host}{prefix}"
 
 
-def identify_caller(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:
-    """Returns the caller from a request's headers. Raises Unauthorized, ForeignOrigin and ProxyKeysRequired."""
+def identify_caller(
+    headers: Sequence[tuple[bytes, bytes]], tenants: Tenants, *, allows_anonymous: bool = False
+) -> Caller:
+    """Returns the caller from a request's headers. Raises Unauthorized, ForeignOrigin and ProxyKeysRequired.
+
+    `allows_anonymous`: whether a caller that nothing tells from others may ask; it finds nothing.
+    """
     fields = dict(reversed(headers))
     caller = tenants.identify(fields)
     check_origin(fields, tenants)
+    if caller.is_anonymous and not allows_anonymous:
+        raise Unauthorized(
+            "What is stored here belongs to a credential: send the API key that you send to the provider, or configure "
+            "proxy_keys and send one."
+        )
     return caller
 
 

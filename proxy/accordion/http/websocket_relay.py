@@ -91,8 +91,10 @@ class WebSocketRelay:
     ) -> UpstreamSocket | Outbound:
         """Returns the provider's open socket, or its refusal with the whole body."""
 
+        offered = [name for name in subprotocols if not upgrade.tenants.contains_proxy_key(name)]
+
         async def connect(request: UpstreamRequest) -> UpstreamSocket | Outbound:
-            response = await self._open(request, subprotocols)
+            response = await self._open(request, offered)
             if isinstance(response, UpstreamSocket):
                 return response
             try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import cached_property
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +17,8 @@ from accordion.model.ports import Headers
 
 GOOGLE_KEY = b"x-goog-api-key"
 """The header in which Google's clients send their key."""
-_QUERY_KEY = re.compile(r"(?<![^&])key=([^&]+)")
+_QUERY_CREDENTIALS = {"key": (GOOGLE_KEY, b""), "access_token": (b"authorization", b"Bearer ")}
+"""The parameters in which Google's clients may send a credential, with the header that has the same meaning."""
 
 CLIENT_DISCONNECTED = "the client went away"
 """The message with which `http/` cancels a task whose client disconnected. Any other cancellation is a shutdown."""
@@ -84,22 +84,44 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
         that header.
         """
         fields = dict(reversed(self.headers))
-        if key := self.query_key:
-            fields.setdefault(GOOGLE_KEY, key.encode("latin-1"))
+        for name, value in self.query_credentials:
+            fields.setdefault(name, value)
         return fields
 
     @property
-    def query_key(self) -> str:
-        """The credential in the query, decoded; empty if there is none."""
-        match = _QUERY_KEY.search(self.query)
-        return "" if match is None else unquote_to_bytes(match[1].replace("+", " ")).decode("latin-1")
+    def query_credentials(self) -> Headers:
+        """The credentials in the query, decoded, as the headers that have the same meaning."""
+        if "=" not in self.query:
+            return ()
+        found = []
+        for pair in self.query.split("&"):
+            name, value = _split_parameter(pair)
+            if value and name in _QUERY_CREDENTIALS:
+                header, scheme = _QUERY_CREDENTIALS[name]
+                found.append((header, scheme + value))
+        return tuple(found)
 
 
-def without_query_key(target: str) -> str:
-    """Returns a target without the credential in its query; all else stays as it was."""
+def _split_parameter(pair: str) -> tuple[str, bytes]:
+    """Returns the decoded name and value of a pair in a query."""
+    name, _, value = pair.partition("=")
+    return unquote_plus(name), unquote_to_bytes(value.replace("+", " "))
+
+
+def without_query_credentials(target: str, is_hidden: Callable[[bytes], bool] | None = None) -> str:
+    """Returns a target without the credentials in its query; all else stays as it was.
+
+    With `is_hidden`, the values for which it is true are removed, whatever the names of their parameters.
+    """
     path, _, query = target.partition("?")
-    query = "&".join(pair for pair in query.split("&") if not pair.startswith("key="))
-    return f"{path}?{query}" if query else path
+    remaining = []
+    for pair in query.split("&"):
+        name, value = _split_parameter(pair)
+        if not (name in _QUERY_CREDENTIALS if is_hidden is None else is_hidden(value)):
+            remaining.append(pair)
+    if len(remaining) > query.count("&"):
+        return target
+    return f"{path}?{'&'.join(remaining)}" if any(remaining) else path
 
 
 def derive_idempotency_key(headers: Headers, content: bytes) -> Headers:

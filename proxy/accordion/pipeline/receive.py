@@ -39,7 +39,7 @@ _log = logging.getLogger("accordion")
 _MAX_READ_INLINE = 1 << 20
 _NEW_AT_ONCE = 32_768
 _TENANTS_LOGGED = 1_000
-_NO_OBJECT = "no readable JSON object"
+_NO_OBJECT, _NO_CREDENTIAL = "no readable JSON object", "no credential"
 # Bodies above this size are read one at a time, so that the extra memory for reading is needed only once.
 _MIN_READ_ALONE = 4 << 20
 
@@ -109,7 +109,11 @@ class Receiver(msgspec.Struct, frozen=True):
             body, inbound = edited.body, inbound.with_body(edited.body)
         if endpoint.is_compaction and edited.edits is None:
             return await self.pass_through(inbound, caller, started_at)
-        if self._is_quick(protocol, body, caller):
+        conversation: Conversation | _UnreadBody
+        if caller.is_anonymous:
+            self._log_unread(caller, len(body), "its caller sends no credential, and no proxy_keys are configured")
+            conversation = _UnreadBody(_NO_CREDENTIAL)
+        elif self._is_quick(protocol, body, caller):
             conversation = self._read_body(protocol, body, caller)
         else:
             offload = self.tasks.offload if len(body) <= _MIN_READ_ALONE else self.tasks.offload_alone
@@ -136,7 +140,7 @@ class Receiver(msgspec.Struct, frozen=True):
                 protocol=protocol,
                 route=route,
                 decoded_body=body,
-                is_unreadable=True,
+                is_unreadable=not caller.is_anonymous,
                 unread_content=conversation.unread_content,
             )
         metadata = read_client_metadata(fields, conversation.envelope)

@@ -158,7 +158,10 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         self, request: PassthroughRequest, progress: RequestProgress, observed_response: ObservedResponse
     ) -> None:
         exchange = self._build_exchange(request, progress, observed_response, self.clock.now())
-        self.ledger.record(request.caller.tenant, None, "", exchange, _traceparent(progress))
+        if request.caller.is_anonymous:
+            self.ledger.notify(request.caller.tenant, exchange, _traceparent(progress))
+        else:
+            self.ledger.record(request.caller.tenant, None, "", exchange, _traceparent(progress))
 
     def _record_measured(
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse

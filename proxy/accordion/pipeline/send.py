@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 from msgspec.structs import replace
 
 from accordion.model.budget import END_THREAD
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
-from accordion.model.http import GOOGLE_KEY, CompleteResponse, derive_idempotency_key, without_query_key
+from accordion.model.http import CompleteResponse, derive_idempotency_key, without_query_credentials
 from accordion.model.ports import (
     Clock,
     Headers,
@@ -27,6 +28,7 @@ from accordion.model.ports import (
     UpstreamRequest,
     UpstreamResponse,
 )
+from accordion.model.secret_names import is_secret_name
 from accordion.pipeline.framed_streams import read_frames
 from accordion.pipeline.relay import strip_proxy_headers
 from accordion.pipeline.request import (
@@ -203,8 +205,10 @@ class Sender(msgspec.Struct, frozen=True):
         """
         route, inbound = request.route, request.inbound
         headers, target, body = self._build_headers(request), inbound.target, inbound.body
-        if inbound.query_key and not self._find_query_credential(request):
-            target = without_query_key(target)
+        if "?" in target and (request.caller.has_proxy_key or self._provider_key(request)):
+            target = without_query_credentials(
+                target, None if self._provider_key(request) else self.tenants.is_proxy_key
+            )
         model = route.model
         if model is not None and model_in_target(inbound):
             target, model = replace_model_in_target(target, model), None
@@ -224,7 +228,7 @@ class Sender(msgspec.Struct, frozen=True):
         route, headers = request.route, strip_proxy_headers(request.inbound.headers)
         if request.caller.has_proxy_key:
             headers = tuple(
-                [pair for pair in headers if not (pair[0] in CREDENTIAL_HEADERS and self.tenants.is_proxy_key(pair[1]))]
+                [pair for pair in headers if not (_may_be_secret(pair[0]) and self.tenants.is_proxy_key(pair[1]))]
             )
         if key := self._provider_key(request):
             headers = (*_remove_headers(headers, *CREDENTIAL_HEADERS), route.key_header(key))
@@ -244,9 +248,11 @@ class Sender(msgspec.Struct, frozen=True):
             headers = self._build_headers(request)
         except Unauthorized:
             return None
-        key, target = self._find_query_credential(request), without_query_key(request.inbound.target)
-        if key and key.isascii() and key.isprintable() and not any(name == GOOGLE_KEY for name, _ in headers):
-            headers = (*headers, (GOOGLE_KEY, key.encode()))
+        target = without_query_credentials(request.inbound.target)
+        for name, value in self._find_query_credentials(request):
+            is_printable = value.isascii() and value.decode().isprintable()
+            if is_printable and not any(other == name for other, _ in headers):
+                headers = (*headers, (name, value))
         return SummaryCaller(
             tenant=request.caller.tenant.name,
             route=request.route,
@@ -258,12 +264,14 @@ class Sender(msgspec.Struct, frozen=True):
             cloud_target=target if find_cloud(request.inbound.path) is not None else "",
         )
 
-    def _find_query_credential(self, request: IncomingRequest) -> str:
-        """Returns the credential for the provider in the query; empty if there is none, or it is not sent on."""
-        key, has_proxy_key = request.inbound.query_key, request.caller.has_proxy_key
-        if not key or self._provider_key(request):
-            return ""
-        return "" if has_proxy_key and self.tenants.is_proxy_key(key.encode("latin-1")) else key
+    def _find_query_credentials(self, request: IncomingRequest) -> Headers:
+        """Returns the credentials for the provider in the query that are sent on, as headers."""
+        if self._provider_key(request):
+            return ()
+        has_proxy_key, is_proxy_key = request.caller.has_proxy_key, self.tenants.is_proxy_key
+        return tuple(
+            pair for pair in request.inbound.query_credentials if not (has_proxy_key and is_proxy_key(pair[1]))
+        )
 
     def _provider_key(self, request: IncomingRequest) -> str:
         """Returns the model's own key for a caller that can use it; empty if the caller's credential is forwarded.
@@ -281,6 +289,12 @@ class Sender(msgspec.Struct, frozen=True):
                 code="no_provider_key",
             )
         return route.api_key
+
+
+@lru_cache(1_000)
+def _may_be_secret(name: bytes) -> bool:
+    """Returns whether a header of this name may hold a proxy key."""
+    return is_secret_name(name.decode("latin-1"))
 
 
 def _may_use_route(request: IncomingRequest) -> bool:

@@ -56,6 +56,8 @@ class Caller(msgspec.Struct, frozen=True):
     is_local: bool = False
     can_erase: bool = False
     key: ProxyKeyRecord | None = None
+    is_anonymous: bool = False
+    """Whether nothing tells the caller from others, so that nothing is stored for it and it can read nothing."""
 
     @property
     def has_day_limit(self) -> bool:
@@ -77,7 +79,7 @@ class Tenants:
     If there are proxy keys or an `admin_key`, the tenant is that of the proxy key, and a request without one is
     refused. Keys of `created` are valid only beside an `admin_key`. Otherwise, on a loopback address, there is one
     tenant, except for requests of web sites and requests that came through another proxy. Otherwise the tenant is a
-    keyed hash of the credential. Claims in unverified tokens are ignored.
+    keyed hash of the credential; a caller without one is anonymous. Claims in unverified tokens are ignored.
 
     Any program and any user of this machine can be the one local tenant. To erase and to export, such a caller also
     needs `owner_token`; if that is empty, nobody can. Without proxy keys, a ticket for that token opens the page, for
@@ -124,7 +126,14 @@ class Tenants:
             is_local = self.is_local_only and not is_site and not self.find_forwarding(headers)
             tenant = DEFAULT_TENANT if is_local else self._hash_credential(credential)
             can_erase = not self.is_local_only or self._is_owner_token(headers.get(OWNER_TOKEN_HEADER, b""))
-            return Caller(self.scope(tenant), False, credential, is_local=is_local, can_erase=can_erase)
+            return Caller(
+                self.scope(tenant),
+                False,
+                credential,
+                is_local=is_local,
+                can_erase=can_erase,
+                is_anonymous=not is_local and not credential,
+            )
         own_header = headers.get(b"x-accordion-key")
         key = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
         if key is None:
@@ -182,6 +191,11 @@ class Tenants:
         value = value[7:].strip() if value[:7].lower() == b"bearer " else value
         digest = hash_key(value)
         return is_created_key(value) or self._is_admin_key(digest) or self._match_configured(digest) is not None
+
+    def contains_proxy_key(self, text: str) -> bool:
+        """Whether a WebSocket's subprotocol is one of the proxy's own keys, bare or after a dot."""
+        starts = (0, *(match.end() for match in re.finditer(r"\.", text)))
+        return self.has_proxy_keys and any(self.is_proxy_key(text[start:].encode()) for start in starts)
 
     def issue_ticket(self, key: str, until: float) -> str | None:
         """Returns a ticket for a browser in place of a proxy key, the administrator's key or the owner's token.
