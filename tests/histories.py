@@ -60,21 +60,37 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Approval:
+    """A request for the user's approval, the decision, and a call that it led to."""
+
+    id: str
+    server: str
+    is_given: bool
+    result: str = "done"
+
+
+@dataclass(frozen=True)
 class HistoryRound:
-    """One reply that calls tools (several at once are a parallel batch)."""
+    """One reply that calls tools (several at once are a parallel batch), and what stands behind its results: an
+    instruction of the system's, and a tool that is offered from then on, or no longer (`+name`, `-name`)."""
 
     calls: tuple[Call, ...]
     text: str = ""
     thought: str = ""
+    approvals: tuple[Approval, ...] = ()
+    instruction: str = ""
+    tool_change: str = ""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A user's messages, the agent's tool rounds, and its answer; an open turn has no answer."""
+    """A user's messages, the agent's tool rounds, and its answer; an open turn has no answer. The instruction stands
+    behind the user's messages."""
 
     said: tuple[str | Image, ...]
     rounds: tuple[HistoryRound, ...] = ()
     answer: str = ""
+    instruction: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,11 +114,16 @@ arguments = st.dictionaries(
     max_size=3,
 )
 images = st.builds(Image, st.integers(1, 40), st.integers(1, 40))
+instructions = st.just("") | words | words.map("<reminder>{}</reminder>".format)
+tool_changes = st.sampled_from(["", "", "+read", "-read", "-run"])
 
 
 @st.composite
-def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> History:
-    """Legal histories: every call is answered, ids are unique, and the last turn may still be open."""
+def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4, *, is_plain: bool = False) -> History:
+    """Legal histories: every call is answered, ids are unique, and the last turn may still be open.
+
+    `is_plain`: without instructions in the list, changes of the tools, and approvals.
+    """
     used = 0
     turns = []
     count = draw(st.integers(min_turns, max_turns))
@@ -114,10 +135,17 @@ def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> Histor
                 used += 1
                 result, failed = draw(st.text(max_size=60)), draw(st.booleans())
                 calls.append(Call(f"call_{used:08d}", draw(names), draw(arguments), result, failed))
-            rounds.append(HistoryRound(tuple(calls), draw(st.just("") | words), draw(st.just("") | words)))
+            approvals = [
+                Approval(f"mcpr_{used}_{number}", draw(st.sampled_from(["wiki", "mail"])), draw(st.booleans()))
+                for number in range(0 if is_plain else draw(st.integers(0, 2)))
+            ]
+            text, thought = draw(st.just("") | words), draw(st.just("") | words)
+            said_then, changed = ("", "") if is_plain else (draw(instructions), draw(tool_changes))
+            rounds.append(HistoryRound(tuple(calls), text, thought, tuple(approvals), said_then, changed))
         said = (draw(words), *draw(st.lists(words | images, max_size=2)))
         open_turn = at == count - 1 and draw(st.booleans())
-        turns.append(Turn(said, tuple(rounds), "" if open_turn else draw(words)))
+        answer = "" if open_turn else draw(words)
+        turns.append(Turn(said, tuple(rounds), answer, "" if is_plain else draw(instructions)))
     return History(tuple(turns), draw(st.just("") | words))
 
 
@@ -159,7 +187,7 @@ def body(history: History, protocol_name: ProtocolName, **fields: Any) -> Json:
 @st.composite
 def bodies(draw: st.DrawFn, protocol_name: ProtocolName) -> Json:
     """Requests in one protocol."""
-    return body(draw(histories()), protocol_name)
+    return body(draw(histories(is_plain=True)), protocol_name)
 
 
 def _tools(history: History, protocol_name: ProtocolName) -> list[Json]:
@@ -192,6 +220,7 @@ def _chat_turn(turn: Turn) -> list[Json]:
         return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{said.base64}"}}
 
     out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}]
+    out += [{"role": "system", "content": turn.instruction}] if turn.instruction else []
     for round_ in turn.rounds:
         calls = [
             {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
@@ -202,6 +231,10 @@ def _chat_turn(turn: Turn) -> list[Json]:
             message["reasoning_content"] = round_.thought
         out.append(message)
         out += [{"role": "tool", "tool_call_id": c.id, "content": c.result} for c in round_.calls]
+        out += [{"role": "system", "content": round_.instruction}] if round_.instruction else []
+        if round_.tool_change:
+            added = {"type": "function", "function": {"name": round_.tool_change[1:], "parameters": {}}}
+            out.append({"role": "system", "content": "", "tools": [added]})
     if turn.answer:
         out.append({"role": "assistant", "content": turn.answer})
     return out
@@ -216,7 +249,10 @@ def _responses_turn(turn: Turn) -> list[Json]:
     def message(text: str) -> Json:
         return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
-    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}]
+    def instructs(text: str) -> list[Json]:
+        return [{"type": "message", "role": "developer", "content": text}] if text else []
+
+    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}, *instructs(turn.instruction)]
     for round_ in turn.rounds:
         if round_.thought:
             summary = [{"type": "summary_text", "text": round_.thought}]
@@ -227,7 +263,25 @@ def _responses_turn(turn: Turn) -> list[Json]:
             {"type": "function_call", "call_id": c.id, "name": c.name, "arguments": json.dumps(c.arguments)}
             for c in round_.calls
         ]
+        asked = [
+            {"type": "mcp_approval_request", "id": a.id, "server_label": a.server, "name": "edit", "arguments": "{}"}
+            for a in round_.approvals
+        ]
+        out += asked
         out += [{"type": "function_call_output", "call_id": c.id, "output": c.result} for c in round_.calls]
+        out += [
+            {"type": "mcp_approval_response", "approval_request_id": a.id, "approve": a.is_given}
+            for a in reversed(round_.approvals)
+        ]
+        out += [
+            request | {"type": "mcp_call", "id": f"of_{a.id}", "approval_request_id": a.id, "output": a.result}
+            for a, request in zip(round_.approvals, asked, strict=True)
+            if a.is_given
+        ]
+        out += instructs(round_.instruction)
+        if round_.tool_change:
+            added = {"type": "function", "name": round_.tool_change[1:], "parameters": {}}
+            out.append({"type": "additional_tools", "role": "developer", "tools": [added]})
     if turn.answer:
         out.append(message(turn.answer))
     return out
@@ -239,13 +293,22 @@ def _messages_turn(turn: Turn) -> list[Json]:
             return {"type": "text", "text": said}
         return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": said.base64}}
 
-    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}]
+    def instructs(text: str, change: str = "") -> list[Json]:
+        kind = "tool_addition" if change.startswith("+") else "tool_removal"
+        blocks: list[Json] = [{"type": "text", "text": text}] if text else []
+        blocks += [{"type": kind, "tool": {"type": "tool_reference", "name": change[1:]}}] if change else []
+        return [{"role": "system", "content": blocks}] if blocks else []
+
+    out: list[Json] = [{"role": "user", "content": [part(said) for said in turn.said]}, *instructs(turn.instruction)]
     for round_ in turn.rounds:
         blocks: list[Json] = []
         if round_.thought:
             blocks.append({"type": "thinking", "thinking": round_.thought, "signature": f"signed {round_.thought}"})
         if round_.text:
             blocks.append({"type": "text", "text": round_.text})
+        for a in round_.approvals:
+            blocks.append({"type": "mcp_tool_use", "id": a.id, "name": "edit", "server_name": a.server, "input": {}})
+            blocks.append({"type": "mcp_tool_result", "tool_use_id": a.id, "is_error": False, "content": a.result})
         blocks += [{"type": "tool_use", "id": c.id, "name": c.name, "input": c.arguments} for c in round_.calls]
         out.append({"role": "assistant", "content": blocks})
         results: list[Json] = []
@@ -253,6 +316,7 @@ def _messages_turn(turn: Turn) -> list[Json]:
             result: Json = {"type": "tool_result", "tool_use_id": c.id, "content": c.result}
             results.append(result | ({"is_error": True} if c.error else {}))
         out.append({"role": "user", "content": results})
+        out += instructs(round_.instruction, round_.tool_change)
     if turn.answer:
         out.append({"role": "assistant", "content": turn.answer})
     return out
@@ -264,7 +328,13 @@ def _converse_turn(turn: Turn) -> list[Json]:
             return {"text": said}
         return {"image": {"format": "png", "source": {"bytes": said.base64}}}
 
-    out: list[Json] = [{"role": "user", "content": [block(said) for said in turn.said]}]
+    def instructs(text: str, change: str = "") -> list[Json]:
+        kind = "toolAddition" if change.startswith("+") else "toolRemoval"
+        blocks: list[Json] = [{"text": text}] if text else []
+        blocks += [{kind: {"tool": {"name": change[1:]}}}] if change else []
+        return [{"role": "system", "content": blocks}] if blocks else []
+
+    out: list[Json] = [{"role": "user", "content": [block(said) for said in turn.said]}, *instructs(turn.instruction)]
     for round_ in turn.rounds:
         blocks: list[Json] = []
         if round_.thought:
@@ -279,6 +349,7 @@ def _converse_turn(turn: Turn) -> list[Json]:
             failed = {"status": "error"} if c.error else {}
             results.append({"toolResult": {"toolUseId": c.id, "content": content, **failed}})
         out.append({"role": "user", "content": results})
+        out += instructs(round_.instruction, round_.tool_change)
     if turn.answer:
         out.append({"role": "assistant", "content": [{"text": turn.answer}]})
     return out

@@ -69,6 +69,41 @@ def test_speakers_alternate_in_messages():
     assert "What was." in json.dumps(request["messages"][0])
 
 
+@pytest.mark.parametrize("protocol_name", ["chat", "messages", "gemini", "converse"])
+def test_users_messages_become_one_where_the_reply_between_them_left(protocol_name: ProtocolName):
+    client, protocol = conversation(long_history(4), protocol_name), PROTOCOLS[protocol_name]
+    second, end = [at for at, m in enumerate(client.messages) if m.has_user_text and not m.has_tool_result][1:3]
+    entries = (
+        *(CompactionEntry(0, 0), CompactionEntry(second, second)),
+        CompactionEntry(1, end - 1, protocol.text_message("What was.")),
+    )
+    record = Compaction("f-1", client.chain[end - 1], end, entries, "conversation", "automatic", 0.5, (), 9, 1, 1, 0.0)
+    compacted = apply_compaction(client, record, WrittenMessageReader().reader_for(protocol, TENANT))
+    messages = [each for each in sent(compacted)[protocol.messages_field] if each["role"] != "system"]
+    assert all(one["role"] != other["role"] for one, other in pairwise(messages))
+    texts = [json.dumps(messages[0]).find(text) for text in ("number 0", "number 1", "What was.", "number 2")]
+    assert texts == sorted(texts)
+    assert texts[0] >= 0
+
+
+def test_an_instruction_behind_a_summary_stays_there_in_later_requests():
+    def reads(*more: dict[str, Any]) -> Conversation:
+        said = [("user", "go"), ("system", "rule"), ("assistant", "old"), ("user", "older"), ("assistant", "old")]
+        entries = [{"role": role, "content": text} for role, text in said]
+        return read({"model": "m", "max_tokens": 9, "messages": [*entries, *more]}, "messages")
+
+    def render(client: Conversation) -> list[dict[str, Any]]:
+        entries = (CompactionEntry(0, 1), CompactionEntry(2, 4, protocol.text_message("What was.")))
+        record = Compaction("f-1", client.chain[4], 5, entries, "conversation", "automatic", 0.5, (), 9, 1, 1, 0.0)
+        return sent(apply_compaction(client, record, WrittenMessageReader().reader_for(protocol, TENANT)))["messages"]
+
+    protocol, more = PROTOCOLS["messages"], [{"role": "user", "content": text} for text in ("new", "newer")]
+    more += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
+    lists = [render(reads(*more[:count])) for count in (2, 3, 4)]
+    assert [each["role"] for each in lists[-1]] == ["user", "user", "system", "assistant", "user"]
+    assert lists[0] == lists[1][:-1] == lists[2][:-2]
+
+
 def test_a_fold_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
     client = conversation(long_history(4), "messages")
     request = sent(folded(client))

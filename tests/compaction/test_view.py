@@ -14,7 +14,7 @@ from accordion.compaction.view import build_view, build_view_for_request
 from accordion.model.boundaries import find_open_calls
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.plan import WRITTEN_BY_COMPACTION
+from accordion.model.plan import WRITTEN_BY_COMPACTION, choose_block_slot
 from tests.compaction.compactor_setup import CompactorSetup, conversation, long_history
 from tests.compaction.view_samples import (
     OVERHEAD,
@@ -81,6 +81,13 @@ def test_what_is_asked_behind_a_preamble_stays_as_the_opening_does() -> None:
     )
 
 
+def test_a_summary_stands_behind_the_users_texts_that_stay_before_its_end() -> None:
+    slots = strategy_view(LONG).slots
+    assert choose_block_slot(slots, [1, 2, 3]) == 1
+    assert choose_block_slot(slots, [1, 2, 3, 5, 6]) == 5
+    assert choose_block_slot(slots, [1, 2, 3, 4, 5, 6]) == 1
+
+
 def test_the_newest_batch_stays_with_all_its_parallel_results() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
     folded = uncompacted(
@@ -144,11 +151,54 @@ def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
     assert whole(folded, pinned_call_ids=frozenset({"y"})) == [4]
 
 
-@pytest.mark.parametrize("role", ["system", "developer", "other"])
-def test_messages_of_the_system_in_between_stay(role: Any) -> None:
-    assert free(
-        uncompacted(user_message("opening"), message(role, Text("rule")), assistant_message("ok"), user_message("task"))
-    ) == [2]
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_instructions_leave_with_their_round_but_for_the_first_and_the_newest(role: Any) -> None:
+    def rounds(name: str, *instructions: Message) -> tuple[Message, ...]:
+        return (*call_and_result(name, "one"), *instructions)
+
+    folded = uncompacted(
+        user_message("opening"),  # 0
+        message(role, Text("first")),  # 1
+        *rounds("a", message(role, Text("reminder 1"))),  # 2, 3, 4
+        *rounds("b", message(role, Text("<mode>plan</mode>")), message(role, Text("reminder 2"))),  # 5, 6, 7, 8
+        *rounds("c", message(role, Text("reminder 3"))),  # 9, 10, 11
+        assistant_message("ok"),  # 12
+        user_message("task"),  # 13
+        message(role, Text("<mode>work</mode>")),  # 14
+        message(role, Text("Today is Friday.")),  # 15
+    )
+    assert free(folded) == whole(folded) == [*range(2, 13)]
+    older = folded.conversation.messages[:13]
+    assert free(uncompacted(*older, user_message("task"))) == [*range(2, 7), 8, 9, 10, 12]
+
+
+def test_changes_of_tools_stay_and_the_rounds_around_them_leave() -> None:
+    change = message("system", Text("The wiki is ready."), Opaque("tool_addition", 60))
+    folded = uncompacted(
+        user_message("opening"),
+        *(*call_and_result("a", "one"), message("system", Text("note")), change, message("system", Text("note"))),
+        *call_and_result("b", "two"),
+        *(message("system", Text("newest")), assistant_message("ok"), user_message("task")),
+    )
+    assert whole(folded) == [1, 2, 3, 5, 6, 7, 9]
+
+
+def test_unknown_messages_in_between_stay() -> None:
+    unknown = message("other", Text("rule"))
+    assert free(uncompacted(user_message("opening"), unknown, assistant_message("ok"), user_message("task"))) == [2]
+
+
+def test_an_approval_that_nobody_answered_stays_with_what_was_asked_beside_it() -> None:
+    def request(name: str) -> Message:
+        return message("assistant", ToolCall(name, "edit", "{}", name))
+
+    folded = uncompacted(
+        user_message("opening"),
+        *(request("a"), result_message("a", "approved"), call_message("x"), result_message("x", "done")),
+        *(request("b"), request("c"), result_message("b", "approved")),
+        *(assistant_message("ok"), user_message("task")),
+    )
+    assert whole(folded) == [1, 2, 3, 4, 8]
 
 
 @pytest.mark.parametrize("code", [ToolCall("srvtoolu_1", "code_execution", "{}"), ToolCall("p", "program", "{}")])
@@ -359,7 +409,9 @@ def test_protected_messages_are_never_free(protocol_name: ProtocolName, kind: An
 
 
 def _unread(messages: tuple[Message, ...], index: int, each: Message) -> bool:
-    return each.has_tool_result and not any(later.role == "assistant" for later in messages[index + 1 :])
+    # The model read the results of the provider's own calls as it made them.
+    is_of_client = each.has_tool_result and each.role != "assistant"
+    return is_of_client and not any(later.role == "assistant" for later in messages[index + 1 :])
 
 
 def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:

@@ -135,7 +135,7 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, protocol_na
 
 
 @settings(max_examples=examples(40))
-@given(histories(), st.sampled_from(PROTOCOL_NAMES))
+@given(histories(is_plain=True), st.sampled_from(PROTOCOL_NAMES))
 def test_any_history_at_all_has_a_session_memory(made, protocol_name: ProtocolName) -> None:
     assert tuple(parse_sections(write_session_text(conversation(made, protocol_name)))) == TITLES
 

@@ -130,6 +130,37 @@ def test_items_of_one_reply_stay_with_the_reasoning_before_them() -> None:
     assert find_indivisible_groups(messages) == ((0, 0), (1, 4), (5, 5))
 
 
+def approval(approval_id: str, call_id: str = "") -> Message:
+    """A request for approval, or a call of the provider's that it led to."""
+    call = ToolCall(call_id or approval_id, "edit", "{}", approval_id)
+    return message("assistant", call, *([ToolResult(call_id, (Text("done"),))] if call_id else []))
+
+
+def test_approvals_stay_with_the_calls_that_they_led_to() -> None:
+    messages = [
+        user_message("go"),
+        *(approval("a"), result_message("a", "approved"), approval("a", "1"), approval("a", "2")),
+        assistant_message("I go on."),
+        *(approval("b"), approval("c"), result_message("c", "approved"), result_message("b", "denied")),
+        approval("c", "3"),
+        *(approval("d"), result_message("d", "denied")),
+        approval("e"),
+    ]
+    assert find_indivisible_groups(messages)[1:] == ((1, 4), (5, 5), (6, 10), (11, 12), (13, 13))
+    assert find_open_calls(messages) == frozenset({(13, 0)})
+
+
+def test_an_instruction_belongs_to_the_round_before_it_unless_it_stands() -> None:
+    messages = [
+        user_message("go"),
+        *call_and_result("a", "one"),
+        *(message("system", Text(text)) for text in ("one", "two", "three")),
+        *call_and_result("b", "two"),
+    ]
+    assert find_indivisible_groups(messages) == ((0, 0), (1, 5), (6, 7))
+    assert find_indivisible_groups(messages, {4}) == ((0, 0), (1, 3), (4, 4), (5, 5), (6, 7))
+
+
 def test_a_search_for_tools_by_the_provider_stays_with_the_reasoning_before_it() -> None:
     search = [message("other", Opaque(kind, 9)) for kind in ("tool_search_call", "tool_search_output")]
     reasoning = message("assistant", Reasoning("hm"))

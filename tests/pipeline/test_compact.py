@@ -11,8 +11,9 @@ import pytest
 
 from accordion.protocols.registry import PROTOCOLS
 from tests.fakes import FakeReply, FakeWindows
-from tests.histories import Image
+from tests.histories import Call, History, HistoryRound, Image, ProtocolName, Turn, body
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
+from tests.writers import WRITERS
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"
@@ -217,6 +218,12 @@ def misplaced(messages: list[Json]) -> list[int]:
     ]
 
 
+def find_tool_changes(messages: list[Json]) -> list[Json]:
+    """The blocks of system messages that change the tools, in order."""
+    blocks = [each for message in messages if message["role"] == "system" for each in message["content"]]
+    return [block for block in blocks if isinstance(block, dict) and block["type"] in ("tool_addition", "tool_removal")]
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_what_the_system_says_within_the_list_stands_where_the_provider_takes_it(seed: int) -> None:
     chance, messages = random.Random(seed), list[Json]()
@@ -225,6 +232,10 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
         while True:
             if chance.random() < 0.4:
                 messages.append({"role": "system", "content": f"rule {len(messages)}"})
+            elif chance.random() < 0.3:
+                tool = {"type": "tool_reference", "name": f"tool{len(messages)}"}
+                kind = chance.choice(["tool_addition", "tool_removal"])
+                messages.append({"role": "system", "content": [{"type": kind, "tool": tool}]})
             if chance.random() < 0.5:
                 messages.append({"role": "assistant", "content": words(120, f"a{at}_")})
                 break
@@ -240,8 +251,9 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
     assert state(out) == "folded"
     given = sent(setup)["messages"]
     assert misplaced(given) == []
-    ruled = {message["content"] for message in messages if message["role"] == "system"}
-    assert all(rule in json.dumps(given) for rule in ruled)
+    assert find_tool_changes(given) == find_tool_changes(messages)
+    rules = [each["content"] for each in messages if each["role"] == "system" and isinstance(each["content"], str)]
+    assert not rules or f'"{rules[-1]}"' in json.dumps([each for each in given if each["role"] == "system"])
     # What comes behind is taken with the fold, at the same places.
     more = [{"role": "assistant", "content": "well"}, {"role": "user", "content": "and?"}]
     await setup.ask(MESSAGES, {**body, "messages": [*messages, *more]})
@@ -250,6 +262,20 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
 
 
 # -- breakpoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol_name", ["chat", "responses", "messages", "converse"])
+async def test_reminders_in_every_round_leave_with_their_rounds(protocol_name: ProtocolName) -> None:
+    setup, rounds, compacted = PipelineSetup(windows=FakeWindows(8_000)), list[HistoryRound](), list[int]()
+    for at in range(40):
+        call = Call(f"call_{at}", "read", {"path": f"{at}.py"}, words(200, f"r{at}_"))
+        rounds.append(HistoryRound((call,), instruction=f"Reminder {at}: {words(100, f'i{at}_')}"))
+        request = body(History((Turn(("the task",), tuple(rounds)),)), protocol_name)
+        out, _ = await setup.ask(WRITERS[protocol_name].path("gpt-5"), request)
+        assert out.status == 200
+        compacted += [at] if state(out) == "folded" else []
+    assert 2 <= len(compacted) <= 8
+    assert json.dumps(sent(setup)).count("Reminder ") < 12
 
 
 async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_folded() -> None:

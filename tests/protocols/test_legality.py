@@ -42,7 +42,8 @@ def test_a_result_or_a_call_that_was_taken_out_is_named(name: ProtocolName, hist
         (at, index, part)
         for at, held in enumerate(messages)
         for index, part in enumerate(held.parts)
-        if isinstance(part, ToolCall | ToolResult)
+        # Calls of the provider's own leave with their results.
+        if isinstance(part, ToolCall | ToolResult) and "mcpr" not in part.call_id
     ]
     if not pairs:
         return
@@ -216,6 +217,8 @@ THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content"
 HOSTED = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
 ASKS = {"type": "mcp_approval_request", "id": "m", "name": "n", "server_label": "s", "arguments": "{}"}
 ALLOWS = {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True}
+DENIES = ALLOWS | {"approve": False}
+APPROVED = {**ASKS, "type": "mcp_call", "id": "c", "output": "done", "approval_request_id": "m"}
 TRIGGER = {"type": "compaction_trigger"}
 
 RESPONSES_FAULTS: list[tuple[list[Any], list[str]]] = [
@@ -226,6 +229,10 @@ RESPONSES_FAULTS: list[tuple[list[Any], list[str]]] = [
     ([call("a"), call("b"), output("a"), call("c"), output("c"), output("b")], []),
     ([call("a"), output("a"), call("a"), output("a")], []),
     ([ASKS, ALLOWS], []),
+    ([ASKS, DENIES, SAID], []),
+    ([ASKS, ALLOWS, APPROVED, APPROVED | {"id": "d"}, SAID], []),
+    ([ASKS, ALLOWS, SAID], ["The approval m led to no call."]),
+    ([APPROVED, SAID], ["The approval m of a call is missing."]),
     ([HOSTED, USER], []),
     ([call("a"), call("b"), output("a")], ["The call b is not answered."]),
     ([call("a"), USER], ["The call a is not answered."]),

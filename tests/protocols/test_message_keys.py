@@ -57,7 +57,7 @@ def of(entry: Any) -> bytes:
     return message_key(canonical_object(decode_json(json.dumps(entry))), TENANT, "chat")
 
 
-@given(histories(max_turns=2), protocol_names, randoms)
+@given(histories(max_turns=2, is_plain=True), protocol_names, randoms)
 def test_a_history_respelled_has_the_same_keys(history: Any, protocol_name: ProtocolName, random: Random) -> None:
     for entry in entries(history, protocol_name):
         assert key(protocol_name, respell(entry, protocol_name, random)) == key(protocol_name, entry)
@@ -79,7 +79,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return out
 
 
-@given(st.data(), histories(max_turns=2), protocol_names)
+@given(st.data(), histories(max_turns=2, is_plain=True), protocol_names)
 def test_any_change_of_what_is_said_changes_the_key(
     data: st.DataObject, history: Any, protocol_name: ProtocolName
 ) -> None:
@@ -91,7 +91,7 @@ def test_any_change_of_what_is_said_changes_the_key(
     assert key(protocol_name, other) != key(protocol_name, entry)
 
 
-@given(st.data(), histories(max_turns=2), protocol_names)
+@given(st.data(), histories(max_turns=2, is_plain=True), protocol_names)
 def test_an_added_or_lost_part_changes_the_key(data: st.DataObject, history: Any, protocol_name: ProtocolName) -> None:
     entry = data.draw(st.sampled_from(entries(history, protocol_name)))
     lists = [name for name, held in entry.items() if isinstance(held, list) and held]
@@ -347,7 +347,7 @@ def meanings(protocol_name: ProtocolName, listed: list[Any]) -> list[bytes]:
     return [each for entry in listed if (each := key_of_content(protocol_name, entry)) != NO_CONTENT]
 
 
-@given(histories(max_turns=2), protocol_names, randoms)
+@given(histories(max_turns=2, is_plain=True), protocol_names, randoms)
 def test_a_history_in_another_form_means_the_same(history: Any, protocol_name: ProtocolName, random: Random) -> None:
     listed = entries(history, protocol_name)
     assert meanings(protocol_name, reform(listed, protocol_name, random)) == meanings(protocol_name, listed)
@@ -361,7 +361,7 @@ def is_form(entry: Any, path: tuple[Any, ...]) -> bool:
     return entry.get("type") == "reasoning" or path[0] == "reasoning_content" or is_thought
 
 
-@given(st.data(), histories(max_turns=2), protocol_names)
+@given(st.data(), histories(max_turns=2, is_plain=True), protocol_names)
 def test_any_change_of_what_is_said_changes_the_meaning(
     data: st.DataObject, history: Any, protocol_name: ProtocolName
 ) -> None:

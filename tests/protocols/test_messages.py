@@ -30,7 +30,7 @@ def key(entry: Any) -> bytes:
     return message_key(read(entry).canonical, TENANT, "chat")
 
 
-@given(histories())
+@given(histories(is_plain=True))
 def test_a_history_is_read_as_what_was_said(history: History) -> None:
     expected: list[tuple[str, Any]] = []
     for turn in history.turns:

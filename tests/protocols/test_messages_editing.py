@@ -225,26 +225,18 @@ def test_what_the_system_says_stays_where_the_api_has_it() -> None:
     ]
 
 
-def test_what_the_system_said_before_a_reply_that_left_is_told_word_for_word() -> None:
+def test_a_system_message_stands_behind_a_summary_and_before_the_next_reply() -> None:
+    change = json.dumps(
+        {"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "tool_reference", "name": "bash"}}]}
+    ).encode()
     block, rule = text_message("user", "[Record]"), text_message("system", "Never touch the ledger.")
-    wires = [
-        text_message("user", "task"),
-        block,
-        rule,
-        text_message("system", "It is day 2."),
-        text_message("user", "go on"),
-        text_message("system", "e"),
-    ]
-    assert read_texts(MESSAGES.join_messages(wires, [1])) == [
-        (
-            "user",
-            [
-                *("task", "[Record]", "[System message at this point, word for word:]", "Never touch the ledger."),
-                *("[System message at this point, word for word:]", "It is day 2.", "go on"),
-            ],
-        ),
-        ("system", ["e"]),
-    ]
+    wires = [text_message("user", "task"), rule, change, block, text_message("user", "go on"), rule]
+    joined = MESSAGES.join_messages([*wires, text_message("assistant", "Yes.")], [3])
+    assert read_texts(joined[:1]) == [("user", ["task", "[Record]", "go on"])]
+    texts = [block.get("text", block["type"]) for block in json.loads(joined[1])["content"]]
+    assert texts == ["Never touch the ledger.", "tool_removal", "Never touch the ledger."]
+    assert joined[2:] == [text_message("assistant", "Yes.")]
+    assert MESSAGES.join_messages(wires, [3]) == joined[:2]
 
 
 def test_what_the_system_said_behind_a_result_of_the_providers_own_tool_stays() -> None:
@@ -259,10 +251,7 @@ def test_what_the_system_said_behind_a_result_of_the_providers_own_tool_stays() 
         text_message("assistant", "b"),
     ]
     assert [role for role, _ in read_texts(MESSAGES.join_messages(plain, []))] == [
-        "user",
-        "assistant",
-        "user",
-        "assistant",
+        *("user", "system", "assistant", "assistant")
     ]
 
 

@@ -97,7 +97,6 @@ def test_an_item_in_which_a_text_has_no_place_leaves_as_a_whole_or_stays(item: A
     [
         {"type": "compaction", "encrypted_content": "sealed"},
         {"type": "item_reference", "id": "fc_1"},
-        {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True},
         {"type": "tool_search_output", "call_id": "c1", "tools": [{"type": "function", "name": "n"}]},
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "hologram"}]},
     ],
@@ -106,6 +105,11 @@ def test_an_item_in_which_a_text_has_no_place_leaves_as_a_whole_or_stays(item: A
 def test_an_item_that_is_not_understood_is_not_changed(item: Any) -> None:
     with pytest.raises(ValueError, match="not understood"):
         edit(item, {0: "b"})
+
+
+def test_a_text_in_place_of_an_approvals_reason_leaves_the_decision() -> None:
+    denied = {"type": "mcp_approval_response", "approval_request_id": "m", "approve": False, "reason": "Too risky."}
+    assert edit(denied, {0: "[archived]"}) == denied | {"reason": "[archived]"}
 
 
 def test_assistant_text_keeps_its_type_and_loses_annotations_with_offsets() -> None:

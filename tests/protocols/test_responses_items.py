@@ -50,7 +50,7 @@ CALLS = [
     ),
     (
         {"type": "mcp_approval_request", "id": "m", "server_label": "s", "name": "f", "arguments": "{}"},
-        ToolCall("m", "f", "{}"),
+        ToolCall("m", "f", "{}", "m"),
     ),
 ]
 
@@ -96,7 +96,11 @@ OUTPUTS = [
     ),
     (
         {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True},
-        ToolResult("m", (Opaque("mcp_approval_response", 73),)),
+        ToolResult("m", (Text("approved"),)),
+    ),
+    (
+        {"type": "mcp_approval_response", "approval_request_id": "m", "approve": False, "reason": "Not on Friday."},
+        ToolResult("m", (Text("Not on Friday."),), error=True),
     ),
 ]
 

@@ -263,6 +263,17 @@ def test_codes_in_results_come_before_measures() -> None:
     assert "weight" not in text
 
 
+def test_rules_of_system_messages_are_listed_as_such_and_nothing_else_of_them() -> None:
+    rule, users = "Never deploy the importer on Fridays.", "Always deploy the importer on Fridays."
+    reminder = f"<reminder>The to-do list has 4 items. {rule}</reminder>"
+    covered = sources([message("user", Text(users)), message("system", Text(reminder))])
+    standing = ExtractiveWriter().find_standing_instructions(covered, ())
+    assert [str(each) for each in standing.cited] == [f"[0] {users}", f"[1] (system message) {rule}"]
+    assert "to-do list" not in write([message("developer", Text(reminder)), *WORK])
+    of_one_turn = replace(message("system", Text(rule)), wire=b'{"clear_at":"next_user_message"}')
+    assert ExtractiveWriter().find_standing_instructions(sources([of_one_turn]), ()).cited == ()
+
+
 def test_an_instruction_that_stands_in_a_remaining_message_is_not_listed() -> None:
     rule, other = "Never deploy the importer on Fridays.", "Always run the linter."
     standing = ExtractiveWriter().find_standing_instructions(

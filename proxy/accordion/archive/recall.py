@@ -15,11 +15,10 @@ The insertions package places the excerpt in the request, and keeps it there.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice, repeat
-from operator import contains, itemgetter
+from operator import contains
 from sys import getsizeof
 from typing import Final
 
@@ -249,7 +248,8 @@ class ArtifactSearch:
     def _visible_texts(self, history: CompactedConversation, client: Conversation, turn: range) -> VisibleTexts:
         """Returns all texts in view, except those of the turn itself (but with the results that it brought)."""
         messages, spans = history.conversation.messages, history.spans
-        start = bisect_left(spans, turn.start, key=itemgetter(0))
+        # A summary that covers the turn's beginning stands behind it.
+        start = next((at for at, (first, _, _) in enumerate(spans) if first >= turn.start), len(spans))
         newest = list[Sequence[Part]]()
         for message, (first, last, _) in zip(messages[start:], spans[start:], strict=True):
             if not turn.start <= first <= last:

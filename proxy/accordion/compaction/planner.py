@@ -194,12 +194,11 @@ class PlanState:
 
     def _summarize(self, step: Summarize) -> None:
         """Replaces the removable slots of a range by one block; the other slots stay around it."""
-        first, last = WRITTEN_BY_COMPACTION, WRITTEN_BY_COMPACTION
         removable = [index for index in range(step.first, step.last + 1) if self._removable[index]]
         block_slot = choose_block_slot(self._slots, removable)
+        first = min((self._slots[index].first for index in removable), default=WRITTEN_BY_COMPACTION)
+        last = max((self._slots[index].last for index in removable), default=WRITTEN_BY_COMPACTION)
         for index in removable:
-            slot = self._slots[index]
-            first, last = slot.first if first == WRITTEN_BY_COMPACTION else first, max(last, slot.last)
             if not self._removed[index]:
                 self._remove_slot(index)
             self._removable[index] = self._free[index] = False

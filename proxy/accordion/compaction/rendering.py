@@ -10,7 +10,7 @@ import msgspec
 
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Conversation
+from accordion.model.conversation import INSTRUCTION_ROLES, Conversation, Message
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.protocols import json_writing
 from accordion.protocols.base import WireProtocol
@@ -56,9 +56,8 @@ class RequestRenderer:
                 # Responses accepts a single text in place of a list; with insertions it must become a list.
                 wires[:1] = protocol.join_messages(wires[:1], ())
             return wires
-        # A summary may be merged into the client's message after it, so that one is rendered with the compaction.
         covered = _count_prefix(history)
-        end = min(covered + 1, len(wires))
+        end = _find_rendered_end(history.conversation.messages, covered)
         index = _find_last_written(history, covered) if protocol.has_breakpoints else -1
         has_breakpoint = index >= 0 and _may_add_breakpoint(history.conversation, index)
         wires[:end] = self._render_prefix(protocol, history, wires[:end], index if has_breakpoint else -1)
@@ -74,7 +73,7 @@ class RequestRenderer:
         parts = wires.copy()
         if breakpoint_index >= 0:
             parts[breakpoint_index] = protocol.with_breakpoint(parts[breakpoint_index])
-        ours = {index for index, origin in enumerate(history.origins[: len(wires)]) if origin == WRITTEN_BY_COMPACTION}
+        ours = {index for index in range(len(wires)) if _is_joined(history, index)}
         written = tuple(protocol.join_messages(parts, ours))
         self._prefixes.put(key, _RenderedPrefix(wires_hash, written), 600 + sum(map(len, written)))
         return written
@@ -83,6 +82,31 @@ class RequestRenderer:
 def _count_prefix(history: CompactedConversation) -> int:
     """Counts the messages that the compaction wrote or kept. Behind them are the client's own, with insertions."""
     return bisect_left(history.spans, history.covered_count, key=itemgetter(0))
+
+
+def _find_rendered_end(messages: Sequence[Message], covered: int) -> int:
+    """Returns the end of the messages that are rendered with the compaction, which covers the first `covered`.
+
+    A summary may be merged into the client's message after it. An instruction may stand behind the user's messages that
+    follow.
+    """
+    end, start = covered, covered
+    while start and messages[start - 1].role != "assistant":
+        start -= 1
+    if any(message.role in INSTRUCTION_ROLES for message in messages[start:covered]):
+        while end < len(messages) and messages[end].role != "assistant":
+            end += 1
+    return min(end + 1, len(messages))
+
+
+def _is_joined(history: CompactedConversation, index: int) -> bool:
+    """Whether a message is merged with the user's messages beside it: the compaction wrote it, or it is the user's, and
+    the reply between it and the user's message before it is gone."""
+    if history.origins[index] == WRITTEN_BY_COMPACTION:
+        return True
+    messages, spans = history.conversation.messages, history.spans
+    is_after_user = index > 0 and messages[index].role == messages[index - 1].role == "user"
+    return is_after_user and 0 <= spans[index - 1][1] < spans[index][0] - 1
 
 
 def _find_last_written(history: CompactedConversation, end: int) -> int:

@@ -229,13 +229,18 @@ def _ends_in_thinking(view: StrategyView, slot: int, remaining: dict[int, list[i
 
 
 def _has_whole_pairs(view: StrategyView, slots: range, remaining: dict[int, list[int]]) -> bool:
-    """Whether no call is left without its result, and no result without its call."""
+    """Whether no call is left without its result or its approval, and no result or approval without its call."""
+    approvals: dict[str, bool] = {}
     for slot in slots:
         for at, part in _remaining_parts(view, slot):
             call = view.calls.get((slot, at)) if isinstance(part, ToolResult) else None
             # A call and its result are always in the same group.
             if call is not None and (at in remaining[slot]) != (call[1] in remaining[call[0]]):
                 return False
+            if isinstance(part, ToolCall) and part.approval_id:
+                stays = at in remaining[slot]
+                if approvals.setdefault(part.approval_id, stays) != stays:
+                    return False
     return True
 
 

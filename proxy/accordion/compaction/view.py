@@ -1,8 +1,9 @@
 """Builds the view that strategies plan on: the history, and which parts of it a compaction may change.
 
-Protected: system and developer messages; unknown content (a provider's compaction item, for example); the user's
-first message; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
-results with their calls; and all messages of a sub-agent's history before its first reply. Only the last resort
+Protected: standing instructions (see `_find_standing_instructions`; other system and developer messages leave with
+their round); unknown content (a provider's compaction item, for example); the user's first message; the task; the
+newest message; the newest tool batch, which the model has not read yet; open calls; pinned results with their calls;
+and all messages of a sub-agent's history before its first reply. Only the last resort
 (planner.py) cuts the newest batch, the user's first message and the task, if a request would exceed the hard limit. A
 mid-generation compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and
 are free only if the request has too many bytes or images.
@@ -10,6 +11,7 @@ are free only if the request has too many bytes or images.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -53,6 +55,9 @@ _NO_BUDGETS = RequestBudgets()
 _REQUEST_DISTANCE, _MAX_REQUEST_CHARACTERS = 2, 8_000
 """An agent may open with a text of its own. The user's actual request then follows two messages later, after an answer,
 and has at most this many characters."""
+
+_TAG = re.compile(r"\s*<([\w-]+)")
+"""The tag that an instruction of a client begins with."""
 
 _MIN_ROOM_DIVISOR = 4
 """The target leaves at least the tokens between protected content and limit, divided by this number: a compaction that
@@ -107,7 +112,7 @@ def build_view(
     free = analysis.free_slots(kind, thinking, must_succeed)
     if is_subagent:
         free[: analysis.first_response] = [False] * analysis.first_response
-    groups = find_indivisible_groups(analysis.messages)
+    groups = find_indivisible_groups(analysis.messages, analysis.standing)
     whole = [False] * len(slots)
     for first, last in groups:
         is_removable = all(free[first : last + 1]) and analysis.fixed_slots.isdisjoint(range(first, last + 1))
@@ -270,9 +275,11 @@ class _HistoryAnalysis:
         self.task = user_slots[-1] if user_slots else -1
         self.opening_request = user_slots[0] if user_slots else -1
         self._first_task = self._find_first_task(user_slots)
-        replies = (at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant")
-        self.first_response = next(replies, len(slots))
+        self._replies = [at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant"]
+        self.first_response = self._replies[0] if self._replies else len(slots)
         """The first slot of a reply. The messages before it are the task and its material."""
+        self.standing = self._find_standing_instructions()
+        """Instructions that stay."""
         self.newest_batch = self._find_newest_batch()
         last = next((slot for slot in reversed(slots) if slot.message.role not in INSTRUCTION_ROLES), None)
         is_turn_open = bool(self.messages) and not (last is not None and last.has_user_text)
@@ -308,15 +315,31 @@ class _HistoryAnalysis:
         size = sum(len(part.text) for part in self.messages[second].parts if isinstance(part, Text))
         return second if size <= _MAX_REQUEST_CHARACTERS else self.opening_request
 
+    def _find_standing_instructions(self) -> frozenset[int]:
+        """Returns the system and developer messages that stay.
+
+        They are those before the first reply and after the last one; those with more than text, such as changes of the
+        tools; and of the others the newest of each kind. The tag that a text begins with tells its kind.
+        """
+        last_reply, newest, standing = self._replies[-1] if self._replies else -1, set[tuple[str, str]](), set[int]()
+        for index in range(len(self.messages) - 1, -1, -1):
+            message = self.messages[index]
+            if message.role not in INSTRUCTION_ROLES:
+                continue
+            if has_opaque_part(message):
+                standing.add(index)
+                continue
+            tag = _TAG.match("".join(part.text for part in message.parts if isinstance(part, Text)))
+            kind = message.role, tag[1] if tag is not None else ""
+            if kind not in newest or not self.first_response < index < last_reply:
+                standing.add(index)
+            newest.add(kind)
+        return frozenset(standing)
+
     def _is_editable(self, index: int) -> bool:
         """Whether any part of a message could be changed."""
         message = self.messages[index]
-        if (
-            message.role in INSTRUCTION_ROLES
-            or message.role == "other"
-            or index in self._skipped
-            or has_opaque_part(message)
-        ):
+        if index in self.standing or message.role == "other" or index in self._skipped or has_opaque_part(message):
             return False
         if is_known_to_provider_only(message) and not 0 <= self.opening_request < index:
             return False

@@ -9,11 +9,20 @@ compactions that the provider made itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
-from accordion.model.conversation import UNKNOWN_WORDS, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.conversation import (
+    INSTRUCTION_ROLES,
+    UNKNOWN_WORDS,
+    Message,
+    Opaque,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 Rule = Callable[[Sequence[Message]], Iterable[tuple[int, int]]]
 """Yields ranges (first, last; inclusive) of messages that must stay together."""
@@ -48,16 +57,18 @@ def find_open_calls(messages: Sequence[Message]) -> frozenset[PartPosition]:
     return frozenset(_match_calls(messages)[1])
 
 
-def find_indivisible_groups(messages: Sequence[Message]) -> tuple[tuple[int, int], ...]:
-    """Splits the list at every legal cut into ranges (first, last; inclusive): each leaves whole or not at all."""
+def find_indivisible_groups(messages: Sequence[Message], standing: Collection[int] = ()) -> tuple[tuple[int, int], ...]:
+    """Splits the list at every legal cut into ranges (first, last; inclusive): each leaves whole or not at all.
+
+    `standing` are the indexes of instructions that belong to no round.
+    """
     if not messages:
         return ()
     # Ranges may overlap. Each one adds 1 if it begins to forbid cuts and subtracts it where it ends.
     changes = [0] * (len(messages) + 1)
-    for rule in RULES:
-        for first, last in rule(messages):
-            changes[first + 1] += 1
-            changes[last + 1] -= 1
+    for first, last in chain(_instruction_groups(messages, standing), *(rule(messages) for rule in RULES)):
+        changes[first + 1] += 1
+        changes[last + 1] -= 1
     starts = [index for index, range_count in enumerate(accumulate(changes[:-1])) if not range_count]
     return tuple(zip(starts, [start - 1 for start in starts[1:]] + [len(messages) - 1], strict=True))
 
@@ -229,6 +240,29 @@ def _pair_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
         yield call, result
 
 
+def _approval_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    """Keeps a request for approval together with the calls that it led to.
+
+    An approval without its calls looks as if it was just given, and the provider makes the calls once more.
+    """
+    requests: dict[str, int] = {}
+    for index, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, ToolCall) and part.approval_id:
+                if part.call_id == part.approval_id:
+                    requests[part.approval_id] = index
+                elif part.approval_id in requests:
+                    yield requests[part.approval_id], index
+
+
+def _instruction_groups(messages: Sequence[Message], standing: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Keeps an instruction within the list together with the message before it: both belong to one round."""
+    for index in range(1, len(messages)):
+        is_bound = messages[index].role in INSTRUCTION_ROLES and messages[index - 1].role != "other"
+        if is_bound and index not in standing and index - 1 not in standing:
+            yield index - 1, index
+
+
 def _batch_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     """Keeps a parallel batch whole: consecutive calls stay together, and so do consecutive results."""
     for index in range(1, len(messages)):
@@ -277,7 +311,7 @@ def _reference_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
                 yield reference, index
 
 
-RULES: tuple[Rule, ...] = (_pair_groups, _batch_groups, _reasoning_groups, _reference_groups)
+RULES: tuple[Rule, ...] = (_pair_groups, _approval_groups, _batch_groups, _reasoning_groups, _reference_groups)
 
 
 def _has_only(message: Message, kind: type) -> bool:

@@ -39,11 +39,15 @@ class Reasoning(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A tool call by the model. `arguments` is the text as it is on the wire (JSON for function tools)."""
+    """A tool call by the model. `arguments` is the text as it is on the wire (JSON for function tools).
+
+    `approval_id` is the id of the request for the user's approval: in that request, and in all calls that it led to.
+    """
 
     call_id: str
     name: str
     arguments: str
+    approval_id: str = ""
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -134,7 +138,7 @@ def _copy_wide_text(part: P) -> P:
 Role = Literal["system", "developer", "user", "assistant", "tool", "other"]
 
 INSTRUCTION_ROLES: frozenset[Role] = frozenset({"system", "developer"})
-"""The roles of messages that instruct the model and belong to no turn."""
+"""The roles of messages that instruct the model: the system prompt, and instructions within the list."""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -50,13 +50,15 @@ class Slot(msgspec.Struct, frozen=True):
 def choose_block_slot(slots: Sequence[Slot], leaving_slots: Sequence[int]) -> int:
     """Returns the slot, of those that leave (ascending), whose position the summary block takes.
 
-    It is the first one after the last provider compaction that stays between them, since the provider does not read
-    what is before it. Returns -1 if no slot leaves.
+    It is the first one after the last user's text that stays between them, so that no request stands behind the summary
+    of what came of it; and after the last provider compaction, since the provider does not read what is before it.
+    Returns -1 if no slot leaves.
     """
     if not leaving_slots:
         return -1
-    slots_between = range(leaving_slots[0], leaving_slots[-1])
-    last = max((index for index in slots_between if is_provider_compaction(slots[index].message)), default=-1)
+    staying = set(range(leaving_slots[0], leaving_slots[-1])).difference(leaving_slots)
+    precede = (at for at in staying if slots[at].has_user_text or is_provider_compaction(slots[at].message))
+    last = max(precede, default=-1)
     return next(index for index in leaving_slots if index > last)
 
 

@@ -91,6 +91,37 @@ def join_blocks(
     return out
 
 
+def move_instructions(
+    wires: Sequence[bytes], own_positions: Collection[int], role_of: Callable[[bytes], str]
+) -> tuple[list[bytes], frozenset[int]]:
+    """Moves instructions to where Anthropic's APIs take them, since their neighbours may be gone. Returns the messages
+    and the new `own_positions`.
+
+    A system message with content "must follow a 'user' message or an 'assistant' message ending in a server tool
+    result" and "must precede an 'assistant' message or end the array" (Anthropic, "Mid-conversation system messages and
+    tool changes"). So an instruction stands behind the input that follows it, a summary included, and before the
+    model's next message; the order of instructions stays. `role_of` returns `system`, `user`, `assistant`, `paused` for
+    an assistant message that ends in such a result, and an empty text for a message that may stand anywhere.
+    """
+    order, waiting, before, place = list[int](), list[int](), "", 0
+    for index, wire in enumerate(wires):
+        role = role_of(wire)
+        if before and (role == "system" or (waiting and not role)):
+            waiting.append(index)
+            continue
+        if role in ("assistant", "paused") and before in ("user", "paused"):
+            order += waiting
+            waiting, place = [], len(order)
+        order.append(index)
+        before = before if role in ("system", "") else role
+        place = len(order) if before in ("user", "paused") else place
+    # Behind the last reply, there may be no place; then the one before it is used.
+    place = place or len(order)
+    order[place:place] = waiting
+    own = frozenset(own_positions)
+    return [wires[index] for index in order], frozenset(at for at, index in enumerate(order) if index in own)
+
+
 def without_breakpoints(wire: bytes) -> bytes:
     """Removes the cache breakpoints of a message, an item or a content block, also those of nested blocks, but nothing
     within a tool's arguments. Every other value keeps its bytes."""

@@ -151,7 +151,8 @@ def _check_assistant_message(
 
 def find_responses_problems(messages: Sequence[Message]) -> list[str]:
     """Checks Responses: each output follows its call, each call has an output unless only items of the model follow it,
-    and reasoning precedes an item of the model. Parallel calls and outputs may come in any such order."""
+    reasoning precedes an item of the model, and approvals stand with the calls that they led to. Parallel calls and
+    outputs may come in any such order."""
     problems = _check_first_speaker(messages, {*INSTRUCTION_ROLES, "other"})
     calls, last_input, after_reasoning = _OpenCalls(), -1, False
     for index, message in enumerate(messages):
@@ -172,7 +173,28 @@ def find_responses_problems(messages: Sequence[Message]) -> list[str]:
                 problems.append(_describe_stray_result(part.call_id))
     if after_reasoning:
         problems.append(REASONING)
-    return [*problems, *calls.describe_unanswered(before=last_input)]
+    return [*problems, *_find_approval_problems(messages), *calls.describe_unanswered(before=last_input)]
+
+
+def _find_approval_problems(messages: Sequence[Message]) -> Iterable[str]:
+    """Returns a sentence for each call whose approval is not before it, and for each earlier approval without a call:
+    the provider would make that call now."""
+    requested, approved, last_reply = set[str](), dict[str, int](), -1
+    for index, message in enumerate(messages):
+        last_reply = index if message.role == "assistant" else last_reply
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                if part.call_id in requested and not part.error:
+                    approved[part.call_id] = index
+            elif isinstance(part, ToolCall) and part.approval_id:
+                approved.pop(part.approval_id, None)
+                if part.approval_id == part.call_id:
+                    requested.add(part.call_id)
+                elif part.approval_id not in requested:
+                    yield f"The approval {part.approval_id} of a call is missing."
+    for approval_id, index in approved.items():
+        if index < last_reply:
+            yield f"The approval {approval_id} led to no call."
 
 
 def _is_reasoning_only(message: Message) -> bool:

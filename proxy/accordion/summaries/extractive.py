@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
-from accordion.model.conversation import Message, Text
+from accordion.model.conversation import INSTRUCTION_ROLES, Message, Text
 from accordion.sessions.user_text import remove_client_blocks
 from accordion.summaries.facts import (
     NO_EXTRACTED_WORDS,
@@ -576,6 +576,8 @@ def _order_material(facts_by_index: Sequence[tuple[int, MessageFacts]]) -> _Summ
     utterances: list[_Utterance] = []
     for (message_index, facts), size in zip(facts_by_index, sizes, strict=True):
         remaining_size -= size
+        if facts.role in INSTRUCTION_ROLES:
+            continue
         if facts.media or (facts.text and (facts.role != "user" or remove_client_blocks(facts.text).strip())):
             utterances.append(_Utterance(message_index, remaining_size, facts))
         for call in facts.calls:

@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
+from accordion.model.conversation import INSTRUCTION_ROLES, Media, Message, Opaque, Text, ToolCall, ToolResult
 from accordion.model.words import LETTERS
-from accordion.summaries.instructions import Instruction, find_instructions, find_promises
+from accordion.summaries.instructions import Instruction, find_instructions, find_promises, find_system_rules
 
 JsonField = tuple[str, str]
 """The key and the value of a scalar in JSON; key "" if there is none."""
 
+_FOR_ONE_TURN: Final = b'"next_user_message"'
+"""The value of `clear_at` (Messages) in a system message that holds for one turn."""
 _MAX_JSON_LENGTH: Final = 1_000_000
 _MAX_FIELDS: Final = 600
 _MAX_DEPTH: Final = 12
@@ -69,7 +71,7 @@ class ResultFacts(msgspec.Struct, frozen=True):
 
 
 class MessageFacts(msgspec.Struct, frozen=True):
-    """A message: its author's text, its calls, its results, and a user's instructions or an assistant's promises."""
+    """A message: its author's text, its calls, its results, and its instructions or an assistant's promises."""
 
     role: str
     text: str
@@ -107,6 +109,8 @@ def extract_facts(
     stated: tuple[Instruction, ...] = ()
     if message.role == "user":
         stated = find_in_text(text)
+    elif message.role in INSTRUCTION_ROLES and _FOR_ONE_TURN not in message.wire:
+        stated = find_system_rules(text)
     elif message.role == "assistant" and not calls:
         # Text before a call announces that call, so it is no promise.
         stated = find_promises(text)

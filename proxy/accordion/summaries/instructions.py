@@ -71,6 +71,7 @@ _REFERENCE = re.compile(r"^\[\d+-\d+\] art_\w+, .*$", re.MULTILINE)
 _SECTION = re.compile(rf"^## (?:{TITLE}|{PROMISE_TITLE})$", re.MULTILINE)
 _INDEX = re.compile(r"^\[\d+\] ")
 _NOTES = re.compile(r"(?: \((?:replaces|newer than|older than) \[\d+\](?:, \[\d+\])*\))+$")
+_ANY_TAG = re.compile(r"</?[\w-]+>")
 _EAST_ASIA = re.compile(f"[{EAST_ASIA}]+")
 _NOT_PROSE = re.compile(
     r"^(?:[<>|$#{}\[\]]|//|/\*|\w+\s*=\s|(?:def|class|import|from|return|if|for)\s.*[:;({]?$)|[;{}]$|\t|  {4,}"
@@ -82,6 +83,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
     `rank` is from STATEMENT to RULE; `claims` has one entry for each sentence. `is_change`: something is different from
     now on. `is_correction`: and something was wrong. `is_promise`: the assistant promised it, or it is still open.
+    `is_of_system`: it is a rule in a system or developer message.
     """
 
     text: str
@@ -90,6 +92,7 @@ class Instruction(msgspec.Struct, frozen=True):
     is_change: bool
     is_correction: bool
     is_promise: bool = False
+    is_of_system: bool = False
 
     @property
     def size(self) -> int:
@@ -126,7 +129,8 @@ class CitedInstruction(msgspec.Struct, frozen=True):
             )
             if indexes
         ]
-        return " ".join([f"[{self.index}] {self.instruction.text}", *notes])
+        author = ["(system message)"] if self.instruction.is_of_system else []
+        return " ".join([f"[{self.index}]", *author, self.instruction.text, *notes])
 
 
 class OutdatedInstruction(NamedTuple):
@@ -163,6 +167,18 @@ def find_instructions(text: str) -> tuple[Instruction, ...]:
     return (*instructions, *(_build_promise(sentence) for sentence in promises))
 
 
+def find_system_rules(text: str) -> tuple[Instruction, ...]:
+    """Finds the lasting orders in a system or developer message, in order. The rest of it holds for its round."""
+    sentences = (part for line in _prose_lines(_ANY_TAG.sub("\n", text)) for part in split_sentences(line))
+    rules = (
+        sentence
+        for sentence in sentences
+        if len(sentence) <= MAX_JOINED_LENGTH and rank_sentence(sentence) == RULE and is_order(BULLET.sub("", sentence))
+    )
+    found = (replace(_build_instruction(sentence, RULE), is_of_system=True) for sentence in rules)
+    return tuple(islice(found, _MAX_INSTRUCTIONS))
+
+
 def find_promises(text: str) -> tuple[Instruction, ...]:
     """Finds the promises and open items in an assistant's text, in order."""
     sentences = (part for line in _prose_lines(text) for part in split_sentences(line))
@@ -184,11 +200,13 @@ def select_standing(
     for position, (index, instruction) in enumerate(instructions):
         if is_listed(index, instruction.text):
             shown_positions.add(position)
-        # Few long ones would fit.
-        priority = instruction.rank - (len(instruction.text) > BRIEF)
+        # Few long ones would fit. The user's own come first.
+        priority = STATEMENT if instruction.is_of_system else instruction.rank - (len(instruction.text) > BRIEF)
         replaced_indexes, newer_than = set[int](), set[int]()
         for other in instruction_index.find_related(instruction):
             earlier = in_force_by_position[other]
+            if earlier.instruction.is_of_system != instruction.is_of_system:
+                continue
             if is_replacement(instruction, earlier.instruction):
                 del in_force_by_position[other]
                 instruction_index.remove(other, earlier.instruction)

@@ -180,7 +180,7 @@ def _find_rule(
 ) -> tuple[str, str]:
     message = messages[index] if index < len(messages) else None
     if message is not None and message.role in INSTRUCTION_ROLES:
-        return "the system prompt", "System and developer messages stay."
+        return "system messages", "The first and the newest system messages stay, and changes of the tools."
     if users and index == users[-1]:
         return "the task", "The user’s last message is what the model works on."
     if users and index == users[0]:
@@ -196,7 +196,7 @@ def _find_rule(
 def _describe_kept(compaction: Compaction, ranges: Sequence[KeptMessages]) -> str:
     """Returns the list of what stays, in words."""
     names = list[str]()
-    for what in ("the system prompt", "the opening request", "the task"):
+    for what in ("system messages", "the opening request", "the task"):
         names += [what] if any(each.what == what for each in ranges) else []
     rules = _count_rules(compaction)
     names += [f"{rules} standing instruction{'s' if rules != 1 else ''}"] if rules else []

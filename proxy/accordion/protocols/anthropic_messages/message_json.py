@@ -36,7 +36,7 @@ from accordion.protocols.json_values import (
     text_parts,
     url_media,
 )
-from accordion.protocols.json_writing import PartChanges, ValueChange, arguments_object, join_blocks
+from accordion.protocols.json_writing import PartChanges, ValueChange, arguments_object, join_blocks, move_instructions
 from accordion.protocols.message_keys import decode_json
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -56,6 +56,11 @@ def read_parts(content: Any) -> Iterable[Part]:
     if type(content) is list:
         return [part for entry in content for part in _read_block(entry)]
     return () if content is None else (opaque_part(content),)
+
+
+def read_settings(entry: dict[str, Any]) -> Iterable[Part]:
+    """Reads the settings that hold from a system message on (Anthropic, "Change effort mid-conversation")."""
+    return (opaque_part(entry["output_config"], "output_config"),) if entry.get("output_config") else ()
 
 
 def _read_block(entry: Any) -> Iterable[Part]:
@@ -198,6 +203,7 @@ def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes |
         change = part_changes.take(len(tuple(read_parts(decode_json(content)))))
         if change is not None and change.text is not None:
             fields["content"] = encode(change.text)
+    part_changes.take(len(tuple(read_settings(decode_json(message.wire)))))
     part_changes.check_all_taken()
     return object_of(fields) if part_changes.has_content else None
 
@@ -232,66 +238,52 @@ def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> lis
 
     A following message is merged too, since the messages between are gone. A block before tool results becomes a part
     of the first one: nothing may come between a call and its result, and a text behind results can make the model end
-    its turn with an empty answer (Anthropic's "Handling stop reasons"). A system message that may not stay where it is
-    (see `_misplaced_system_messages`) is quoted in a user message and merged.
+    its turn with an empty answer (Anthropic's "Handling stop reasons"). System messages stand behind the block; those
+    in a row become one, as all servers take them.
     """
-    misplaced = _misplaced_system_messages(wires)
-    if misplaced:
-        wires = [_quote_system_message(wire) if index in misplaced else wire for index, wire in enumerate(wires)]
-        own_positions = {*own_positions, *misplaced}
-    return join_blocks(
+    has_instructions = any(b'"system"' in wire for wire in wires[1:])
+    if has_instructions:
+        wires, own_positions = move_instructions(wires, own_positions, _role)
+    joined = join_blocks(
         wires,
         own_positions,
         _from_user,
         lambda wire: _from_user(wire) and (not _has_result(wire) or _find_extendable_result(wire) >= 0),
         _merge_messages,
     )
+    return _merge_instructions(joined) if has_instructions else joined
 
 
-def _misplaced_system_messages(wires: Sequence[bytes]) -> set[int]:
-    """Finds the system messages after the first message that are in no valid position, since their neighbours are gone.
-
-    A valid position is after a user message (or a result of the provider's own tool), and before an assistant message
-    or at the end.
-
-    Source: errors of the Messages API (beta mid-conversation-system-2026-04-07): such a message "must follow a 'user'
-    message or an 'assistant' message ending in a server tool result" and "must precede an 'assistant' message or end
-    the array".
-    """
-    if not any(b'"system"' in wire for wire in wires[1:]):
-        return set()
-    # A system message without text is a setting, and valid anywhere.
-    roles = [
-        (index, _role(wire))
-        for index, wire in enumerate(wires)
-        if _role(wire) != "system" or _content_blocks(fields_of(wire))
-    ]
-    misplaced = set[int]()
-    for position, (index, role) in enumerate(roles):
-        if role != "system" or not position:
-            continue
-        previous_index, role_before = roles[position - 1]
-        follows_input = role_before == "user" or (
-            role_before == "assistant" and _ends_with_result(wires[previous_index])
-        )
-        if not follows_input or (position + 1 < len(roles) and roles[position + 1][1] != "assistant"):
-            misplaced.add(index)
-    return misplaced
+def _merge_instructions(wires: Sequence[bytes]) -> list[bytes]:
+    """Merges system messages in a row that have a role and content only."""
+    out: list[bytes] = []
+    for wire in wires:
+        if len(out) > 1 and _is_plain_instruction(wire) and _is_plain_instruction(out[-1]):
+            blocks = [*_content_blocks(fields_of(out[-1])), *_content_blocks(fields_of(wire))]
+            out[-1] = object_of({"role": b'"system"', "content": list_of(blocks)})
+        else:
+            out.append(wire)
+    return out
 
 
-def _quote_system_message(wire: bytes) -> bytes:
-    """Returns a system message's text in a user message."""
-    text = encode({"type": "text", "text": "[System message at this point, word for word:]"})
-    return object_of({"role": b'"user"', "content": list_of([text, *_content_blocks(fields_of(wire))])})
+def _is_plain_instruction(wire: bytes) -> bool:
+    return _role(wire) == "system" and fields_of(wire).keys() == {"role", "content"}
 
 
 def _role(wire: bytes) -> str:
-    return as_string(decode_json(fields_of(wire).get("role", NULL))) if is_object(wire) else ""
-
-
-def _ends_with_result(wire: bytes) -> bool:
-    blocks = _content_blocks(fields_of(wire)) if is_object(wire) else []
-    return bool(blocks) and as_string(as_mapping(decode_json(blocks[-1])).get("type")).endswith("_tool_result")
+    """Returns the role of a message, as `move_instructions` asks for it."""
+    if not is_object(wire):
+        return ""
+    fields = fields_of(wire)
+    role = as_string(decode_json(fields.get("role", NULL)))
+    blocks = _content_blocks(fields) if role != "user" else []
+    if role == "system" and not blocks:
+        # Without content it is a setting, and valid anywhere.
+        return ""
+    if role == "assistant" and blocks:
+        is_paused = as_string(as_mapping(decode_json(blocks[-1])).get("type")).endswith("_tool_result")
+        return "paused" if is_paused else role
+    return role
 
 
 def _merge_messages(wires: Sequence[bytes]) -> bytes:

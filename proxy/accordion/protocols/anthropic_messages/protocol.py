@@ -24,7 +24,7 @@ from accordion.model.errors import AccordionError, ContextOverflow, ThreadNotFou
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.anthropic_messages import message_json
 from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
-from accordion.protocols.anthropic_messages.message_json import read_parts
+from accordion.protocols.anthropic_messages.message_json import read_parts, read_settings
 from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.anthropic_messages.tool_rounds import MessagesToolDocument, MessagesToolStream
 from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
@@ -79,7 +79,8 @@ class AnthropicMessages(WireProtocol):
         entry = decode_json(raw)
         if type(entry) is not dict:
             return ReadMessage("other", (opaque_part(entry),), [entry])
-        return ReadMessage(role_of(entry.get("role")), tuple(read_parts(entry.get("content"))), canonical_object(entry))
+        parts = (*read_parts(entry.get("content")), *read_settings(entry))
+        return ReadMessage(role_of(entry.get("role")), parts, canonical_object(entry))
 
     def is_preamble(self, message: ReadMessage) -> bool:
         """Whether a message is the system's. The prompt is a field, and a system message at the start is a part of

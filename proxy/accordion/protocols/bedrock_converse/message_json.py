@@ -22,7 +22,7 @@ from accordion.protocols.json_values import (
     opaque_part,
     text_parts,
 )
-from accordion.protocols.json_writing import PartChanges, ValueChange, arguments_object, join_blocks
+from accordion.protocols.json_writing import PartChanges, ValueChange, arguments_object, join_blocks, move_instructions
 from accordion.protocols.message_keys import CACHE_POINT, decode_json
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -181,8 +181,11 @@ def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> lis
     neighbours are gone.
 
     A block before results becomes a part of the first one, as in Messages: nothing may come between a call and its
-    result, and a text behind results can make the model end its turn with an empty answer.
+    result, and a text behind results can make the model end its turn with an empty answer. System messages stand behind
+    the block.
     """
+    if any(b'"system"' in wire for wire in wires[1:]):
+        wires, own_positions = move_instructions(wires, own_positions, _role)
     joined = join_blocks(wires, own_positions, _from_user, _from_user, _merge_messages)
     out: list[bytes] = []
     for wire in joined:
@@ -220,7 +223,7 @@ def _extend_result(block: bytes, texts: Sequence[bytes]) -> bytes:
 
 
 def _role(wire: bytes) -> str:
-    return str(decode_json(fields_of(wire).get("role", NULL)))
+    return as_string(decode_json(fields_of(wire).get("role", NULL))) if is_object(wire) else ""
 
 
 def _has_content(wire: bytes) -> bool:

@@ -143,6 +143,11 @@ def read_calls(entry: dict[str, Any]) -> Iterable[Part]:
         yield ToolCall(name, name, arguments_text(legacy.get("arguments")))
 
 
+def read_added_tools(entry: dict[str, Any]) -> Iterable[Part]:
+    """Reads the tools that a system message adds (Moonshot's models)."""
+    return (opaque_part(entry["tools"], "tools"),) if entry.get("tools") else ()
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +175,7 @@ def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes |
         if has_more:
             _edit_refusal_and_audio(entry, fields, part_changes)
             _edit_calls(entry, fields, part_changes)
+            part_changes.take(len(tuple(read_added_tools(entry))))
     part_changes.check_all_taken()
     return object_of(fields) if part_changes.has_content else None
 

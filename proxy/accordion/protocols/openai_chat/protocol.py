@@ -38,7 +38,13 @@ from accordion.protocols.json_values import (
 from accordion.protocols.legality import find_chat_problems
 from accordion.protocols.message_keys import canonical_object, canonical_text_message, decode_json
 from accordion.protocols.openai_chat import message_json
-from accordion.protocols.openai_chat.message_json import read_calls, read_parts, read_reasoning, read_refusal_and_audio
+from accordion.protocols.openai_chat.message_json import (
+    read_added_tools,
+    read_calls,
+    read_parts,
+    read_reasoning,
+    read_refusal_and_audio,
+)
 from accordion.protocols.openai_chat.response import ChatParser
 from accordion.protocols.openai_chat.tool_rounds import ChunkToolLoop, CompletionToolLoop
 from accordion.protocols.tool_loop import (
@@ -79,6 +85,7 @@ class OpenAIChat(WireProtocol):
             parts = (ToolResult(as_string(call_id), tuple(read_parts(content))),)
         else:
             parts = (*read_reasoning(entry), *read_parts(content), *read_refusal_and_audio(entry), *read_calls(entry))
+            parts += tuple(read_added_tools(entry))
         return ReadMessage(role, parts, canonical_object(entry))
 
     def is_preamble(self, message: ReadMessage) -> bool:

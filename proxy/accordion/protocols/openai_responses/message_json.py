@@ -136,7 +136,9 @@ def read_call(entry: Item, form: CallForm) -> ToolCall:
     arguments = entry.get(form.arguments)
     if arguments is None and form.arguments == "action":
         arguments = entry.get("actions")
-    return ToolCall(_call_id(entry), as_string(entry.get("name")) or form.name, arguments_text(arguments))
+    is_request = entry.get("type") == "mcp_approval_request"
+    approval_id = as_string(entry.get("id" if is_request else "approval_request_id"))
+    return ToolCall(_call_id(entry), as_string(entry.get("name")) or form.name, arguments_text(arguments), approval_id)
 
 
 def read_content(value: Any) -> Iterable[Inner]:
@@ -220,7 +222,9 @@ def _result(entry: Item, kind: str) -> ToolResult:
     elif kind == "program_output":
         parts = text_parts(entry.get("result"))
     elif kind == "mcp_approval_response":
-        return ToolResult(as_string(entry.get("approval_request_id")), (opaque_part(entry),))
+        is_denied = entry.get("approve") is not True
+        reason = as_string(entry.get("reason")) or ("denied" if is_denied else "approved")
+        return ToolResult(as_string(entry.get("approval_request_id")), tuple(text_parts(reason)), is_denied)
     else:
         parts = read_content(entry.get("output"))
     return ToolResult(_call_id(entry), tuple(parts), failed)
@@ -304,6 +308,8 @@ def _set_text(fields: dict[str, bytes], kind: str, text: str) -> None:
         fields["output"] = _write_shell_output(fields.get("output", NULL), text)
     elif kind == "program_output":
         fields["result"] = encode(text)
+    elif kind == "mcp_approval_response":
+        fields["reason"] = encode(text)
     elif kind == "function_call":
         arguments = arguments_object(text)
         as_object = is_object(fields.get("arguments", NULL))
