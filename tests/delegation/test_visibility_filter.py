@@ -52,7 +52,7 @@ class Shared:
 @st.composite
 def shared(draw: st.DrawFn, max_turns: int = 4) -> Shared:
     """Histories of which some results are hidden. Each result and its arguments hold a canary; ids are used again."""
-    history, at, turns = draw(histories(max_turns=max_turns)), 0, []
+    history, at, turns = draw(histories(max_turns=max_turns, is_plain=True)), 0, []
     for turn in history.turns:
         rounds = []
         for round_ in turn.rounds:
