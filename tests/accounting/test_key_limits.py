@@ -244,3 +244,15 @@ def test_an_amount_that_is_no_number_is_refused() -> None:
     for amount in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="number"):
             KeyLimits(dollars_per_day=amount)
+
+
+async def test_a_clock_that_comes_back_to_a_day_finds_what_was_counted() -> None:
+    clock, store = FakeClock(), InMemoryStore()
+    worker = Worker(store, clock, "a")
+    worker.ledger.count("k1", COSTS)
+    clock.advance(DAY)
+    assert worker.ledger.usage("k1").requests == 0
+    worker.ledger.count("k1", COSTS)
+    clock.advance(-DAY)
+    worker.ledger.count("k1", COSTS)
+    assert worker.ledger.usage("k1").requests == 2

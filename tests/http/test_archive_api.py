@@ -186,6 +186,15 @@ async def test_an_image_is_had_as_the_client_sent_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/nowhere"), ("POST", "/healthz"), ("GET", "/accordion/sessions/s-1")]
+)
+def test_an_error_is_never_served_as_html(method: str, path: str) -> None:
+    answer = client(PipelineSetup()).request(method, path)
+    assert answer.status_code >= 400
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_an_artifact_is_never_served_as_html() -> None:
     setup = PipelineSetup()
     await store_artifact(setup, [b'{"role":"user","content":"<script>alert(1)</script>"}'])

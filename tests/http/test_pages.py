@@ -614,6 +614,20 @@ async def test_pages_beyond_the_limit_are_not_kept_open_and_a_closed_one_makes_r
         await events.aclose()
 
 
+async def test_one_tenants_pages_do_not_keep_out_another_tenants() -> None:
+    feed = ExchangeFeed()
+    opened = [feed.open("many", None) for _ in range(MAX_READERS)]
+    for events in opened:
+        await anext(events)
+    for _ in range(MAX_READERS // 2):
+        opened.append(feed.open("few", None))
+        await anext(opened[-1])
+    with pytest.raises(TooManyReaders):
+        feed.open("few", None)
+    for events in opened:
+        await events.aclose()
+
+
 # -- comparisons -------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -10,10 +12,10 @@ import pytest
 from accordion.accounting.key_limits import KeyLimits, KeyUsage
 from accordion.model.costs import NANODOLLARS
 from accordion.model.errors import UpstreamDisconnected
-from accordion.model.http import Outbound
-from accordion.model.ports import Route
+from accordion.model.http import CLIENT_DISCONNECTED, Outbound
+from accordion.model.ports import Route, UpstreamRequest, UpstreamResponse
 from accordion.sessions.proxy_keys import ProxyKey
-from tests.fakes import FakeReply, FakeRouter
+from tests.fakes import FakeReply, FakeRouter, FakeUpstream
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
@@ -123,6 +125,33 @@ async def test_usage_that_is_not_reported_is_estimated(leaves: bool) -> None:
     assert used(setup).requests == 2
     assert used(setup).tokens == 2 * input_tokens + (100 if leaves else 300)
     assert used(setup).cost == 2 * input_tokens * 3_000 + (100 if leaves else 300) * 15_000
+
+
+class SilentUpstream(FakeUpstream):
+    """A provider that takes the request and has not answered yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_request = asyncio.Event()
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        self.has_request.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("reason", [(CLIENT_DISCONNECTED,), ()])
+async def test_a_request_whose_client_leaves_before_the_answer_is_counted(reason: tuple[str, ...]) -> None:
+    setup = limited(tokens_per_day=10**9)
+    upstream = SilentUpstream()
+    setup.replace_in("sender", upstream=upstream)
+    task = asyncio.create_task(setup.forward(setup.inbound(CHAT, CHAT_BODY, AS_TEAM)))
+    await upstream.has_request.wait()
+    task.cancel(*reason)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert used(setup).requests == 1
+    assert used(setup).tokens >= 3
 
 
 @pytest.mark.parametrize(("path", "body"), [(MESSAGES, MESSAGES_BODY), (RESPONSES, RESPONSES_BODY)])

@@ -114,14 +114,20 @@ def _sum_rows(rows: Iterable[tuple[str, bytes]], *, without: str = "") -> dict[s
     return usage
 
 
+_Rows = dict[str, tuple[Key, KeyUsage, Callable[[], bytes]]]
+_MAX_FORMER_DAYS = 3
+
+
 class KeyUsageLedger:
     """The usage of all keys today: rows of this worker, and what it last read of the others."""
 
     def __init__(self, store: KeyValueStore, outbox: Outbox, clock: Clock, worker: str) -> None:
         self._store, self._outbox, self._clock, self._worker = store, outbox, clock, worker
         self._day = 0
-        self._rows: dict[str, tuple[Key, KeyUsage, Callable[[], bytes]]] = {}
+        self._rows: _Rows = {}
         self._others: Mapping[str, KeyUsage] = {}
+        self._former_rows = dict[int, _Rows]()
+        """The rows of other days: a clock that is set may come back to one."""
         self._next_poll = 0.0
 
     def count(self, key_id: str, costs: Costs) -> None:
@@ -165,7 +171,10 @@ class KeyUsageLedger:
     def _start_day(self) -> None:
         day = int(self._clock.now() // DAY)
         if day != self._day:
-            self._day, self._rows, self._others = day, {}, {}
+            self._former_rows[self._day] = self._rows
+            self._day, self._rows, self._others = day, self._former_rows.pop(day, {}), {}
+            if len(self._former_rows) > _MAX_FORMER_DAYS:
+                del self._former_rows[next(iter(self._former_rows))]
 
 
 class KeyLimiter:

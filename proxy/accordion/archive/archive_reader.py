@@ -103,7 +103,7 @@ class ArchiveReader:
         The store lists by id, so every page reads the whole list; a session has some thousands of records at most.
         """
         artifacts = await self._sorted_artifacts(tenant, session)
-        position = _parse_cursor(after, artifacts) if after else None
+        position = _parse_cursor(after) if after else None
         remaining = [each for each in artifacts if position is None or _artifact_position(each) > position]
         cursor = _cursor(remaining[limit - 1]) if len(remaining) > limit else ""
         return ArtifactPage(tuple(remaining[:limit]), cursor)
@@ -157,18 +157,11 @@ def _artifact_position(artifact: Artifact) -> Position:
 
 
 def _cursor(artifact: Artifact) -> str:
-    """Returns the cursor of the page after this artifact. Earlier releases wrote `id/scope`."""
+    """Returns the cursor of the page after this artifact."""
     return ".".join(map(str, _artifact_position(artifact)))
 
 
-def _parse_cursor(cursor: str, artifacts: Sequence[Artifact]) -> Position:
-    """Returns the position that a cursor of this form, or of the earlier one, names. Raises ValueError."""
-    if "/" in cursor:
-        name, _, scope = cursor.partition("/")
-        bytes.fromhex(scope)
-        listed = next((each for each in artifacts if each.id == name), None)
-        if listed is None:
-            raise ValueError("the artifact that this page ended with is no longer there")
-        return _artifact_position(listed)
+def _parse_cursor(cursor: str) -> Position:
+    """Returns the position that a cursor names. Raises ValueError."""
     first, last, part, slice_, name = cursor.split(".")
     return int(first), int(last), int(part), int(slice_), name

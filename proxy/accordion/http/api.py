@@ -333,7 +333,7 @@ class RestApi:
 
     async def _server_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, AccordionError)  # noqa: S101  # the handler is registered for nothing else
-        return Response(self._error_body(error), error.status, media_type="application/json")
+        return Response(self._error_body(error), error.status, headers=SAFE, media_type="application/json")
 
     async def _client_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101
@@ -342,12 +342,12 @@ class RestApi:
                 f"There is nothing at {request.url.path}. The base URL is this address with /v1 for OpenAI clients and "
                 "without a path for Anthropic's and Google's clients; GET / lists all other paths."
             )
-            headers = error.headers
+            headers = dict(error.headers or {})
         else:
             problem = BadRequest(f"{request.method} is not supported at {request.url.path}.", code="method_not_allowed")
             headers = {"allow": ", ".join(sorted(_allowed_methods(request)))}
         body = self._error_body(problem)
-        return Response(body, error.status_code, headers=headers, media_type="application/json")
+        return Response(body, error.status_code, headers=SAFE | headers, media_type="application/json")
 
 
 async def _drop(request: Request, error: Exception) -> Response:

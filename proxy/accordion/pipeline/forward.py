@@ -97,6 +97,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
         self.recorder.start_count(progress, prepared)
+        progress.is_sent = True
         response, attempts = self.context_edit_step.answer(prepared) or await self.sender.send(prepared), Attempts()
         while not prepared.is_token_count and (prepared.tool_name or not attempts.is_final):
             is_near_window = prepared.is_near_window and not attempts.is_final

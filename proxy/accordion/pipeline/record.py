@@ -246,9 +246,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
 
         Uses our own count if the provider reported nothing, as when the client disconnected during the response.
         """
-        is_sent = not (request.is_token_count or request.needs_no_model)
-        has_begun = progress.first_byte_at and progress.status < 400 and is_sent
-        if observed_response.usage is None and has_begun:
+        asks_model = progress.is_sent and not (request.is_token_count or request.needs_no_model)
+        if observed_response.usage is None and asks_model and (progress.status < 400 or progress.is_interrupted):
             cost = self.costs.estimate(request, self.clock.now(), observed_response.characters)
         if cost is None:
             return

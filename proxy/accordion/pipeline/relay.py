@@ -37,6 +37,10 @@ class ExchangeProgress(msgspec.Struct):
     """The progress of one exchange. Times are in seconds by the monotonic clock."""
 
     started_at: float
+    is_sent: bool = False
+    """Whether the request was handed to the provider, which may bill it whatever the client gets."""
+    is_interrupted: bool = False
+    """Whether the client left, or the proxy stopped, before the response began."""
     first_byte_at: float = 0.0
     status: int = 0
     error: str = ""

@@ -92,6 +92,7 @@ class Responder(msgspec.Struct, frozen=True):
     def record_interruption(self, progress: RequestProgress, exception: BaseException) -> None:
         """Records why a request ended before the provider answered: see `stop_error`."""
         error = stop_error(exception)
+        progress.is_interrupted = True
         progress.status = error.status if error else 499
         progress.error = error.code or error.type if error else CLIENT_LEFT
         self.recorder.record(progress, ObservedResponse())

@@ -15,6 +15,7 @@ from threading import Lock
 
 import msgspec
 
+from accordion.model.cache import LONGEST_NAME
 from accordion.model.conversation import Conversation, Message, Part, copy_wide_texts
 from accordion.model.errors import TooManyMessages, Unreadable
 from accordion.model.tenant import TenantScope
@@ -343,7 +344,8 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
     model = fields.get("model")
     return Conversation(
         protocol_name=protocol.name,
-        model=_MODEL.decode(model) if model and model[:1] == b'"' else "",
+        # Many caches have models as keys. No model has a name that long.
+        model=_MODEL.decode(model) if model and model[:1] == b'"' and len(model) <= LONGEST_NAME else "",
         messages=prefix.entries[prefix.lead :],
         lead=prefix.entries[: prefix.lead],
         chain=prefix.chain[1:],

@@ -321,3 +321,10 @@ def test_every_provider_of_the_installed_litellm_is_known():
     assert len(names) > 100
     assert names <= PROVIDERS
     assert OPENAI_COMPATIBLE < PROVIDERS
+
+
+def test_a_name_of_any_length_takes_no_memory_and_no_time() -> None:
+    routes = routes_from([ModelEntry("team-*-gpt-*-eu", "openai/*-*")], upstreams())
+    assert routes.route("openai", "team-a-gpt-b-eu").model == "a-b"
+    assert routes.route("openai", "team-" + "-gpt-" * 1_000_000).name == "openai"
+    assert len(routes._routes_by_name) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -36,6 +37,7 @@ class _Reader:
         self.tenant = tenant
         self.sessions: set[str] = set()
         self.has_news = asyncio.Event()
+        self.is_replaced = False
 
 
 class ExchangeFeed:
@@ -52,18 +54,32 @@ class ExchangeFeed:
                 reader.has_news.set()
 
     def open(self, tenant: str, stopping: asyncio.Event | None) -> AsyncIterator[bytes]:
-        """Returns the events for one page, until the server stops (`stopping`). Raises TooManyReaders."""
+        """Returns the events for one page, until the server stops (`stopping`). Raises TooManyReaders.
+
+        If all places are taken, a tenant with fewer pages than another gets one of that tenant's.
+        """
         if len(self._readers) >= MAX_READERS:
-            raise TooManyReaders(f"{MAX_READERS} pages are open. This one is not updated by itself.")
+            self._make_space(tenant)
         reader = _Reader(tenant)
         self._readers.add(reader)
         return self._stream(reader, stopping or asyncio.Event())
+
+    def _make_space(self, tenant: str) -> None:
+        """Ends the page of the tenant with the most pages. Raises TooManyReaders if that is `tenant`, or nearly."""
+        counts = Counter(reader.tenant for reader in self._readers)
+        largest, count = counts.most_common(1)[0]
+        if count <= counts[tenant] + 1:
+            raise TooManyReaders(f"{MAX_READERS} pages are open. This one is not updated by itself.")
+        reader = next(reader for reader in self._readers if reader.tenant == largest)
+        reader.is_replaced = True
+        reader.has_news.set()
+        self._readers.discard(reader)
 
     async def _stream(self, reader: _Reader, stopping: asyncio.Event) -> AsyncIterator[bytes]:
         stop = asyncio.ensure_future(stopping.wait())
         try:
             yield _RETRY
-            while not stopping.is_set():
+            while not stopping.is_set() and not reader.is_replaced:
                 news = asyncio.ensure_future(reader.has_news.wait())
                 try:
                     await asyncio.wait({news, stop}, timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)

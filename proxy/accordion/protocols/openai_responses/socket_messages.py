@@ -96,7 +96,7 @@ def read_head(message: str) -> MessageHead:
         # A lone surrogate in a text must not hide the other fields.
         fields = read_fields(message)
         status = fields.get("status", b"")
-        status_code = int(status) if status.isdigit() else None
+        status_code = int(status) if len(status) == 3 and status.isdigit() else None
         return MessageHead(text_field(fields, "type"), text_field(fields, "stream_id") or None, status_code)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from accordion.model.cache import LONGEST_NAME
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Family, Route
@@ -122,6 +123,8 @@ class RouteTable:
 
     def _by_pattern(self, model: str) -> Route | None:
         """Returns the route of the first pattern that matches a name; the most specific pattern comes first."""
+        if len(model) > LONGEST_NAME:
+            return None
         if model not in self._routes_by_name:
             if len(self._routes_by_name) >= _MOST_CACHED_NAMES:
                 self._routes_by_name.clear()
