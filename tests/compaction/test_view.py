@@ -159,12 +159,12 @@ def test_instructions_leave_with_their_round_but_for_the_first_and_the_newest(ro
     folded = uncompacted(
         user_message("opening"),  # 0
         message(role, Text("first")),  # 1
-        *rounds("a", message(role, Text("reminder 1"))),  # 2, 3, 4
-        *rounds("b", message(role, Text("<mode>plan</mode>")), message(role, Text("reminder 2"))),  # 5, 6, 7, 8
+        *rounds("a", message(role, Text("<mode-1>ask</mode-1>"))),  # 2, 3, 4
+        *rounds("b", message(role, Text("<mode-2>plan</mode-2>")), message(role, Text("reminder 2"))),  # 5, 6, 7, 8
         *rounds("c", message(role, Text("reminder 3"))),  # 9, 10, 11
         assistant_message("ok"),  # 12
         user_message("task"),  # 13
-        message(role, Text("<mode>work</mode>")),  # 14
+        message(role, Text("<mode-3>work</mode-3>")),  # 14
         message(role, Text("Today is Friday.")),  # 15
     )
     assert free(folded) == whole(folded) == [*range(2, 13)]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from accordion.model.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.boundaries import find_indivisible_groups, find_open_calls
+from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
 RESPONSES = OpenAIResponses()
@@ -154,6 +155,29 @@ SEALED = [
     {"type": "tool_search_output", "execution": "server", "tools": []},
     {"type": "hologram", "n": 1},
 ]
+
+
+PAIRS = [
+    (
+        {"type": "computer_call", "id": "x", "call_id": "c", "pending_safety_checks": [{"id": "s"}], "action": {}},
+        {"type": "computer_call_output", "call_id": "c", "acknowledged_safety_checks": [{"id": "s"}], "output": {}},
+    ),
+    ({"type": "local_shell_call", "id": "x", "call_id": "c"}, {"type": "local_shell_call_output", "id": "c"}),
+    ({"type": "shell_call", "id": "x", "call_id": "c"}, {"type": "shell_call_output", "id": "y", "call_id": "c"}),
+    ({"type": "apply_patch_call", "call_id": "c"}, {"type": "apply_patch_call_output", "call_id": "c"}),
+    ({"type": "custom_tool_call", "call_id": "c"}, {"type": "custom_tool_call_output", "call_id": "c"}),
+    ({"type": "program", "id": "x", "call_id": "c"}, {"type": "program_output", "id": "y", "call_id": "c"}),
+    ({"type": "tool_search_call", "call_id": "c"}, {"type": "tool_search_output", "call_id": "c", "tools": []}),
+    ({"type": "mcp_approval_request", "id": "c"}, {"type": "mcp_approval_response", "approval_request_id": "c"}),
+]
+
+
+@pytest.mark.parametrize(("call", "output"), PAIRS, ids=lambda item: item["type"])
+def test_a_call_and_its_output_are_one_group(call: Any, output: Any) -> None:
+    between = {"type": "message", "role": "assistant", "content": "Wait."}
+    messages = [Message(b"", read(item).role, read(item).parts, b"") for item in (call, between, output)]
+    assert find_indivisible_groups(messages) == ((0, 2),)
+    assert not find_open_calls(messages)
 
 
 @pytest.mark.parametrize(("entry", "part"), CALLS)

@@ -56,8 +56,8 @@ _REQUEST_DISTANCE, _MAX_REQUEST_CHARACTERS = 2, 8_000
 """An agent may open with a text of its own. The user's actual request then follows two messages later, after an answer,
 and has at most this many characters."""
 
-_TAG = re.compile(r"\s*<([\w-]+)")
-"""The tag that an instruction of a client begins with."""
+_TAG = re.compile(r"\s*<([A-Za-z_-]+)")
+"""The tag that an instruction of a client begins with. A number in it is of one message, not of a kind."""
 
 _MIN_ROOM_DIVISOR = 4
 """The target leaves at least the tokens between protected content and limit, divided by this number: a compaction that
