@@ -28,7 +28,7 @@ ID = re.compile(r"art_[0-9a-f]{12}")
 NAMING = frozenset(
     {
         *("role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "detail", "media_type", "status"),
-        *("toolUseId", "format"),
+        *("toolUseId", "format", "server_name", "server_label", "approval_request_id"),
     }
 )
 """Fields that say how a thing is labelled, not what was said."""
