@@ -446,6 +446,25 @@ def sessions(
 
 
 @app.command()
+def compact(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session, from `accordion sessions`.")],
+    undo: Annotated[
+        str | None,
+        typer.Option("--undo", metavar="ID", help="Undo this compaction of the session instead.", show_default=False),
+    ] = None,
+    tenant: Tenant = None,
+    config: Config = None,
+) -> None:
+    """Compact a session at its next request, or undo one of its compactions. A running proxy follows at once."""
+    from accordion.cli import compact as command  # noqa: PLC0415  # see above
+
+    settings = load_settings(config)
+    if undo is None:
+        raise typer.Exit(command.demand_compaction(settings, tenant, session))
+    raise typer.Exit(command.undo(settings, tenant, session, undo))
+
+
+@app.command()
 def export(
     session: Annotated[str | None, typer.Option(help="Export only this session.", show_default=False)] = None,
     tenant: Tenant = None,
