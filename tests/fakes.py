@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from accordion.model.budget import Window
+from accordion.model.budget import RefusedForm, Window, most_careful
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.ports import (
     Append,
@@ -155,13 +155,23 @@ class FakeWindows:
         self.size = size
         self.learnt: list[tuple[str, str, str, str, int]] = []
         self.counts_output = False
+        self.refused_form: RefusedForm = ""
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
-        return Window(self.size, self.size, "table", counts_output=self.counts_output)
+        return Window(self.size, self.size, "table", 0, self.counts_output, self.refused_form)
 
     def learn(
-        self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
+        self,
+        model: str,
+        upstream: str,
+        beta: str,
+        tenant: str,
+        limit: int,
+        *,
+        counts_output: bool = False,
+        refused_form: RefusedForm = "",
     ) -> None:
+        self.refused_form = most_careful(self.refused_form, refused_form)
         self.counts_output = self.counts_output or counts_output
         self.learnt.append((model, upstream, beta, tenant, limit))
 

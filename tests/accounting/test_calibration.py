@@ -376,6 +376,18 @@ async def test_an_error_that_names_a_limit_does_not_end_what_another_taught(stor
     assert not one.limits.counts_output(WHOSE)
 
 
+async def test_all_workers_know_the_form_that_a_provider_refuses(store: Fickle, clock: FakeClock) -> None:
+    one, other = Worker(store, clock), Worker(store, clock)
+    one.limits.learn(WHOSE, 0, 60.0, refused_form="whole")
+    one.limits.learn(WHOSE, 0, 60.0, refused_form="free")
+    await one.look()
+    await other.look()
+    assert other.limits.refused_form(WHOSE) == "whole"
+    assert len(other.limits.list_limits(WHOSE.tenant)) == 1
+    clock.advance(61.0)
+    assert other.limits.refused_form(WHOSE) == ""
+
+
 async def test_limits_of_an_earlier_version_are_read(store: Fickle, clock: FakeClock) -> None:
     name = msgspec.json.encode(WHOSE).decode()
     await store.put(Key(LIMITS_COLLECTION, name), b"[64000,%d]" % (clock.now() + 60), ttl=60.0)

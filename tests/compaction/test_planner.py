@@ -649,3 +649,31 @@ def test_a_sketch_counts_what_is_left() -> None:
 def test_permitted_steps_keep_their_order() -> None:
     steps = [Replace(6, 0, "x", 1), Replace(8, 0, "x", 1), Replace(2, 0, "x", 1)]
     assert list(filter_steps(strategy_view(LONG), steps)) == [(steps[0],), (steps[2],)]
+
+
+_THOUGHT = message("assistant", Reasoning("hm " * 50))
+TWO_TURNS = uncompacted(
+    user_message("o"),
+    _THOUGHT,
+    *call_and_result("a", "1" * 4_000),
+    assistant_message("ok"),
+    user_message("more"),
+    _THOUGHT,
+    *call_and_result("b", "2" * 4_000),
+    *call_and_result("c", "3" * 4_000),
+    assistant_message("ok"),
+    user_message("t"),
+)
+
+
+def test_a_careful_plan_only_cuts_where_the_client_has_such_neighbours() -> None:
+    view = strategy_view(TWO_TURNS, form="whole")
+    # In the client's list reasoning follows the user, so the second turn's reasoning may follow the first request.
+    assert [group for group in view.groups if view.removable[group[0]]] == [(1, 5)]
+    assert sum(strategy_view(TWO_TURNS).removable) > 5
+
+
+def test_a_careful_plan_has_one_summary_and_no_other_step() -> None:
+    plan = SHIPPED_PLANNER.plan(strategy_view(TWO_TURNS, form="whole"), must_succeed=False)
+    (proposal,) = plan.proposals
+    assert (proposal.strategy, [type(step) for step in proposal.steps]) == ("whole_groups", [Summarize])

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeReply, FakeWindows
+from accordion.model.http import Outbound
+from accordion.model.ports import UpstreamRequest
+from accordion.model.tenant import TenantScope
+from accordion.pipeline.list_refusals import describe_refusal
+from tests.fakes import FakeReply, FakeWindows, FickleStore
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, compaction_record, small_window_setup
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 REFUSAL = {"error": {"type": "invalid_request_error", "message": "messages.1: the 7th block must be even"}}
@@ -24,6 +29,29 @@ def talk(path: str, turns: int) -> dict[str, Any]:
     return {"model": "m", "max_tokens": 10, LISTS[path]: [*said, {"role": "user", "content": "And now?"}]}
 
 
+TENANT = TenantScope("default", b"key")
+
+
+def refusal(error: dict[str, Any]) -> FakeReply:
+    return FakeReply(400, pieces=(json.dumps(error).encode(),))
+
+
+def bytes_of(request: UpstreamRequest) -> bytes:
+    assert isinstance(request.body, bytes)
+    return request.body
+
+
+def steps(out: Outbound) -> list[str]:
+    """The names of the steps of a response's compaction."""
+    return [step["compactor"] for step in compaction_record(out)["steps"]]
+
+
+def sent_list(made: PipelineSetup) -> list[dict[str, Any]]:
+    """The list that the provider got last."""
+    sent: list[dict[str, Any]] = json.loads(bytes_of(made.upstream.requests[-1]))["messages"]
+    return sent
+
+
 def refusing(*errors: dict[str, Any], status: int = 400) -> PipelineSetup:
     made = PipelineSetup(windows=FakeWindows(4_000))
     made.upstream.answers = [FakeReply(status, pieces=(json.dumps(error).encode(),)) for error in errors]
@@ -38,10 +66,10 @@ async def test_a_refused_compaction_is_followed_by_the_clients_own_bytes(path: s
     out, _ = await made.ask(path, body)
     assert out.status == 200
     first, second = made.upstream.requests
-    assert len(json.loads(first.body)[LISTS[path]]) < 13
+    assert len(json.loads(bytes_of(first))[LISTS[path]]) < 13
     assert second.body == body
     outcome = json.loads(header(out, "x-accordion-compaction") or "{}")
-    assert (outcome["state"], outcome["failure"]) == ("failed", "illegal")
+    assert (outcome["state"], outcome["failure"]) == ("failed", "refused")
 
 
 @pytest.mark.parametrize("name", ["Idempotency-Key", "x-idempotency-key"])
@@ -77,10 +105,123 @@ async def test_a_refusal_of_the_clients_own_list_is_the_clients() -> None:
     assert len(made.upstream.requests) == 2
 
 
-@pytest.mark.parametrize(("turns", "error"), [(6, BROKE), (11, REFUSAL), (2, REFUSAL)])
+@pytest.mark.parametrize(("turns", "error"), [(6, BROKE), (2, REFUSAL)])
 async def test_what_sending_it_as_it_came_cannot_help_is_sent_once(turns: int, error: dict[str, Any]) -> None:
-    """A refusal that is not about the list, a list that does not fit, and one that was not compacted."""
+    """A refusal that is not about the list, and a list that was not compacted."""
     made = refusing(error)
     out, body = await made.ask(CHAT, talk(CHAT, turns))
     assert (out.status, json.loads(body)) == (400, error)
     assert len(made.upstream.requests) == 1
+
+
+async def test_a_list_that_does_not_fit_is_compacted_in_the_most_careful_form() -> None:
+    made = refusing(REFUSAL)
+    out, _ = await made.ask(CHAT, talk(CHAT, 11))
+    assert (out.status, len(made.upstream.requests)) == (200, 2)
+    assert steps(out) == ["whole_groups"]
+    sent, client = sent_list(made), talk(CHAT, 11)["messages"]
+    (changed,) = [message for message in sent if message not in client]
+    assert any(changed["content"].startswith(message["content"]) for message in client[::2])
+    again, _ = await made.ask(CHAT, talk(CHAT, 11))
+    assert (compaction_record(again)["state"], sent_list(made)) == ("replayed", sent)
+
+
+async def test_the_provider_s_error_is_the_client_s_if_no_form_is_taken() -> None:
+    made = refusing(REFUSAL, REFUSAL)
+    out, body = await made.ask(CHAT, talk(CHAT, 14))
+    assert (out.status, json.loads(body), len(made.upstream.requests)) == (400, REFUSAL, 2)
+
+
+async def test_a_refused_compaction_is_never_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+    setup = small_window_setup()
+    conversation = GrowingConversation(setup)
+    await conversation.until(COMPACTED_AT - 1)
+    setup.upstream.answers = [refusal(REFUSAL)]
+    out = await conversation.turn(COMPACTED_AT)
+    assert conversation.forwarded == conversation.bodies[-1]
+    assert "(400: messages.1: the 7th block must be even)" in compaction_record(out)["reason"]
+    refused = setup.upstream.requests[-2].body
+    after = await conversation.turn(COMPACTED_AT + 1)
+    assert (compaction_record(after)["state"], steps(after)) == ("folded", ["whole_groups"])
+    assert refused not in [request.body for request in setup.upstream.requests[-2:]]
+    await conversation.turn(COMPACTED_AT + 2)
+    lines = [record.getMessage() for record in caplog.records if "refused a compacted list" in record.getMessage()]
+    assert len(lines) == 1
+    assert "the 7th block must be even" in lines[0]
+
+
+async def test_the_page_says_why_a_compaction_was_withdrawn() -> None:
+    setup = small_window_setup()
+    conversation = GrowingConversation(setup)
+    made = await conversation.until(COMPACTED_AT)
+    setup.upstream.answers = [refusal(REFUSAL)]
+    await conversation.turn(COMPACTED_AT + 1)
+    session, compaction = header(made, "x-accordion-session"), compaction_record(made)["id"]
+    (overrides,) = await setup.builder.session_overrides.load(TENANT, [session or ""])
+    assert overrides.refusals == {compaction: "400: messages.1: the 7th block must be even"}
+
+
+async def test_another_session_begins_with_the_most_careful_form() -> None:
+    made = refusing(REFUSAL)
+    await made.ask(CHAT, talk(CHAT, 6))
+    other = talk(CHAT, 6)
+    other["messages"][0]["content"] = "Something else. " + "word " * 150
+    out, _ = await made.ask(CHAT, other)
+    assert steps(out) == ["whole_groups"]
+
+
+async def test_nothing_is_compacted_below_the_hard_limit_if_all_forms_are_refused() -> None:
+    made = refusing()
+    made.windows.refused_form = "free"
+    made.upstream.answers = [refusal(REFUSAL)]
+    await made.ask(CHAT, talk(CHAT, 6))
+    body = json.dumps(talk(CHAT, 7)).encode()
+    out, _ = await made.ask(CHAT, body)
+    assert (out.status, made.upstream.requests[-1].body) == (200, body)
+    assert header(out, "x-accordion-compaction") is None
+    hard, _ = await made.ask(CHAT, talk(CHAT, 12))
+    assert (hard.status, steps(hard)) == (200, ["whole_groups"])
+
+
+async def test_a_list_that_the_client_broke_withdraws_nothing() -> None:
+    setup = small_window_setup()
+    conversation = GrowingConversation(setup)
+    made = compaction_record(await conversation.until(COMPACTED_AT))
+    setup.upstream.answers = [refusal(REFUSAL), refusal(REFUSAL)]
+    assert (await conversation.turn(COMPACTED_AT + 1)).status == 400
+    again = compaction_record(await conversation.turn(COMPACTED_AT + 1))
+    assert (again["state"], again["id"]) == ("replayed", made["id"])
+
+
+async def test_an_error_at_the_beginning_of_a_stream_is_a_refusal_too() -> None:
+    error = {"type": "error", "error": REFUSAL["error"]}
+    setup = small_window_setup()
+    conversation = GrowingConversation(setup, "messages")
+    await conversation.until(COMPACTED_AT)
+    event = f"event: error\ndata: {json.dumps(error)}\n\n".encode()
+    setup.upstream.answers = [FakeReply(200, ((b"content-type", b"text/event-stream"),), (event,))]
+    out = await conversation.turn(COMPACTED_AT + 1)
+    assert compaction_record(out)["failure"] == "refused"
+    assert conversation.forwarded == conversation.bodies[-1]
+
+
+async def test_what_was_refused_while_the_store_was_away_is_written_later() -> None:
+    store = FickleStore()
+    one = small_window_setup(store=store)
+    conversation = GrowingConversation(one)
+    made = await conversation.until(COMPACTED_AT)
+    store.away = True
+    one.upstream.answers = [refusal(REFUSAL)]
+    await conversation.turn(COMPACTED_AT + 1)
+    assert conversation.forwarded == conversation.bodies[-1]
+    store.away = False
+    await one.builder.session_overrides.poll()
+    (overrides,) = await one.builder.session_overrides.load(TENANT, [header(made, "x-accordion-session") or ""])
+    assert overrides.undone == {compaction_record(made)["id"]}
+
+
+def test_words_of_a_refusal_quote_nothing_long() -> None:
+    quoted = "Bad key sk-" + "a" * 40 + " in message 'the user said that the launch is on Monday' at 3"
+    body = json.dumps({"error": {"message": quoted}}).encode()
+    assert describe_refusal(400, body) == "400: Bad key … in message … at 3"
+    assert len(describe_refusal(400, b"word " * 400)) < 170

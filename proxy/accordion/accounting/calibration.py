@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from accordion.model.budget import Window
+from accordion.model.budget import RefusedForm, Window, most_careful
 from accordion.model.cache import LONGEST_NAME, BoundedCache, count_entry
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
@@ -246,12 +246,13 @@ class LearnedLimit(NamedTuple):
     """A limit in tokens (0: none was named), and the time when it expires, in seconds since the epoch.
 
     `counts_output` says that the provider refuses a request whose input and requested output together exceed the
-    window.
+    window, `refused_form` that it refuses compacted lists of this form.
     """
 
     tokens: int
     until: float
     counts_output: bool = False
+    refused_form: RefusedForm = ""
 
 
 class LearnedLimits:
@@ -279,6 +280,11 @@ class LearnedLimits:
         limit = self._find(owner)
         return limit is not None and limit.counts_output
 
+    def refused_form(self, owner: LimitOwner) -> RefusedForm:
+        """Returns the form of compacted lists that the provider is known to refuse."""
+        limit = self._find(owner)
+        return limit.refused_form if limit is not None else ""
+
     def _find(self, owner: LimitOwner) -> LearnedLimit | None:
         with self._lock:
             limit = self.limits.get(owner)
@@ -288,20 +294,29 @@ class LearnedLimits:
         return limit
 
     def list_limits(self, tenant: str) -> list[tuple[LimitOwner, LearnedLimit]]:
-        """Returns a tenant's limits that have not expired."""
+        """Returns a tenant's limits of tokens and of forms that have not expired."""
         with self._lock:
             return [
                 (owner, limit)
                 for owner, limit in self.limits.items()
-                if owner.tenant == tenant and limit.tokens and limit.until > self._now()
+                if owner.tenant == tenant and (limit.tokens or limit.refused_form) and limit.until > self._now()
             ]
 
-    def learn(self, owner: LimitOwner, tokens: int, seconds: float, *, counts_output: bool = False) -> None:
-        """Learns from an overflow error; it applies for `seconds`. What it does not say stays as it was."""
+    def learn(
+        self,
+        owner: LimitOwner,
+        tokens: int,
+        seconds: float,
+        *,
+        counts_output: bool = False,
+        refused_form: RefusedForm = "",
+    ) -> None:
+        """Learns from a refusal; it applies for `seconds`. What it does not say stays as it was."""
         known = self._find(owner)
         if known is not None:
             tokens, counts_output = tokens or known.tokens, counts_output or known.counts_output
-        limit = LearnedLimit(tokens, self._now() + seconds, counts_output)
+            refused_form = most_careful(refused_form, known.refused_form)
+        limit = LearnedLimit(tokens, self._now() + seconds, counts_output, refused_form)
         with self._lock:
             self._changed[owner] = limit
             self.limits[owner] = limit

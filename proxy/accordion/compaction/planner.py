@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import MESSAGE, SEALED_ENVELOPE
 from accordion.archive.references import sliced_text
 from accordion.compaction.rules import filter_steps
-from accordion.compaction.strategies import select_for_other_limits, select_for_tokens
+from accordion.compaction.strategies import select_for_other_limits, select_for_tokens, select_whole_groups
 from accordion.compaction.strategies.base import (
     REMOVED_PART,
     DeferredReplace,
@@ -44,6 +44,7 @@ from accordion.compaction.strategies.base import (
 )
 from accordion.compaction.strategies.steps import replace_groups_before, replace_with_reference
 from accordion.model.budget import CompactionKind
+from accordion.model.compaction import WHOLE_GROUPS
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import (
     WRITTEN_BY_COMPACTION,
@@ -305,6 +306,8 @@ class Planner:
             # Without such a strategy, results of sub-agents are results like any other.
             view = replace(view, delegations_by_call={})
         pipeline, other_limits = self._token_strategies, self._other_limit_strategies
+        if view.form == "whole":
+            pipeline = select_whole_groups(pipeline)
         while True:
             try:
                 return _plan(view, pipeline, other_limits, must_succeed=must_succeed)
@@ -369,7 +372,8 @@ def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
     for strategy in pipeline:
         target = -1 if strategy.ignores_target else run.state.initial_view.target
         if run.state.tokens > target:
-            run.apply_steps(strategy.name, _propose_steps(strategy, run.current_view()), target=target)
+            name = WHOLE_GROUPS if run.state.initial_view.form == "whole" else strategy.name
+            run.apply_steps(name, _propose_steps(strategy, run.current_view()), target=target)
     return run
 
 
@@ -383,11 +387,12 @@ def _apply_last_resort(run: _PlanRun, pipeline: Sequence[Strategy], other_limits
     """Applies the last resort: removes the oldest groups; if that is not enough, replaces all removable messages, this
     plan's summary included, by one note; if that is not enough either, slices the largest parts."""
     limit = run.state.initial_view.limit
-    run.apply_steps(LAST_RESORT, tuple(_drop_oldest_groups(run.current_view())))
+    name = WHOLE_GROUPS if run.state.initial_view.form == "whole" else LAST_RESORT
+    run.apply_steps(name, tuple(_drop_oldest_groups(run.current_view())))
     if run.state.tokens <= limit:
         return run
     run_with_note = _PlanRun(run.state.initial_view)
-    run_with_note.apply_steps(LAST_RESORT, tuple(_replace_with_note(run_with_note.current_view())))
+    run_with_note.apply_steps(name, tuple(_replace_with_note(run_with_note.current_view())))
     _apply_other_limits(_run_pipeline(run_with_note, pipeline), other_limits)
     if run_with_note.state.tokens <= limit:
         return run_with_note

@@ -92,6 +92,8 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     last_compaction: PreviousCompaction | None = None
     is_waiting_for_summary: bool = False
     group: HoldoutGroup = ""
+    is_compaction_refused: bool = False
+    """Whether the provider refuses compacted lists of every form."""
 
 
 def decide(
@@ -328,6 +330,8 @@ def _decide_by_trigger(inputs: _DecisionInput) -> Decision:
     occupied = inputs.tokens + reserved
     if kind in inputs.limits.never:
         return Decision("pass", f"{inputs.share_text}; the {kind} trigger is off")
+    if inputs.options.is_compaction_refused:
+        return Decision("pass", f"{inputs.share_text}; {_describe_futile(inputs)}", kind=kind, trigger=trigger)
     if trigger == 0:
         return _build_compact_decision(inputs, "the trigger is 0, so every request is compacted", remove_something=True)
     named = f"the {kind} trigger of {trigger:,} tokens"
@@ -354,6 +358,8 @@ def _describe_useless(inputs: _DecisionInput) -> str:
 
 def _describe_futile(inputs: _DecisionInput) -> str:
     """Returns why another compaction is too early, or an empty text."""
+    if inputs.options.is_compaction_refused:
+        return "the provider refuses compacted lists; the next is tried at the hard limit"
     last = inputs.options.last_compaction
     if last is None or not last.is_futile or inputs.tokens >= last.retry_at:
         return ""

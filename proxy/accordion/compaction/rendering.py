@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import attrgetter, itemgetter
 
 import msgspec
 
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import INSTRUCTION_ROLES, Conversation, Message
+from accordion.model.conversation import INSTRUCTION_ROLES, Conversation, Message, Text
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.protocols import json_writing
 from accordion.protocols.base import WireProtocol
@@ -58,7 +59,8 @@ class RequestRenderer:
             return wires
         covered = _count_prefix(history)
         end = _find_rendered_end(history.conversation.messages, covered)
-        index = _find_last_written(history, covered) if protocol.has_breakpoints else -1
+        has_own_breakpoint = protocol.has_breakpoints and history.compaction.form == "free"
+        index = _find_last_written(history, covered) if has_own_breakpoint else -1
         has_breakpoint = index >= 0 and _may_add_breakpoint(history.conversation, index)
         wires[:end] = self._render_prefix(protocol, history, wires[:end], index if has_breakpoint else -1)
         return wires
@@ -73,10 +75,44 @@ class RequestRenderer:
         parts = wires.copy()
         if breakpoint_index >= 0:
             parts[breakpoint_index] = protocol.with_breakpoint(parts[breakpoint_index])
-        ours = {index for index in range(len(wires)) if _is_joined(history, index)}
-        written = tuple(protocol.join_messages(parts, ours))
+        written = tuple(_join_blocks(protocol, history, parts))
         self._prefixes.put(key, _RenderedPrefix(wires_hash, written), 600 + sum(map(len, written)))
         return written
+
+
+def _join_blocks(protocol: WireProtocol, history: CompactedConversation, wires: list[bytes]) -> list[bytes]:
+    """Joins the blocks of a compaction with the messages beside them."""
+    if history.compaction is not None and history.compaction.form == "whole":
+        ours = {index for index, origin in enumerate(history.origins[: len(wires)]) if origin == WRITTEN_BY_COMPACTION}
+        texts_by_target = dict[int, list[str]]()
+        with suppress(ValueError):
+            for index in sorted(ours):
+                texts = [part.text for part in history.conversation.messages[index].parts if isinstance(part, Text)]
+                texts_by_target.setdefault(_find_user_message(history, index, len(wires)), []).extend(texts)
+            messages = history.conversation.messages
+            changed = {at: _append_texts(protocol, messages[at], texts) for at, texts in texts_by_target.items()}
+            return [changed.get(index, wire) for index, wire in enumerate(wires) if index not in ours]
+    return protocol.join_messages(wires, {index for index in range(len(wires)) if _is_joined(history, index)})
+
+
+def _find_user_message(history: CompactedConversation, block: int, end: int) -> int:
+    """Returns the index of the user's message that takes the text of a block: the last one before it, else the first
+    behind it. Raises ValueError if there is none."""
+    indexes: list[int] = [*range(block - 1, -1, -1), *range(block + 1, end)]
+    for index in indexes:
+        message = history.conversation.messages[index]
+        if history.origins[index] >= 0 and message.has_user_text and not message.has_tool_result:
+            return index
+    raise ValueError("there is no message of the user")
+
+
+def _append_texts(protocol: WireProtocol, message: Message, texts: Sequence[str]) -> bytes:
+    """Returns a message with more text at its end. All of its fields stay."""
+    index, last = [(at, part) for at, part in enumerate(message.parts) if isinstance(part, Text)][-1]
+    wire = protocol.edit_message(message, {index: "\n\n".join((last.text, *texts))})
+    if wire is None:
+        raise ValueError("the message is empty")
+    return wire
 
 
 def _count_prefix(history: CompactedConversation) -> int:

@@ -590,6 +590,8 @@ class CompactionRepository:
                 continue
             if is_adapted:
                 compaction = with_content_id(compaction)
+                if compaction.id in self._undone:
+                    continue
             if self._is_valid(protocol, tenant, conversation, compaction):
                 self._cache(
                     prefix,

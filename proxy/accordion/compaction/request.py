@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.model.budget import CompactionForm, Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import Cause, CompactedConversation
 from accordion.model.conversation import Message
 from accordion.model.delegation import DelegationNode
@@ -50,6 +50,8 @@ class CompactionJob(StructWithHiddenFields, frozen=True):
     started_at: float
     request_id: str = ""
     cause: Cause = "automatic"
+    form: CompactionForm = "free"
+    """What the compaction may do."""
     body_size: int = 0
     budgets: RequestBudgets = RequestBudgets()
     thinking: ThinkingMode = "none"

@@ -6,13 +6,14 @@ at every request, so each worker keeps them in memory and polls for new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import msgspec
 
+from accordion.model.budget import RefusedForm, most_careful
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
@@ -36,15 +37,30 @@ _PAGE = 1_000
 
 
 class UndoneCompactions(msgspec.Struct, frozen=True):
-    """The compactions of a session that people undid, by their ids. They are never applied again.
+    """The compactions of a session that people undid, or that a provider refused, by their ids. They are never applied
+    again.
 
     `at` is when the last one was undone, in seconds since the epoch, `tokens` the size of the request without it. A new
-    compaction is tried when the history has grown, as after one that gained too little.
+    compaction is tried when the history has grown, as after one that gained too little; after a refusal `tokens` is 0,
+    and it is tried at once, in a more careful form.
     """
 
     at: float
     tokens: int
     ids: frozenset[str]
+    refused_form: RefusedForm = ""
+    """The most careful form that a provider refused."""
+    refusals: dict[str, str] = {}
+    """Status and words of the refusals, by the id of the compaction."""
+
+    def merge(self, earlier: UndoneCompactions) -> UndoneCompactions:
+        """Returns these undone compactions and the earlier ones."""
+        return msgspec.structs.replace(
+            self,
+            ids=self.ids | earlier.ids,
+            refused_form=most_careful(self.refused_form, earlier.refused_form),
+            refusals=earlier.refusals | self.refusals,
+        )
 
 
 _UNDONE = msgspec.json.Decoder(UndoneCompactions)
@@ -57,7 +73,9 @@ class SessionOverrides(msgspec.Struct, frozen=True):
     wants_compaction: bool = False
     mode: SessionMode = "auto"
     undone: frozenset[str] = frozenset()
-    """The ids of the compactions that somebody undid."""
+    """The ids of the compactions that somebody undid, or a provider refused."""
+    refusals: Mapping[str, str] = {}
+    """Status and words of a provider's refusals, by the id of the compaction."""
 
 
 @dataclass(slots=True)
@@ -80,6 +98,8 @@ class SessionOverrideStore:
     _pins: BoundedCache[str, frozenset[str]] = field(init=False)
     _unwritten_pins: dict[tuple[TenantScope, str], frozenset[str]] = field(default_factory=dict)
     """Pins from headers that are not in the store yet."""
+    _unwritten_refusals: dict[tuple[TenantScope, str], UndoneCompactions] = field(default_factory=dict)
+    """Compactions that a provider refused while the store was unavailable."""
     _changes: int = 0
     """How often this worker changed a mode or a compaction request; shows whether a poll is outdated."""
     _waiting_sessions: dict[tuple[TenantScope, str], None] = field(default_factory=dict)
@@ -170,13 +190,29 @@ class SessionOverrideStore:
         """Adds undone compactions to those of the session. Raises StoreUnavailable."""
         key = _undone_key(tenant, session)
         earlier = _decode_undone(await self.store.get(key))
-        merged = msgspec.structs.replace(undone, ids=undone.ids | (earlier.ids if earlier is not None else frozenset()))
+        merged = undone.merge(earlier) if earlier is not None else undone
         await self.store.put(key, msgspec.json.encode(merged), ttl=self.retention)
         self._changes += 1
         self._set_undone(self._undone | {f"{tenant.name}|{session}": merged})
 
+    async def withdraw_compactions(self, tenant: TenantScope, session: str, refused: UndoneCompactions) -> None:
+        """Adds compactions that a provider refused. While the store is unavailable, this worker alone knows of them,
+        and `poll` writes them later."""
+        name = f"{tenant.name}|{session}"
+        known = self._undone.get(name)
+        self._set_undone(self._undone | {name: refused.merge(known) if known is not None else refused})
+        try:
+            await self.undo_compactions(tenant, session, refused)
+            self._unwritten_refusals.pop((tenant, session), None)
+        except StoreUnavailable:
+            waiting = self._unwritten_refusals.get((tenant, session))
+            self._unwritten_refusals[tenant, session] = refused.merge(waiting) if waiting is not None else refused
+            if len(self._unwritten_refusals) > _MAX_WAITING:
+                del self._unwritten_refusals[next(iter(self._unwritten_refusals))]
+
     async def forget_undone(self, tenant: TenantScope, session: str) -> None:
         """Removes the record of a session's undone compactions, which are erased. Raises StoreUnavailable."""
+        self._unwritten_refusals.pop((tenant, session), None)
         await self.store.delete([_undone_key(tenant, session)])
         self._changes += 1
         name = f"{tenant.name}|{session}"
@@ -185,6 +221,11 @@ class SessionOverrideStore:
     def find_undone(self, tenant: TenantScope, session: str) -> UndoneCompactions | None:
         """Returns a session's undone compactions, as far as this worker knows; None if there are none."""
         return self._undone.get(f"{tenant.name}|{session}") if self._undone else None
+
+    def find_refused_form(self, tenant: TenantScope, session: str, learned: RefusedForm) -> RefusedForm:
+        """Returns the most careful form that was refused: in this session, or of the model as it was `learned`."""
+        undone = self.find_undone(tenant, session)
+        return most_careful(learned, undone.refused_form) if undone is not None else learned
 
     def _set_undone(self, undone: dict[str, UndoneCompactions]) -> None:
         is_changed = undone != self._undone
@@ -219,6 +260,7 @@ class SessionOverrideStore:
                 request is not None,
                 _decode_mode(mode),
                 undone.ids if (undone := _decode_undone(undone_value)) is not None else frozenset(),
+                undone.refusals if undone is not None else {},
             )
             for session, pins, request, mode, undone_value in zip(
                 sessions, *(values[at :: len(_KEYS)] for at in range(len(_KEYS))), strict=True
@@ -249,6 +291,8 @@ class SessionOverrideStore:
             # Otherwise the result may be older than what this worker knows.
             self._requests, self._modes = requests, modes
             self._set_undone(undone)
+        for (tenant, session), refused in list(self._unwritten_refusals.items()):
+            await self.withdraw_compactions(tenant, session, refused)
         for tenant, session in list(self._unwritten_pins):
             await self._publish_pins(tenant, session)
 

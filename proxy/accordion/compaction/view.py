@@ -31,6 +31,7 @@ from accordion.compaction.strategies.base import (
     no_digest,
     text_of,
 )
+from accordion.compaction.whole_groups import join_groups
 from accordion.insertions.differences import count_extra_tokens, find_orphan_reasoning
 from accordion.model.boundaries import (
     find_indivisible_groups,
@@ -42,7 +43,7 @@ from accordion.model.boundaries import (
     is_known_to_provider_only,
     match_results_to_calls,
 )
-from accordion.model.budget import CompactionKind
+from accordion.model.budget import CompactionForm, CompactionKind
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
@@ -75,6 +76,7 @@ def build_view(
     count_message: Callable[[Message], int],
     pinned_call_ids: frozenset[str] = frozenset(),
     pinned_tools: frozenset[str] = frozenset(),
+    form: CompactionForm = "free",
     thinking: ThinkingMode = "none",
     must_succeed: bool = False,
     limit: int = 0,
@@ -119,6 +121,9 @@ def build_view(
         whole[first : last + 1] = [is_removable] * (last + 1 - first)
     for at in range(find_waiting_program(analysis.messages, analysis.open_calls) + 1, len(slots)):
         whole[at] = False
+    if form == "whole":
+        groups, joined = join_groups(slots, groups, whole, tokens - (limit or window))
+        whole = list(joined)
     removable_tokens = sum(slot.tokens for slot, is_removable in zip(slots, whole, strict=True) if is_removable)
     return StrategyView(
         kind=kind,
@@ -137,6 +142,7 @@ def build_view(
         newest_batch=analysis.newest_batch,
         open_turn=analysis.open_turn,
         opening_request=analysis.opening_request,
+        form=form,
         thinking=thinking,
         calls=MappingProxyType(analysis.calls),
         open_calls=analysis.open_calls,
@@ -184,6 +190,7 @@ def build_view_for_request(
         count_message=count_message,
         pinned_call_ids=request.pinned_call_ids,
         pinned_tools=pinned_tools,
+        form=request.form,
         thinking=request.thinking,
         must_succeed=decision.must_succeed,
         limit=max_sendable_tokens(utilization, limits, request.window),

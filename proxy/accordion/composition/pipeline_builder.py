@@ -28,6 +28,7 @@ from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
+from accordion.pipeline.list_refusals import ListRefusals
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.prepare import Preparer
@@ -175,6 +176,9 @@ def build_pipelines(
             tool_loop,
             calibrator,
             context_edit_step,
+            ListRefusals(
+                compaction_step, measurer.compactions, measurer.session_overrides, measurer.window_table, clock.now
+            ),
             is_store_available,
         ),
         response_retrieval=ResponseRetrieval(sessions, insertion_store),

@@ -10,12 +10,25 @@ import msgspec
 WindowSource = Literal["config", "learnt", "listed", "table", "family", "default"]
 
 
+CompactionForm = Literal["free", "whole"]
+"""What a compaction may do: `free`: all steps; `whole`: only put one summary in place of whole groups of messages, cut
+where the client's own list has such neighbours (compaction/whole_groups.py)."""
+RefusedForm = Literal["", "free", "whole"]
+"""The most careful form of compacted lists that a provider refused, while it took the client's own; empty: none."""
+
+
+def most_careful(*forms: RefusedForm) -> RefusedForm:
+    """Returns the most careful of these forms."""
+    return next((form for form in ("whole", "free") if form in forms), "")
+
+
 class Window(msgspec.Struct, frozen=True):
     """A model's context window, in tokens.
 
     Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` if input
     and output share the window. `counts_output` says that the provider refuses a request whose input and requested
-    output together exceed the window, as one of its errors has shown.
+    output together exceed the window, as one of its errors has shown; `refused_form` is what it refused of compacted
+    lists.
     """
 
     size: int
@@ -23,6 +36,7 @@ class Window(msgspec.Struct, frozen=True):
     source: WindowSource
     max_output: int = 0
     counts_output: bool = False
+    refused_form: RefusedForm = ""
 
     @property
     def is_known(self) -> bool:

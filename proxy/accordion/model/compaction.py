@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from accordion.model.boundaries import find_open_calls
-from accordion.model.budget import CompactionKind
+from accordion.model.budget import CompactionForm, CompactionKind
 from accordion.model.conversation import Conversation, Message, Part, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Slot
 from accordion.model.tenant import ConversationRef, ScopePrefix
@@ -96,6 +96,14 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     forms_hash: bytes = b""
     """A hash of these three fields (`with_content_id`)."""
 
+    @property
+    def form(self) -> CompactionForm:
+        """What it may do: only put one summary in place of whole groups, or anything."""
+        return "whole" if any(step.strategy == WHOLE_GROUPS for step in self.steps) else "free"
+
+
+WHOLE_GROUPS: Final = "whole_groups"
+"""The name of the steps that remove whole groups only (compaction/whole_groups.py)."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _FORMS = ("identity_key", "reasoning", "edited_keys")

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.budget import Window
+from accordion.model.budget import RefusedForm, Window
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import Exchange
 from accordion.model.secret_names import without_secrets
@@ -311,11 +311,20 @@ class WindowTable(Protocol):
         """Returns the window of `model` at `upstream`; `beta` has the request's beta flags that change the window."""
 
     def learn(
-        self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
+        self,
+        model: str,
+        upstream: str,
+        beta: str,
+        tenant: str,
+        limit: int,
+        *,
+        counts_output: bool = False,
+        refused_form: RefusedForm = "",
     ) -> None:
         """Records the limit of an overflow error (0: it names none), for this tenant only and for a limited time.
 
-        `counts_output`: the provider counts the requested output towards the window.
+        `counts_output`: the provider counts the requested output towards the window. `refused_form`: it refused a
+        compacted list of this form.
         """
 
     def learn_listed(self, model: str, upstream: str, tenant: str, size: int) -> None:

@@ -79,9 +79,12 @@ class ObservedResponse(msgspec.Struct, frozen=True):
         return self.usage.input if self.usage is not None else 0
 
 
-FailureKind = Literal["put_off", "too_little", "nothing_to_fold", "illegal", "unwritable", "store", "internal", "other"]
+FailureKind = Literal[
+    "put_off", "too_little", "nothing_to_fold", "illegal", "refused", "unwritable", "store", "internal", "other"
+]
 """Why a compaction failed: it was tried a short time ago; it would gain too little; no message may be compacted; the
-list would be invalid; a message cannot be edited; the store is unavailable; an error of the proxy; another reason."""
+list would be invalid; the provider refused it; a message cannot be edited; the store is unavailable; an error of the
+proxy; another reason."""
 
 
 ESTIMATED_WRITER: Final = "estimated"

@@ -25,7 +25,7 @@ from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies.base import Strategy
 from accordion.insertions.recall_source import RecallRequest, RecallSource
 from accordion.model.budget import SUMMARIZE_AHEAD, CompactionKind, Decision
-from accordion.model.compaction import Cause, without_compaction
+from accordion.model.compaction import Cause, CompactedConversation, without_compaction
 from accordion.model.ports import SummaryCaller, WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.pipeline.count import ForwardedListMeter
@@ -96,7 +96,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         if not request.is_compactable or (overflow.is_guessed and request.largest_ratio < _LIKELY_OVERFLOW):
             return None
         before = request.utilization.tokens
-        forced = self._force_compaction(request, overflow)
+        forced = self._force_compaction(request, overflow, "the provider said that the request does not fit its window")
         if overflow.output and not await self._can_fit(forced):
             return None
         prepared = await self.compact(forced, "overflow")
@@ -112,31 +112,45 @@ class CompactionStep(msgspec.Struct, frozen=True):
         """Returns the request without our tool, after the model turned out to take none."""
         return self._render_body(await self.list_meter.with_history(request, request.history))
 
-    async def restore_client_list(self, request: PreparedRequest) -> PreparedRequest | None:
-        """Returns the request with the client's own list, after the provider refused the compacted one; None if no
-        compaction is in force, or the client's list does not fit."""
-        if not request.compaction_id or request.rewritten_body is None:
-            return None
-        restored = await self._without_compaction(request)
-        if restored.utilization.occupied_tokens >= request.limits.hard:
-            return None
+    async def restore_history(
+        self, request: PreparedRequest, history: CompactedConversation, refusal: str
+    ) -> PreparedRequest:
+        """Returns the request with another list, after the provider refused the compacted one with `refusal`: the
+        client's own, or that of an earlier compaction."""
+        if history.compaction is None:
+            restored = await self._without_compaction(request)
+        else:
+            restored = self._render_body(await self.list_meter.with_history(request, history))
         outcome = request.compaction_outcome or CompactionOutcome("failed")
-        reason = "the provider refused the compacted list; the request went on as it came"
         failed = CompactionOutcome(
             "failed",
-            failure="illegal",
-            reason=reason,
+            failure="refused",
+            reason=f"the provider refused the compacted list ({refusal}); the request went on without this compaction",
             input=outcome.input,
             output=outcome.output,
+            saved=history.compaction.tokens_saved if history.compaction is not None else 0,
             failed_answers=outcome.failed_answers,
             failed_input=outcome.failed_input,
             failed_output=outcome.failed_output,
         )
-        return replace(restored, compaction_outcome=failed)
+        return replace(restored, compaction_outcome=failed, base_history=None)
+
+    async def compact_whole_groups(
+        self, request: PreparedRequest, history: CompactedConversation, refusal: str
+    ) -> PreparedRequest | None:
+        """Returns the request with a compaction of `history` in the most careful form; None if it cannot be made, or
+        the request would not fit."""
+        request = await self.restore_history(request, history, refusal)
+        forced = self._force_compaction(
+            replace(request, compaction_form="whole"), WindowOverflow(), "the provider refused the compacted list"
+        )
+        prepared = await self.compact(forced)
+        is_made = prepared.base_history is not None and prepared.decision.action != "refuse"
+        return prepared if is_made and prepared.utilization.occupied_tokens < forced.limits.hard else None
 
     # -- the steps ----------------------------------------------------------------
 
-    def _force_compaction(self, request: MeasuredRequest, overflow: WindowOverflow) -> MeasuredRequest:
+    def _force_compaction(self, request: MeasuredRequest, overflow: WindowOverflow, reason: str) -> MeasuredRequest:
         """Returns the request with the decision to compact it, by the provider's figures."""
         window = self.window_table.window(
             request.conversation.model, request.route.name, request.beta, request.caller.tenant.name
@@ -152,7 +166,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         used = replace(used, reserved_output=overflow.output or reserved)
         decision = Decision(
             "compact",
-            "the provider said that the request does not fit its window",
+            reason,
             target=min(target, request.utilization.occupied_tokens // 2, max_sendable_tokens(used, limits, window)),
             must_succeed=True,
             kind=kind,
@@ -212,7 +226,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
         ):
             await self.session_overrides.clear_demand(tenant, session)
         if result.history is not request.history:
-            request = await self.list_meter.with_history(request, result.history)
+            base = request.history if result.outcome is not None and result.outcome.state == "folded" else None
+            request = replace(await self.list_meter.with_history(request, result.history), base_history=base)
         return replace(
             request,
             compaction_outcome=result.outcome or _describe_replay(request),
@@ -222,6 +237,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
     async def _recall(self, request: PreparedRequest) -> PreparedRequest:
         """Lets each recall source insert content."""
         if not request.is_compactable or not (request.compaction_id or request.may_hold_memories):
+            return request
+        if request.compaction_form == "whole" and not request.may_hold_memories:
+            # The provider has rules that we do not know; the list stays as close to the client's as it can.
             return request
         for source in self.recall_sources:
             usage = await source.recall(_describe_for_recall(request))
@@ -263,6 +281,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             started_at=request.started_at,
             request_id=request.inbound.request_id,
             cause=cause,
+            form=request.compaction_form,
             body_size=request.body_size,
             budgets=request.rules.budgets,
             thinking=request.thinking,

@@ -99,9 +99,13 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         self.recorder.start_count(progress, prepared)
         progress.is_sent = True
         response, attempts = self.context_edit_step.answer(prepared) or await self.sender.send(prepared), Attempts()
-        while not prepared.is_token_count and (prepared.tool_name or not attempts.is_final):
-            is_near_window = prepared.is_near_window and not attempts.is_final
-            probed = await probe_overflow(response, prepared.protocol, is_near_window=is_near_window)
+        while not prepared.is_token_count:
+            probed = await probe_overflow(
+                response,
+                prepared.protocol,
+                is_near_window=prepared.is_near_window and not attempts.is_final,
+                reads_start=bool(prepared.compaction_id or attempts.lists.refused),
+            )
             response, revised = probed.response, await self._revise(prepared, probed, attempts, progress)
             if revised is None:
                 break
@@ -114,7 +118,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress
     ) -> PreparedRequest | None:
         """Closes a refusal and returns the request to send next; None if the response goes to the client."""
-        if probed.overflow is None and probed.response.status < 400:
+        if probed.overflow is None and not probed.refusal and probed.response.status < 400:
+            await self.retry_step.accept(request, attempts)
             return None
         started_at, revised = self.clock.monotonic(), None
         try:

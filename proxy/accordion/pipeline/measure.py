@@ -18,7 +18,7 @@ from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decid
 from accordion.compaction.repository import AppliedCompaction, CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore, UndoneCompactions
 from accordion.compaction.strategies.base import count_images
-from accordion.model.budget import Decision, Utilization
+from accordion.model.budget import Decision, RefusedForm, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks, WindowTable
@@ -121,6 +121,7 @@ class Measurer(msgspec.Struct, frozen=True):
             MeasuredRequest, request, window=window, rules=rules, limits=rules.thresholds.limits(window.size),
             history=history, history_with_insertions=None, tool_name="", utilization=_UNMEASURED, decision=_UNDECIDED,
             foreign_ids="none", may_hold_memories=False,
+            compaction_form="whole" if self._find_refused_form(request, window) else "free",
             holdout_assignment=self.holdout.assign(caller.tenant, request.tree_name),
         )  # fmt: skip
         if measured.is_compactable:
@@ -141,6 +142,11 @@ class Measurer(msgspec.Struct, frozen=True):
             return estimated
         counted_request = await self.list_meter.with_history(measured, history, check_store=may_be_stale)
         return replace(counted_request, decision=self.decide(counted_request))
+
+    def _find_refused_form(self, request: IdentifiedRequest, window: Window) -> RefusedForm:
+        """Returns the form of compacted lists that the provider refused, of this session or lately of this model."""
+        session = request.session_match.session.id
+        return self.session_overrides.find_refused_form(request.caller.tenant, session, window.refused_form)
 
     async def _estimate(
         self, request: MeasuredRequest, history: CompactedConversation, check_store: bool
@@ -225,6 +231,7 @@ class Measurer(msgspec.Struct, frozen=True):
             ),
             is_waiting_for_summary=self.session_overrides.is_waiting_for_summary(tenant, session),
             group=assignment.group if assignment is not None else "",
+            is_compaction_refused=self._find_refused_form(request, request.window) == "whole",
         )
         return decide(
             history,

@@ -48,17 +48,22 @@ class ProbedResponse(msgspec.Struct, frozen=True):
     response: UpstreamResponse
     overflow: WindowOverflow | None
     refusal: bytes = b""
-    """The whole body of an error without content encoding, if it was read and reports no overflow."""
+    """The whole body of an error without content encoding, or an error event, if it was read and is no overflow."""
 
 
 async def probe_overflow(
-    response: UpstreamResponse, protocol: WireProtocol, *, is_near_window: bool, max_bytes: int = 1 << 20
+    response: UpstreamResponse,
+    protocol: WireProtocol,
+    *,
+    is_near_window: bool,
+    reads_start: bool = False,
+    max_bytes: int = 1 << 20,
 ) -> ProbedResponse:
     """Reads as much of a response as shows whether it reports that the request was too long.
 
-    Of an error (status 400 and above) the whole body is read. If `is_near_window`, an event stream is held until its
-    first event other than an opening or keep-alive event, and a small document is read whole. Otherwise neither is
-    read. At most `max_bytes` are held, and never a part of a response whose content has begun.
+    Of an error (status 400 and above) the whole body is read. If `is_near_window` or `reads_start`, an event stream is
+    held until its first event other than an opening or keep-alive event, and a small document is read whole. Otherwise
+    neither is read. At most `max_bytes` are held, and never a part of a response whose content has begun.
 
     Errors while reading are raised to the reader of the returned response, after the bytes that came before them. If
     cancelled, this closes the response. Otherwise the caller closes the returned response, also before it sends again.
@@ -70,7 +75,7 @@ async def probe_overflow(
         return await _run_probe(
             _BufferedResponse(response), _DocumentProbe(response.status, encoding, is_near_window, protocol), max_bytes
         )
-    if not is_near_window or not 200 <= response.status < 300:
+    if not (is_near_window or reads_start) or not 200 <= response.status < 300:
         return ProbedResponse(response, None)
     kind, encoding = content_type_and_encoding(response.headers)
     if kind == "text/event-stream":
@@ -147,17 +152,17 @@ class _DocumentProbe:
         if self._status >= 400:
             self.refusal = body
             return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
-        parser = self._protocol.parser(stream=False, reads_content=True)
-        return _find_overflow(parser.parse_document(body))
+        event = self._protocol.parser(stream=False, reads_content=True).parse_document(body)
+        self.refusal = _find_error(event)
+        return _find_overflow(event)
 
 
 class _StreamProbe:
     """Reads the beginning of an event stream, up to the first event with content."""
 
-    refusal = b""
-
     def __init__(self, protocol: WireProtocol, encoding: str, limit: int) -> None:
         self.is_decided = False
+        self.refusal = b""
         self._decoder = Decoder(encoding, limit)
         self._parser = protocol.parser(stream=True, reads_content=True)
         self._keepalives = 0
@@ -181,7 +186,7 @@ class _StreamProbe:
                 self._count_keepalive()
             elif event.data is not None:
                 self.is_decided = True
-                self._overflow = _find_overflow(event)
+                self._overflow, self.refusal = _find_overflow(event), _find_error(event)
             if self.is_decided:
                 return
 
@@ -210,6 +215,11 @@ async def _run_probe(
     except BaseException:
         await response.close()
         raise
+
+
+def _find_error(event: ResponseEvent) -> bytes:
+    """Returns the error that a document or an event of a stream reports; empty if there is none."""
+    return event.data or b"" if any(isinstance(part, ErrorReport) for part in event.parts) else b""
 
 
 def _find_overflow(event: ResponseEvent) -> WindowOverflow | None:

@@ -29,7 +29,7 @@ from accordion.accounting.holdout import HoldoutAssignment
 from accordion.compaction.policy import Mode
 from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
-from accordion.model.budget import Decision, HoldoutGroup, Thresholds, TokenLimits, Utilization, Window
+from accordion.model.budget import CompactionForm, Decision, HoldoutGroup, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, ProviderState
 from accordion.model.delegation import node_kind
@@ -182,6 +182,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     decision: Decision
     history_with_insertions: CompactedConversation | None = None
     """None if the list is forwarded as it came."""
+    compaction_form: CompactionForm = "free"
+    """What a compaction of this request may do."""
     tool_name: str = ""
     """The name under which the model may call our tool; empty if it is not offered."""
     uncorrected_tokens: int = 0
@@ -316,6 +318,8 @@ class PreparedRequest(MeasuredRequest, frozen=True):
     compaction_outcome: CompactionOutcome | None = None
     is_stored_locally_only: bool = False
     """Whether content that a compaction removed could only be stored on this machine for now."""
+    base_history: CompactedConversation | None = None
+    """The history that this request's own compaction was made from; None if none was made."""
     recall_usage: RecallUsage | None = None
     """The excerpts and memories that were recalled for this request."""
     context_report: ContextReport | None = None

@@ -6,14 +6,13 @@ sent.
 - If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
 - If the provider lacks the context edits that the client asks for, Accordion does them from then on.
-- If the provider refuses a compacted list, and the client's own fits, the request is sent as it came.
+- If the provider refuses a compacted list, other lists are sent (list_refusals.py).
 - If the model takes no tools and the client sent none, the request is sent without our tool.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 
 import msgspec
@@ -29,6 +28,7 @@ from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_ST
 from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.conversation_objects import NotReconstructed
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
+from accordion.pipeline.list_refusals import ListAttempts, ListRefusals
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse
 from accordion.pipeline.read import RequestReader
@@ -39,10 +39,7 @@ from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, l
 
 _log = logging.getLogger("accordion")
 
-_BAD_REQUEST, _UNPROCESSABLE = 400, 422
-"""The statuses by which a provider refuses the content of a request."""
-_ABOUT_LIST = re.compile(rb"messages|\binput\b|contents|\bitem|tool|function|thinking|reasoning|\brole|alternat")
-"""Matches a refusal that may be about a list of messages, and not about billing, a policy or another field."""
+_BAD_REQUEST = 400
 _MAX_REPAIRS = 8
 """Maximum number of repairs of a request. Each error of the provider names one missing entry."""
 
@@ -54,8 +51,9 @@ class Attempts(msgspec.Struct):
     may_reconstruct: bool = True
     """Whether the history may still take the place of a response id: False once the provider refused it."""
     is_final: bool = False
-    """Whether the next response goes to the client, unless it refuses our tool: after a compaction that an overflow
-    required."""
+    """Whether the next response goes to the client, unless it refuses our tool or the list: after a compaction that an
+    overflow required."""
+    lists: ListAttempts = msgspec.field(default_factory=ListAttempts)
 
 
 class RetryStep(msgspec.Struct, frozen=True):
@@ -69,6 +67,7 @@ class RetryStep(msgspec.Struct, frozen=True):
     tool_loop: ToolLoop
     calibrator: Calibrator
     context_edit_step: ContextEditStep
+    list_refusals: ListRefusals
     is_store_available: Callable[[], bool]
 
     async def read_if_provider_lacks_path(
@@ -94,14 +93,24 @@ class RetryStep(msgspec.Struct, frozen=True):
 
         Raises ThreadNotFound if the client has to send its history again.
         """
-        if (bare := await self._withdraw_tool(request, probed)) is not None or attempts.is_final:
+        if (bare := await self._withdraw_tool(request, probed)) is not None:
             return bare
         if probed.overflow is not None:
-            return await self._compact(request, probed.overflow, attempts)
+            return None if attempts.is_final else await self._compact(request, probed.overflow, attempts)
+        if not attempts.is_final and (repaired := await self._repair_request(request, probed, attempts)) is not None:
+            return repaired
+        return await self._replace_list(request, probed, attempts)
+
+    async def accept(self, request: PreparedRequest, attempts: Attempts) -> None:
+        """Learns from the lists that the provider refused before it took this request."""
+        await self.list_refusals.accept(request, attempts.lists)
+
+    async def _repair_request(
+        self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
+    ) -> PreparedRequest | None:
+        """Returns the request without what the provider lacks or refuses; None if the refusal names no such thing."""
         if (edited := await self._apply_edits(request, probed)) is not None:
             return edited
-        if probed.response.status == _UNPROCESSABLE:
-            return await self._restore_client_list(request, probed.refusal)
         if probed.response.status != _BAD_REQUEST:
             return None
         missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
@@ -115,10 +124,23 @@ class RetryStep(msgspec.Struct, frozen=True):
             attempts.repairs += 1
             return reduced
         if request.request_by_id is None:
-            return await self._restore_client_list(request, probed.refusal)
+            return None
+        if self.list_refusals.may_concern(request, probed.response.status, probed.refusal):
+            self.list_refusals.add(request, probed.response.status, probed.refusal, attempts.lists)
         attempts.may_reconstruct = False
         by_id = pass_unchanged(request.request_by_id, "the provider refused the reconstructed history")
         return await self.tool_loop.restore_rounds(advance(PreparedRequest, by_id))
+
+    async def _replace_list(
+        self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
+    ) -> PreparedRequest | None:
+        """Returns the request with another list, if the provider may have refused what a compaction made of it."""
+        status, refusal = probed.response.status, probed.refusal
+        if request.request_by_id is not None or not self.list_refusals.may_concern(request, status, refusal):
+            return None
+        self.list_refusals.add(request, status, refusal, attempts.lists)
+        replaced = await self.list_refusals.find_replacement(request, attempts.lists, is_too_long=attempts.is_final)
+        return await self.tool_loop.restore_rounds(replaced) if replaced is not None else None
 
     async def _withdraw_tool(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request without our tool if its model takes no tools; else None."""
@@ -131,14 +153,6 @@ class RetryStep(msgspec.Struct, frozen=True):
         if not refusals.learn(request, probed.response.status, probed.refusal):
             return None
         return await self.tool_loop.restore_rounds(await self.compaction_step.withdraw_tool(request))
-
-    async def _restore_client_list(self, request: PreparedRequest, refusal: bytes) -> PreparedRequest | None:
-        """Returns the request as it came, if the provider may have refused what a compaction made of it; else None."""
-        if request.request_by_id is not None or request.context_edits is not None:
-            return None
-        if _ABOUT_LIST.search(refusal) is None:
-            return None
-        return await self.compaction_step.restore_client_list(request)
 
     async def _apply_edits(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request with the edits that the provider refused, done by Accordion; None if it refused none."""

@@ -81,6 +81,12 @@ def select_for_other_limits(pipeline: Iterable[Strategy]) -> tuple[Strategy, ...
     return (*(each for name, each in configured.items() if name not in own), *own.values())
 
 
+def select_whole_groups(pipeline: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    """Returns the strategy for a compaction that may only put one summary in place of whole groups: the first of the
+    pipeline that summarizes, else the fixed limits."""
+    return next(((each,) for each in pipeline if each.summary_model is not None), (build_strategy(FixedLimits.name),))
+
+
 def select_without_summary(pipeline: Sequence[Strategy]) -> tuple[Strategy, ...]:
     """Returns the pipeline for a compaction that must succeed and cannot have a summary: Accordion's own strategies
     that need none, and `fixed_limits` at least."""
@@ -99,5 +105,6 @@ __all__ = [
     "default_options",
     "select_for_other_limits",
     "select_for_tokens",
+    "select_whole_groups",
     "select_without_summary",
 ]

@@ -15,6 +15,7 @@ import msgspec
 from accordion.archive.references import artifact_id
 from accordion.compaction.request import ThinkingMode
 from accordion.model.boundaries import PartPosition
+from accordion.model.budget import CompactionForm
 from accordion.model.conversation import Media, Message, Part, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
@@ -77,6 +78,8 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
     open_turn: int = 0
     opening_request: int = -1
     """The slot of the user's first message."""
+    form: CompactionForm = "free"
+    """What the compaction may do. `whole`: only the removable groups may leave, which are joined up to safe cuts."""
     thinking: ThinkingMode = "none"
     calls: Mapping[PartPosition, PartPosition] = msgspec.field(default_factory=dict)
     open_calls: frozenset[PartPosition] = frozenset()

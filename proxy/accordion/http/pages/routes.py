@@ -349,6 +349,7 @@ class Pages:
             made=made,
             url_made=f"{base_of(request)}/sessions/{quote(stored.session)}",
             is_undone=name in overrides.undone,
+            refusal=overrides.refusals.get(name, ""),
             is_own=stored.session == view.session.id,
             verdict=judge(
                 compaction,

@@ -47,11 +47,13 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 class CompactionRow(msgspec.Struct, frozen=True):
-    """A compaction of the list; `number` counts from the oldest, `is_undone` says that somebody undid it."""
+    """A compaction of the list; `number` counts from the oldest, `is_undone` says that somebody undid it, or that the
+    provider refused it: then `refusal` has status and words."""
 
     number: int
     point: RequestPoint
     is_undone: bool
+    refusal: str
 
 
 def list_requests(page: ExchangePage) -> list[RequestRow]:
@@ -108,7 +110,10 @@ def _list_outcome_chips(outcome: CompactionOutcome) -> Iterator[Chip]:
 def list_compactions(points: Sequence[RequestPoint], overrides: SessionOverrides) -> list[CompactionRow]:
     """Returns the rows of a session's compactions, newest first."""
     made = [point for point in points if point.compaction]
-    rows = [CompactionRow(number, point, point.compaction in overrides.undone) for number, point in enumerate(made, 1)]
+    rows = [
+        CompactionRow(number, point, point.compaction in overrides.undone, overrides.refusals.get(point.compaction, ""))
+        for number, point in enumerate(made, 1)
+    ]
     return rows[::-1]
 
 

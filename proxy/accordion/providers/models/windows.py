@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import LearnedLimits, LimitOwner
-from accordion.model.budget import Window
+from accordion.model.budget import RefusedForm, Window
 from accordion.model.errors import ConfigError
 from accordion.providers.models.model_table import LONGEST_ID, ModelTable, candidate_names
 
@@ -84,7 +84,10 @@ class ModelWindows:
         owner = LimitOwner(tenant, upstream, model, long)
         if window.source != "config":
             window = self._apply_limits(owner, window)
-        return replace(window, counts_output=True) if self._limits.counts_output(owner) else window
+        counts_output, refused_form = self._limits.counts_output(owner), self._limits.refused_form(owner)
+        if counts_output or refused_form:
+            window = replace(window, counts_output=counts_output, refused_form=refused_form)
+        return window
 
     def _apply_limits(self, owner: LimitOwner, window: Window) -> Window:
         """Returns the window as the provider's list of models and its errors say; the smaller of both."""
@@ -96,13 +99,23 @@ class ModelWindows:
         return window
 
     def learn(
-        self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
+        self,
+        model: str,
+        upstream: str,
+        beta: str,
+        tenant: str,
+        limit: int,
+        *,
+        counts_output: bool = False,
+        refused_form: RefusedForm = "",
     ) -> None:
-        """Stores what an overflow error said, for this tenant only; it expires."""
-        if not (limit > 0 or counts_output) or len(model) > LONGEST_ID:
+        """Stores what a refusal said, for this tenant only; it expires."""
+        if not (limit > 0 or counts_output or refused_form) or len(model) > LONGEST_ID:
             return
         owner = LimitOwner(tenant, upstream, model, _is_long(model, beta))
-        self._limits.learn(owner, max(0, limit), self._limit_lifetime, counts_output=counts_output)
+        self._limits.learn(
+            owner, max(0, limit), self._limit_lifetime, counts_output=counts_output, refused_form=refused_form
+        )
 
     def learn_listed(self, model: str, upstream: str, tenant: str, size: int) -> None:
         """Stores the window in the upstream's own list of models, for this tenant only; it expires."""

@@ -1,0 +1,82 @@
+"""Providers with rules that the proxy does not know: no session is locked, and no rule is broken more than twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import FakeWindows
+from tests.growing_conversation import compaction_record
+from tests.histories import Call, History, HistoryRound, ProtocolName, Turn, body, entries
+from tests.pipeline_setup import PATHS, PipelineSetup
+from tests.rule_provider import Rule, RuleProvider, add_field, rules
+from tests.tiers import examples
+from tests.writers import LISTS
+
+WINDOW = 2_400
+CONFIGS = (
+    "",
+    "compaction: {pipeline: [compact_tool_results]}",
+    "compaction: {pipeline: [{compact_tool_results: {replacement: drop, keep_last_n: 0}}, fixed_limits]}",
+    "compaction: {pipeline: [superseded, keep_last_n_turns: {n: 1}]}",
+)
+PROTOCOLS: tuple[ProtocolName, ...] = ("chat", "responses", "messages", "gemini", "converse")
+
+
+@st.composite
+def long_histories(draw: st.DrawFn) -> History:
+    """Histories of several windows: turns with rounds of calls, and some without."""
+    turns, thinks, system = [], draw(st.booleans()), draw(st.sampled_from(["", "You are an agent."]))
+    for at in range(draw(st.integers(5, 9))):
+        rounds = []
+        for number in range(draw(st.integers(0, 4))):
+            calls = tuple(
+                Call(f"call_{at}_{number}_{n}", "read", {"path": f"src/{at}/{number}/{n}.py"},
+                     " ".join(f"word{at}_{number}_{n}_{i}" for i in range(draw(st.integers(60, 260)))))
+                for n in range(draw(st.integers(1, 2)))
+            )  # fmt: skip
+            thought = f"For step {number} of {at} I look. " * 8 if thinks else ""
+            rounds.append(HistoryRound(calls, draw(st.sampled_from(["", "I read this file."])), thought))
+        said = f"Please do thing number {at}. " + "Mind the details. " * draw(st.integers(0, 40))
+        turns.append(
+            Turn((said,), tuple(rounds), f"Turn {at} is done. " + "All of it works. " * draw(st.integers(0, 40)))
+        )
+    return History(tuple(turns), system)
+
+
+def requests_of(history: History) -> Iterator[History]:
+    """The conversation as it is before each of the model's replies."""
+    for at, turn in enumerate(history.turns):
+        for count in range(len(turn.rounds) + 1):
+            end = dataclasses.replace(turn, rounds=turn.rounds[:count], answer="")
+            yield dataclasses.replace(history, turns=(*history.turns[:at], end))
+
+
+def write(history: History, protocol_name: ProtocolName, rule: Rule) -> dict[str, Any]:
+    made = body(history, protocol_name, **({"max_tokens": 10} if protocol_name == "messages" else {}))
+    return made | {LISTS[protocol_name]: add_field(made[LISTS[protocol_name]], rule)}
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+async def test_a_rule_that_nobody_knows_locks_no_session(protocol_name: ProtocolName, data: st.DataObject) -> None:
+    history = data.draw(long_histories())
+    rule = data.draw(rules(entries(history, protocol_name)))
+    config = data.draw(st.sampled_from(CONFIGS))
+    provider = RuleProvider(protocol_name, rule, WINDOW, status=data.draw(st.sampled_from([400, 422])))
+    setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider, config=config)  # type: ignore[arg-type]
+    last: tuple[str, list[Any]] = ("", [])
+    for part in requests_of(history):
+        out, answer = await setup.ask(PATHS[protocol_name], write(part, protocol_name, rule))
+        assert out.status == 200, (rule.name, answer)
+        assert len(provider.refused) <= 2, rule.name
+        record = compaction_record(out)
+        if record.get("state") == "replayed" and record["id"] == last[0]:
+            assert provider.taken[-1][: len(last[1])] == last[1], rule.name
+        last = (record.get("id", ""), provider.taken[-1])
