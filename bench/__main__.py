@@ -25,13 +25,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median counts (default 3)")
     parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite", help="Accordion's store")
     parser.add_argument("--no-pin", action="store_true", help="do not give the server under test its own core")
-    parser.add_argument(
-        "--tools", type=Path, metavar="FOLDER", help="quality, recall: where quality.py is (or BENCH_TOOLS)"
-    )
+    parser.add_argument("--tools", type=Path, metavar="FOLDER", help="quality: where quality.py is (or BENCH_TOOLS)")
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="quality, recall, suites: where recorded runs are (or BENCH_DATA)"
     )
-    parser.add_argument("--windows", default="", help="quality, recall: some of 32k,8k,128k; all when left out")
+    parser.add_argument("--windows", default="", help="quality: some of 32k,8k,128k; all when left out")
     parser.add_argument("--seconds", type=float, default=0.0, help="soak: how long (default 300)")
     parser.add_argument("--minutes", type=float, default=0.0, help="campaign: how long at least (default 10)")
     parser.add_argument("--seed", type=int, default=1, help="campaign: decides what fails, and in which order")

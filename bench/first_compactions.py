@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
-from accordion.archive.recall import ArtifactSearch
 from accordion.compaction import assembly, repository
 from accordion.compaction.apply import PlanExecutor
 from accordion.compaction.planner import Planner
@@ -31,6 +30,7 @@ from accordion.compaction.strategies import STRATEGIES
 from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.http.proxy_app import new_id
+from accordion.insertions.excerpts import ArchiveSearch
 from accordion.model.http import Inbound
 from accordion.model.ports import UpstreamRequest
 from accordion.protocols.body_reader import BodyReader
@@ -68,7 +68,7 @@ STEPS: Final[Mapping[str, tuple[tuple[Any, str], ...]]] = {
     "archive": ((Archive, "build_puts"),),
     "record": ((repository, "encode"),),
     "store": ((sqlite, "_write_in_steps"),),
-    "recall": ((ArtifactSearch, "find_excerpt"),),
+    "recall": ((ArchiveSearch, "find_excerpt"),),
     "render": ((RequestRenderer, "render_body"),),
 }
 """The functions of each step. What one of another step calls is that other step's."""

@@ -1,7 +1,6 @@
-"""The effect of recall: far facts that the newest turn names, with it and without, what that costs, and how often
-what came back was of use; and what it takes of the CPU.
+"""Recall: questions about recorded chats whose answer is in view, beside BM25; turns that need nothing; and the CPU.
 
-As `quality` it needs the tool and the recordings that are not part of this repository.
+The chats are not part of this repository; `bench/questions.py` says what counts.
 """
 
 from __future__ import annotations
@@ -9,144 +8,136 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import median
 from typing import Final
 
 from msgspec.structs import replace
 
-from accordion.archive.recall import ArtifactSearch, Excerpt
-from accordion.archive.recall_index import build_index
-from accordion.model.compaction import (
-    CompactedConversation,
-    Compaction,
-    CompactionEntry,
-    apply_compaction,
-)
+from accordion.archive.passage_index import PassageIndexes
+from accordion.config.settings import RecallConfig
+from accordion.insertions.excerpts import ArchiveSearch, Excerpt
+from accordion.model.compaction import CompactedConversation, Compaction, CompactionEntry, apply_compaction
 from accordion.model.conversation import Conversation, Message, Text
 from accordion.providers.models.tokenizer import TiktokenCounter
-from accordion.summaries.facts import WordClassifier
 from bench import compaction_steps
-from bench.connection_load import percentile
-from bench.recall_quality import Quality, Replaying
+from bench.questions import (
+    HELD_OUT,
+    Chat,
+    ChatReplay,
+    Question,
+    WordSearch,
+    normalize,
+    questions_of,
+    read_chats,
+    visible_text,
+)
 from bench.report import Cell, Table
 from bench.run_settings import RunSettings
-from bench.scenarios.quality import RUNS, tool, windows
 from bench.servers import Unavailable
 
-COLUMNS: Final = (
-    "recordings",
-    "requests behind a fold",
-    "named facts",
-    "without",
-    "with",
-    "of the missing",
-    "named code",
-    "without",
-    "with",
-    "needed facts",
-    "without",
-    "with",
-)
-PRICE: Final = (
-    "recordings",
-    "recalls",
-    "tokens each",
-    "tokens a request",
-    "rules",
-    "their tokens a request",
-    "cost",
-    "sources",
-    "precise",
-    "used next",
-    "new and used soon",
-)
-GOAL: Final = 66.7
-SIZE: Final = 950_000
-"""Bytes of a conversation of 200,000 tokens."""
-TAIL: Final = 60
-"""Messages behind the fold."""
+WINDOWS: Final = (16_000, 8_000)
+BEST: Final = 10
+"""Messages that BM25 brings."""
+COLUMNS: Final = ("in the prompt", "questions", "all of the evidence", "any of it", "tokens", "with an excerpt")
+TURN_COLUMNS: Final = ("turns of the chats", "turns behind a compaction", "with an excerpt")
+SIZE: Final = 475_000
+"""Bytes of a conversation of 100,000 tokens."""
+TAIL: Final = 30
+"""Messages behind the compaction."""
 ASKED: Final = {
-    "look-up, nothing found": "Now go on with the rest of it, and mind src_of_nothing.py.",
-    "excerpt of two sources": "Please compare src/part_9.py with src/part_33.py.",
+    "question, nothing found": "Now go on with the rest of it, and what about src_of_nothing.py?",
+    "excerpt of two sources": "Please compare src/part_9.py with src/part_13.py.",
 }
 
 
 def run(setting: RunSettings) -> list[Table]:
-    script = tool("recall", setting)
-    quality, data = Quality(script), setting.data or script.parents[1] / "data" / "trajectories"
-    if not data.exists():
-        raise Unavailable("recall: say where recorded runs are, by --data FOLDER or BENCH_DATA")
-    tables = []
-    for window in windows("recall", setting):
-        far, sample, only = RUNS[window]
-        chosen = quality.runs(data, window, setting.fewer(sample, 1), only)
-        replaying = Replaying(quality, window, far)
-        found: dict[str, Counter[str]] = {}
-        try:
-            for each in chosen:
-                found.setdefault(each["_file"], Counter()).update(replaying.replay(each))
-        finally:
-            replaying.close()
-        tables += [_table(window, far, found, len(chosen)), _price(window, found, replaying.ms)]
-    return [*tables, _speed()]
+    folder = setting.data or (setting.tools.resolve().parent / "data" / "trajectories" if setting.tools else None)
+    if folder is None or not (file := folder / "locomo.jsonl.gz").is_file():
+        raise Unavailable("recall: say where locomo.jsonl.gz is, by --data FOLDER or BENCH_DATA")
+    chats = read_chats(file)[: 1 if setting.quick else None]
+    return [*(table for window in WINDOWS for table in _tables(window, chats)), _speed()]
 
 
 # -- what it brings back -----------------------------------------------------------------------------------------------
 
 
-def _table(window: int, far: int, found: Mapping[str, Counter[str]], runs: int) -> Table:
-    size = f"{window // 1000}k"
-    table = Table(f"Recall at a window of {size} tokens: what is in the prompt", COLUMNS, block=f"recall-{size}")
-    for name, figures in _rows(found):
-        row: list[Cell] = [name, figures["requests"]]
-        for kind in ("named", "code", "needed"):
-            there, held = figures[f"{kind} there"], figures[f"{kind} with"]
-            row += [figures[kind], _percent(there, figures[kind]), _percent(held, figures[kind])]
-            if kind == "named":
-                row.append(_percent(held - there, figures[kind] - there))
-        table.rows.append(row)
-    table.notes.append(f"{runs} runs; far facts alone: last seen more than {far:,} tokens back; shares in per cent")
-    whole = sum(found.values(), Counter[str]())
-    if whole["named"]:
-        there, held = whole["named there"], whole["named with"]
-        share = 100 * held / whole["named"]
-        table.goal("far facts that the newest turn names, in the prompt", share, GOAL, "%", at_least=True)
-        if missing := whole["named"] - there:
-            text = f"of the {missing:,} that would be missing, back unasked"
-            table.goal(text, 100 * (held - there) / missing, GOAL, "%", at_least=True)
-    return table
-
-
-def _price(window: int, found: Mapping[str, Counter[str]], ms: Sequence[float]) -> Table:
-    size = f"{window // 1000}k"
-    table = Table(f"Recall at {size}: what it costs, and of what use it was", PRICE, block=f"recall-{size}")
-    for name, figures in _rows(found):
-        recalls, sources, cost = figures["recalls"], figures["sources"], figures["cost"]
-        tokens = figures["tokens"]
-        row: list[Cell] = [name, recalls, tokens / recalls if recalls else None, tokens / figures["requests"]]
-        row += [figures["rules"], figures["rule tokens"] / figures["requests"]]
-        row += [figures["cost with"] / cost if cost else None, sources]
-        row += [_percent(figures[kind], sources) for kind in ("precise", "used", "fresh")]
-        table.rows.append(row)
-    table.notes.append(
-        "rules: standing instructions without room in the summary that came back because the turn is about them"
+def _tables(window: int, chats: Sequence[Chat]) -> list[Table]:
+    """What is in view for the questions of chats at one window, and how many of their turns get an excerpt."""
+    size, count = f"{window // 1000}k", partial(TiktokenCounter().count, encoding="o200k_base")
+    halves = "development", "held out"
+    figures = {half: Counter[str]() for half in halves}
+    for chat in chats:
+        found = figures[halves[chat["id"] in HELD_OUT]]
+        found += _ask_product(window, chat, RecallConfig(tokens=0), "without an excerpt")
+        found += _ask_product(window, chat, RecallConfig(), "with an excerpt")
+        found += _ask_word_search(chat, count, int(RecallConfig().share * window))
+    answers = Table(f"Questions after recorded chats at a window of {size} tokens", COLUMNS, block=f"recall-{size}")
+    turns = Table(f"Turns of these chats at {size}, which need nothing", TURN_COLUMNS, block=f"recall-{size}")
+    for half, found in figures.items():
+        answers.rows += _rows(half, found)
+        if found["turns"]:
+            turns.rows.append([half, found["turns"], _percent(found["turns with"], found["turns"])])
+            share = 100 * found["turns with"] / found["turns"]
+            turns.goal(f"turns that need nothing and get an excerpt, {half}", share, 5.0, "%")
+    answers.notes.append(
+        "shares in per cent; tokens: of the whole prompt, or of the messages that BM25 brings; held out are"
+        f" {', '.join(HELD_OUT)}"
     )
-    table.notes.append(
-        "cost: cache-weighted input behind folds, relative to the same without recall (folds stand where they stand"
-        " without); precise: sources with a fact that the turn names or the next reply uses; new and used soon: with"
-        " one that was in view nowhere and is used within five replies"
-    )
-    if ms:
-        p50, p95 = percentile(ms, 0.5), percentile(ms, 0.95)
-        table.notes.append(f"CPU of a look-up, indexes included: {p50:.2f} ms at p50, {p95:.2f} ms at p95")
-    return table
+    return [answers, turns]
 
 
-def _rows(found: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
-    rows = [(name.removesuffix(".gz").removesuffix(".jsonl"), each) for name, each in found.items() if each["requests"]]
-    return [*rows, ("*all*", sum(found.values(), Counter[str]()))] if rows else []
+def _rows(half: str, found: Counter[str]) -> Iterable[list[Cell]]:
+    for name in dict.fromkeys(key.partition(": ")[0] for key in found if ": " in key):
+        asked = found[f"{name}: asked"]
+        yield [
+            f"{half}: {name}",
+            asked,
+            _percent(found[f"{name}: all"], asked),
+            _percent(found[f"{name}: any"], asked),
+            f"{found[f'{name}: tokens'] / asked:,.0f}",
+            _percent(found[f"{name}: excerpts"], asked) if "excerpt" in name else None,
+        ]
+
+
+def _ask_product(window: int, chat: Chat, recall: RecallConfig, name: str) -> Counter[str]:
+    replay, found = ChatReplay(window, recall), Counter[str]()
+    try:
+        for turn in replay.turns(chat):
+            if recall.tokens:
+                found["turns"] += 1
+                found["turns with"] += turn.recall_usage is not None
+        for question in questions_of(chat):
+            prepared = replay.ask(chat, question.text)
+            found[f"{name}: excerpts"] += prepared.recall_usage is not None
+            found += _score(name, question, visible_text(prepared), prepared.utilization.tokens)
+    finally:
+        replay.close()
+    return found
+
+
+def _ask_word_search(chat: Chat, count: Callable[[str], int], tokens: int) -> Counter[str]:
+    search, found = WordSearch(chat["messages"]), Counter[str]()
+    texts = [message["content"] for message in chat["messages"]]
+    sizes = [*map(count, texts)]
+    for question in questions_of(chat):
+        order, chosen, size = search.find(question.text), list[int](), 0
+        for at in order:
+            if size + sizes[at] > tokens:
+                break
+            chosen.append(at)
+            size += sizes[at]
+        for name, best in ((f"BM25's {BEST} best messages", order[:BEST]), (f"BM25 at {tokens} tokens", chosen)):
+            text = normalize("\n".join(texts[at] for at in best))
+            found += _score(name, question, text, sum(sizes[at] for at in best))
+    return found
+
+
+def _score(name: str, question: Question, text: str, tokens: int) -> Counter[str]:
+    present = [sentence in text for sentence in question.sentences]
+    figures = {"asked": 1, "all": int(all(present)), "any": int(any(present)), "tokens": tokens}
+    return Counter({f"{name}: {each}": value for each, value in figures.items()})
 
 
 def _percent(part: int, whole: int) -> str | None:
@@ -158,23 +149,22 @@ def _percent(part: int, whole: int) -> str | None:
 
 def _speed() -> Table:
     """The CPU time of an index and of look-ups, behind a fold of 200,000 tokens."""
-    case, client = asyncio.run(compaction_steps.captured(compaction_steps.conversation(1, SIZE).body(), 400_000))
+    case, client = asyncio.run(compaction_steps.captured(compaction_steps.conversation(1, SIZE).body(), 200_000))
     counter, folded = TiktokenCounter(), _folded(client)
-    index = build_index(case.ref.tenant, folded, client.messages)
-    taken = {"index of the fold": _timed(lambda: build_index(case.ref.tenant, folded, client.messages), 9)}
+    covered = folded.covered_count
+    taken = {"index": _timed(lambda: PassageIndexes().index(client.messages, client.chain, covered), 9)}
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
-        shown, artifact_search = _folded(asked), ArtifactSearch(WordClassifier().find_all_words)
+        shown, archive_search = _folded(asked), ArchiveSearch()
 
         def look(
-            artifact_search: ArtifactSearch = artifact_search,
+            archive_search: ArchiveSearch = archive_search,
             shown: CompactedConversation = shown,
             asked: Conversation = asked,
         ) -> Excerpt | None:
-            return artifact_search.find_excerpt(
-                case.ref.tenant, shown, asked, newest, partial(counter.count, encoding="o200k_base")
-            )
+            count = partial(counter.count, encoding="o200k_base")
+            return archive_search.find_excerpt(case.ref.tenant, shown, asked, newest, count, tokens=2_000)
 
         if (look() is not None) != ("src/" in text):
             raise RuntimeError(f"{label}: not what was expected")
@@ -182,9 +172,12 @@ def _speed() -> Table:
     table = Table(f"CPU of recall behind a fold of {case.utilization.tokens:,} tokens", ("step", "CPU ms", "lowest"))
     for label, ms in taken.items():
         table.rows.append([label, median(ms), min(ms)])
-    table.notes.append(f"the index tells of {len(index.passages):,} passages in about {index.size / 1e6:.1f} MB")
-    table.goal("index", median(taken["index of the fold"]), 100.0, "ms")
-    table.goal("look-up", median(taken[next(iter(ASKED))]), 1.0, "ms")
+    indexes = PassageIndexes()
+    passages = len(indexes.index(client.messages, client.chain, covered))
+    table.notes.append(f"the index has {passages:,} passages in about {indexes.size / 1e6:.1f} MB")
+    table.goal("index", median(taken["index"]), 100.0, "ms")
+    for label in ASKED:
+        table.goal(label, median(taken[label]), 10.0, "ms")
     return table
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.recall_quotes import OPENING
+from accordion.insertions.excerpts import OPENING
 from accordion.memory import extraction
 from accordion.memory.compact import common_words, find_topics
 from accordion.memory.extraction import MemoryCandidate, find_candidates, remove_duplicates

@@ -372,7 +372,7 @@ class Application:
             features.append(MemoryCaptureFeature(memory_capture))
         artifact_recall = self._compaction_builder.artifact_recall(settings)
         if artifact_recall is not None:
-            features.append(RecallIndexFeature(artifact_recall.artifact_search, self.tasks))
+            features.append(RecallIndexFeature(artifact_recall.archive_search, self.tasks))
         return features
 
     def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:

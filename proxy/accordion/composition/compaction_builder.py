@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import product
 
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import artifact_text
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.recall import ArtifactSearch, Rule
 from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.retention import Retention, SweepResult
 from accordion.archive.stored_responses import StoredResponses
@@ -38,6 +36,7 @@ from accordion.composition.cache_shares import divide_cache, divide_compaction_c
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.insertions.composer import InsertionCache, InsertionComposer
+from accordion.insertions.excerpts import ArchiveSearch
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
 from accordion.model.errors import StoreUnavailable
@@ -57,8 +56,7 @@ from accordion.sessions.sessions import Sessions
 from accordion.stores.encryption import open_sealer
 from accordion.stores.spool import SpooledStore
 from accordion.summaries.author import SummaryAuthor
-from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
-from accordion.summaries.facts import WordClassifier
+from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 
 Summarizers = Callable[[str], Summarizer | None]
@@ -110,18 +108,6 @@ class ArchiveServices:
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def find_rules(extractor: ExtractiveWriter, messages: Sequence[Message], covered: int, visible_text: str) -> list[Rule]:
-    """Returns the users' standing instructions among the first `covered` messages that are not in `visible_text`."""
-    sources = [SourceMessage(index, message) for index, message in enumerate(messages) if message.has_user_text]
-    within = [source for source in sources if source.index < covered]
-    # Most summaries state all instructions. Which of them stand takes longer to find.
-    if all(extractor.are_instructions_in(visible_text, source.message) for source in within):
-        return []
-    cited = extractor.find_standing_instructions(within, (), sources[len(within) :]).cited
-    rules = (Rule(each.index, each.instruction.text, str(each)) for each in cited)
-    return [rule for rule in rules if rule.text not in visible_text]
-
-
 class CompactionBuilder:
     """Builds all services of compaction, insertions and reading back."""
 
@@ -171,9 +157,7 @@ class CompactionBuilder:
         )
         self._insertion_cache = InsertionCache(shares.lists_with_insertions)
         self._prepared_summaries = create_summary_cache(shares.prepared_summaries)
-        self._artifact_search = ArtifactSearch(
-            WordClassifier(small.words).find_all_words, shares.recall, partial(find_rules, self._extractor)
-        )
+        self._archive_search = ArchiveSearch(shares.recall)
         self._artifact_tool_protocols = ARTIFACT_TOOLS
         self.protocols = protocols = PROTOCOLS
         self._artifact_tool = ArtifactTool(self._archive, protocols, tasks)
@@ -271,10 +255,10 @@ class CompactionBuilder:
         )
 
     def artifact_recall(self, settings: Settings) -> ArtifactRecall | None:
-        """Builds the recall of artifacts that a turn names; None if it is disabled."""
+        """Builds the recall of what a turn asks of the archive; None if it is disabled."""
         counter, config = self._counter, settings.unfold.recall
         recall = ArtifactRecall(
-            self._artifact_search,
+            self._archive_search,
             self.insertion_store,
             self._artifact_tool_protocols,
             self._reader,
@@ -283,6 +267,7 @@ class CompactionBuilder:
             self._clock,
             lambda text, model: counter.count(text, counter.encoding(model)),
             max_tokens=config.tokens,
+            share=config.share,
         )
         return recall if config.tokens else None
 

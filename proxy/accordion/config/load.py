@@ -43,7 +43,7 @@ ENVIRONMENT: Mapping[str, str] = {
 
 REMOVED_KEYS = {
     "windows.learnt_hours": "24 hours are built in; `model_info.max_input_tokens` in model_list sets a window for good",
-    "unfold.recall.sources": "3 are built in, because `unfold.recall.tokens` limits the length of an excerpt",
+    "unfold.recall.sources": "`unfold.recall.share` and `unfold.recall.tokens` limit the length of an excerpt",
     "limits.count_cache_entries": "20,000 are built in, because they take 14 MB at most",
     "limits.exchanges_per_session": "50 are built in, because they are only for display; totals count every request",
     "server.head_seconds": "60 seconds are built in, because clients send a head at once",

@@ -438,9 +438,10 @@ class DelegationConfig(ConfigSection, frozen=True):
 
 
 class RecallConfig(ConfigSection, frozen=True):
-    """The largest recall for one turn; 0 tokens: none."""
+    """The largest recall for one turn, as a share of the window and in tokens; 0 tokens: none."""
 
-    tokens: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 1_500
+    share: Share = Share(0.03)
+    tokens: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 2_000
 
 
 class ReadBackConfig(ConfigSection, frozen=True):

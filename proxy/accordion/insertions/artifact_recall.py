@@ -1,8 +1,8 @@
-"""Recalls archived excerpts that the newest turn names, and chooses their position.
+"""Recalls archived sentences that answer the newest turn, in front of that turn.
 
-An excerpt stands before the newest turn, so that the model still reads the turn last, and after all messages of the
-request before, so that their prefix stays the same. It is recorded as an insertion (store.py), so that every later
-request contains the same bytes.
+The model still reads the turn last, and the prefix of the request before stays the same. The excerpt is recorded as an
+insertion of the turn itself (store.py): every later request has the same bytes, and a question that is asked again in
+other words gets its own. Within a turn's tool rounds nothing is recalled.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
-from accordion.archive.recall import ArtifactSearch, Excerpt
 from accordion.insertions.composer import InsertionCache
+from accordion.insertions.excerpts import ArchiveSearch, Excerpt
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import RecallInsertion
@@ -26,20 +26,18 @@ from accordion.protocols.written_messages import WrittenMessageReader
 _log = logging.getLogger("accordion")
 
 _MAX_INLINE_BYTES = 32_768
-"""Bytes that are searched without a thread; more are searched in one, so that other requests need not wait."""
+"""Bytes that are indexed without a thread; more are indexed in one, so that other requests need not wait."""
 _ROOM_DIVISOR = 8
 """An excerpt takes at most the available tokens divided by this."""
-_MAX_SOURCES = 3
-"""Sources of one excerpt: each then has 500 of the 1,500 tokens, which is enough to answer a question."""
 
 
 class ArtifactRecall(msgspec.Struct, frozen=True):
-    """Searches the archive for content that a turn names, and records the excerpt as an insertion.
+    """Searches the archive for what a turn asks, and records the excerpt as an insertion.
 
-    `count_tokens` counts a text for a model. An excerpt has at most `max_tokens`.
+    `count_tokens` counts a text for a model. An excerpt has at most `max_tokens`, and `share` of the window.
     """
 
-    artifact_search: ArtifactSearch
+    archive_search: ArchiveSearch
     insertion_store: InsertionStore
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     message_reader: WrittenMessageReader
@@ -48,10 +46,11 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     clock: Clock
     count_tokens: Callable[[str, str], int]
     max_tokens: int
+    share: float
 
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
-        """Recalls an excerpt for this turn and all later requests. Returns None if there is none, or if an insertion
-        already stands there (a repeated request gets the same one). Never raises."""
+        """Recalls an excerpt for this turn and all later requests. Returns None if there is none, or if the turn has
+        one already (a repeated request gets the same one). Never raises."""
         try:
             return await self._recall(request)
         except Exception:
@@ -59,34 +58,34 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
             return None
 
     async def _recall(self, request: RecallRequest) -> RecallUsage | None:
-        if request.history.compaction is None:
+        turn = find_turn(request)
+        limits = self.max_tokens, int(self.share * request.window), request.available_tokens // _ROOM_DIVISOR
+        if request.history.compaction is None or not turn or min(limits) <= 0:
             return None
-        anchor = insertion_index(request)
-        max_tokens = min(self.max_tokens, request.available_tokens // _ROOM_DIVISOR)
-        if anchor < 0 or max_tokens <= 0:
-            return None
-        key = request.uncompacted.chain[anchor]
-        # The search comes before the look-up of insertions, since most turns name nothing archived.
-        excerpt = await self._find_excerpt(request, max_tokens)
+        # The search comes before the look-up of insertions, since most turns ask for nothing archived.
+        excerpt = await self._find_excerpt(request, turn, min(limits))
         if excerpt is None:
             return None
-        # Tool rounds directly follow the request that they answer: nothing may be inserted between.
-        if await self.insertion_store.find_at(request.ref, key, check_store=False):
+        key = request.uncompacted.chain[turn[-1]]
+        stored = await self.insertion_store.find_at(request.ref, key, check_store=False)
+        # Tool rounds directly follow the request that they answer: a turn with an answer was sent already.
+        if any(not isinstance(each, RecallInsertion) or each.before for each in stored):
             return None
-        recall = RecallInsertion(key, request.protocol.text_message(excerpt.text), self.clock.now(), excerpt.artifacts)
+        wire = request.protocol.text_message(excerpt.text)
+        recall = RecallInsertion(key, wire, self.clock.now(), excerpt.artifacts, before=len(turn))
         if not await self._can_insert(request, recall):
             return None
         if not await self.insertion_store.add(request.ref, recall, request.started_at):
             return None
-        return RecallUsage(excerpt.tokens, len(excerpt.quotes))
+        return RecallUsage(excerpt.tokens, len({message for message, _ in excerpt.quotes}))
 
-    async def _find_excerpt(self, request: RecallRequest, max_tokens: int) -> Excerpt | None:
-        newest = range(request.last_sent_index + 1, len(request.uncompacted.messages))
+    async def _find_excerpt(self, request: RecallRequest, turn: range, max_tokens: int) -> Excerpt | None:
+        history, client = request.history_with_insertions, request.uncompacted
         search = partial(
-            self.artifact_search.find_excerpt, request.ref.tenant, request.history_with_insertions, request.uncompacted,
-            newest, lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=_MAX_SOURCES,
+            self.archive_search.find_excerpt, request.ref.tenant, history, client, turn,
+            lambda text: self.count_tokens(text, request.model), tokens=max_tokens,
         )  # fmt: skip
-        if self.artifact_search.pending_bytes(request.history_with_insertions, request.uncompacted) > _MAX_INLINE_BYTES:
+        if self.archive_search.pending_bytes(history, client) > _MAX_INLINE_BYTES:
             return await self.tasks.offload(search)
         return search()
 
@@ -109,30 +108,19 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         return changed >= 0 and before.spans[changed][0] > request.last_sent_index
 
 
-def insertion_index(request: RecallRequest) -> int:
-    """Returns the index of the client's message after which a recall stands; -1 if there is no such place.
-
-    That is the last message before the user's text, or before the calls whose results are the newest. In Chat
-    Completions and Messages the recall stands before the newest results, merged into the first of them: many servers
-    refuse a user message after results, and in Messages only results may follow a call.
-    """
+def find_turn(request: RecallRequest) -> range:
+    """Returns the indexes of the messages that the newest turn added; empty if the request starts no turn, or if a
+    compaction covers them."""
     messages, start = request.uncompacted.messages, len(request.uncompacted.messages) - 1
-    if request.uncompacted.starts_turn:
-        while (
-            start - 1 > request.last_sent_index
-            and messages[start - 1].has_user_text
-            and not messages[start - 1].has_tool_result
-        ):
-            start -= 1
-    elif start > 0 and messages[start].has_tool_result:
-        while start > 0 and messages[start - 1].role != "assistant":
-            start -= 1
-        merges = request.protocol.takes_texts_with_results
-        if not merges and not request.allows_user_after_results:
-            return -1
-        while not merges and start > 0 and messages[start - 1].role == "assistant":
-            start -= 1
-    else:
-        return -1
-    covered = request.history.covered_count
-    return start - 1 if start - 1 >= max(request.last_sent_index, covered - 1) else -1
+    if not request.uncompacted.starts_turn:
+        return range(0)
+    while start > 0 and not messages[start].has_user_text:
+        start -= 1
+    end = start + 1
+    while (
+        start - 1 > request.last_sent_index
+        and messages[start - 1].has_user_text
+        and not messages[start - 1].has_tool_result
+    ):
+        start -= 1
+    return range(start, end) if start > max(request.last_sent_index, request.history.covered_count - 1) else range(0)

@@ -188,7 +188,10 @@ class InsertionPlacement:
             position_by_key[self._key_prefix + self._anchor] = start
         positions: dict[int, list[Insertion]] = {}
         for insertion in insertions:
-            if (position := position_by_key.get(self._key_prefix + insertion.anchor)) is not None:
+            position = position_by_key.get(self._key_prefix + insertion.anchor, -1)
+            if isinstance(insertion, RecallInsertion):
+                position -= insertion.before
+            if position >= start:
                 positions.setdefault(position, []).append(insertion)
         return positions
 

@@ -65,8 +65,8 @@ class InsertionStore:
     The store keeps them for `retention` seconds (by default the archive's), longer while they are in use. They contain
     archived text, so they are sealed, listed and erased like the archive.
 
-    One anchor has at most one recall: the first one sent, or for session memories the last one, since a second request
-    for them may give others. It also has the newest few tool rounds.
+    One anchor has at most one recall in front of its turn and one behind it: the first one sent, or for session
+    memories the last one, since a second request for them may give others. It also has the newest few tool rounds.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class InsertionStore:
     ) -> tuple[Insertion, ...]:
         """Returns the insertions from `chain[covered_count - 1]` on, in the chain's order.
 
-        At one anchor the recall comes first, then the newest tool rounds. `chain` is that of the client's own
+        At one anchor the recalls come first, then the newest tool rounds. `chain` is that of the client's own
         conversation.
 
         If `check_store` is true (other workers may know more), the store is asked for what is new since this worker
@@ -339,17 +339,19 @@ def _prefix_and_anchor(key: Key) -> tuple[ScopePrefix, bytes]:
 
 
 def _merge(one: StoredInsertions, other: StoredInsertions) -> StoredInsertions:
-    """Merges the insertions at one anchor: the first recall and the newest tool rounds."""
+    """Merges the insertions at one anchor: the first recall on either side and the newest tool rounds."""
     insertions = list(dict.fromkeys((*one.insertions, *other.insertions)))
     recalls = sorted((each for each in insertions if isinstance(each, RecallInsertion)), key=_recall_order)
     tool_rounds = sorted(
         (each for each in insertions if isinstance(each, ToolRoundInsertion)), key=lambda each: each.at, reverse=True
     )
-    return StoredInsertions(one.session or other.session, (*recalls[:1], *tool_rounds[:_MAX_TOOL_ROUND_INSERTIONS]))
+    first_recalls = {bool(each.before): each for each in reversed(recalls)}
+    chosen = (first_recalls[side] for side in (True, False) if side in first_recalls)
+    return StoredInsertions(one.session or other.session, (*chosen, *tool_rounds[:_MAX_TOOL_ROUND_INSERTIONS]))
 
 
 def _recall_order(recall: RecallInsertion) -> tuple[bool, float, bytes]:
-    """Sort key for the recalls at one anchor; the first one is kept."""
+    """Sort key for the recalls at one side of an anchor; the first one is kept."""
     return not recall.names, -recall.at if recall.names else recall.at, recall.wire
 
 
@@ -376,6 +378,7 @@ class _RecallRecord(msgspec.Struct, array_like=True, tag=1):
     at: float
     artifacts: list[str]
     names: list[str] = []
+    before: int = 0
 
 
 class _StoredValue(msgspec.Struct, array_like=True):
@@ -394,7 +397,7 @@ def encode(stored: StoredInsertions) -> bytes:
 
 def _pack(stored: StoredInsertions) -> bytes:
     records = [
-        _RecallRecord(each.wire, each.at, list(each.artifacts), list(each.names))
+        _RecallRecord(each.wire, each.at, list(each.artifacts), list(each.names), each.before)
         if isinstance(each, RecallInsertion)
         else _ToolRoundRecord(
             [(list(one.response), list(one.results)) for one in each.rounds], list(each.calls), each.text, each.at
@@ -417,6 +420,8 @@ def decode(value: bytes | None, anchor: bytes) -> StoredInsertions:
 
 def _read_record(record: _ToolRoundRecord | _RecallRecord, anchor: bytes) -> Insertion:
     if isinstance(record, _RecallRecord):
-        return RecallInsertion(anchor, record.wire, record.at, tuple(record.artifacts), tuple(record.names))
+        return RecallInsertion(
+            anchor, record.wire, record.at, tuple(record.artifacts), tuple(record.names), record.before
+        )
     rounds = tuple(ToolRound(tuple(response), tuple(results)) for response, results in record.rounds)
     return ToolRoundInsertion(anchor, rounds, tuple(record.calls), record.text, record.at)

@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeGuard
 
 import msgspec
 
-from accordion.archive.recall_quotes import OPENING as EXCERPTS_OPENING
 from accordion.archive.references import OPENINGS as REFERENCE_OPENINGS
+from accordion.insertions.excerpts import OPENING as EXCERPTS_OPENING
 from accordion.memory.steps import ConversationRecord
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
 from accordion.sessions.user_text import user_text

@@ -39,9 +39,10 @@ class ToolRoundInsertion(msgspec.Struct, frozen=True):
 class RecallInsertion(msgspec.Struct, frozen=True):
     """A user message that the proxy adds: an archived excerpt, memories, or imported session memories.
 
-    An excerpt precedes the turn that names it. Memories follow the message that they belong to. Imported session
-    memories follow the message that requests them; `names` has their ids. `anchor` is the chain key of the client's
-    last message before the insertion, `wire` the message's JSON.
+    An excerpt precedes the turn that asks for it. Memories follow the message that they belong to. Imported session
+    memories follow the message that requests them; `names` has their ids. `anchor` is the chain key of the last message
+    of the turn, `wire` the message's JSON. `before` is the number of messages, up to that of the anchor, in front of
+    which the insertion stands; 0 if it follows the anchor.
     """
 
     anchor: bytes
@@ -49,6 +50,7 @@ class RecallInsertion(msgspec.Struct, frozen=True):
     at: float
     artifacts: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    before: int = 0
 
 
 Insertion = ToolRoundInsertion | RecallInsertion

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 EAST_ASIA: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, in the syntax of a character class."""
 
-# Latin, Greek and Cyrillic letters stay, so that no word is cut in the middle; any other character ends a word.
 LETTERS = "\u00c0-\u024f\u0370-\u04ff"
 """Letters outside ASCII, in the syntax of a character class."""
-_LETTER = re.compile(f"[{LETTERS}]")
-_FOREIGN = re.compile(f"[^\x00-\x7f{LETTERS}]+")
-_ASCII = bytes(range(128))
-
 _WORD = re.compile(r"[^\W_]+")
 _EAST_ASIAN_RUN = re.compile(f"[{EAST_ASIA}]+")
-_STEM: Final = 4
-"""The number of letters by which words are compared without their endings."""
+_IDENTIFIER = re.compile(r"\w+")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+"""A word in an identifier: in `parse_config`, `parseConfig` or `HTTPServer`."""
+_SPACES: Final = "".join(chr(c) if chr(c).isalnum() or chr(c) == "_" else " " for c in range(128))
+"""The translation of each ASCII character."""
+_MAX_WORD: Final = 64
+"""Characters of a word; longer ones are data."""
+_MAX_CACHED_WORDS: Final = 50_000
+_MIN_STEM: Final = 3
+_ENDINGS: Final = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("ly", ""), ("s", ""), ("e", ""))
 _STOP_WORDS: Final = frozenset(
     {
         *("a", "an", "the", "and", "or", "for", "to", "of", "in", "on", "at", "by", "with", "that", "this", "it"),
@@ -73,6 +78,18 @@ _STOP_WORDS: Final = frozenset(
         *("не", "и", "в", "на", "для", "不要", "必须", "禁止", "请使", "使用", "不能", "只能"),
     }
 )
+_UNSEARCHED: Final = _STOP_WORDS | frozenset(
+    {
+        *("about", "after", "again", "anything", "been", "before", "being", "between", "both", "cannot"),
+        *("could", "did", "does", "doing", "down", "during", "each", "else", "few", "got", "had", "hello"),
+        *("her", "here", "hers", "hey", "hi", "him", "his", "how", "its", "let", "long", "may", "might"),
+        *("mine", "more", "most", "my", "oh", "once", "one", "other", "ours", "out", "own", "really", "same"),
+        *("some", "something", "still", "such", "than", "thing", "their", "theirs", "then", "things", "too"),
+        *("until", "up", "very", "was", "way", "well", "were", "when", "where", "while", "whom", "whose"),
+        *("why", "wow", "yeah", "yours"),
+    }
+)
+"""Words by which nothing is searched."""
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -93,17 +110,56 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(words) - _STOP_WORDS
 
 
-def stems_of(text: str) -> frozenset[str]:
-    """Returns the words without endings: the first letters of each word; words with digits stay whole."""
-    return frozenset(word[:_STEM] if word.isalpha() else word for word in words_of(text))
+def search_terms(text: str) -> list[str]:
+    """Returns the terms by which a text is searched, in its order, without stop words.
+
+    A word is its stem in lower case. An identifier is one term, and so is each word in it. Chinese, Japanese and Korean
+    text is split into pairs of characters.
+    """
+    words = text.translate(_SPACES).split() if text.isascii() else _split_wide(text)
+    return [*chain.from_iterable(map(_TERMS.__getitem__, words))]
 
 
-def mask_symbols(text: str) -> str:
-    """Replaces each character that is neither ASCII nor one of `LETTERS` by a question mark."""
-    if text.isascii():
-        return text
-    # Besides ASCII, most texts have only dashes and quotation marks. That is found without a search of the whole text.
-    other_characters = text.encode("utf-8", "replace").translate(None, _ASCII).decode()
-    if _LETTER.search(other_characters) is None:
-        return text.encode("ascii", "replace").decode()
-    return _FOREIGN.sub("?", text)
+def _split_wide(text: str) -> Iterator[str]:
+    """Yields the words of a text that is not ASCII, identifiers whole."""
+    for word in _IDENTIFIER.findall(text):
+        if word.isascii():
+            yield word
+            continue
+        for run in _EAST_ASIAN_RUN.findall(word):
+            yield from (run[start : start + 2] for start in range(max(1, len(run) - 1)))
+        yield from _EAST_ASIAN_RUN.sub(" ", word).split()
+
+
+class _WordTerms(dict[str, tuple[str, ...]]):
+    """The terms of each word, found at its first use."""
+
+    def __missing__(self, word: str) -> tuple[str, ...]:
+        if len(self) >= _MAX_CACHED_WORDS:
+            self.clear()
+        terms = self[word] = _find_terms(word)
+        return terms
+
+
+_TERMS = _WordTerms()
+
+
+def _find_terms(word: str) -> tuple[str, ...]:
+    if len(word) > _MAX_WORD or (len(word) == 1 and word.isascii()):
+        return ()
+    parts = _PART.findall(word) if word.isascii() else ()
+    forms = [word.lower(), *(part.lower() for part in parts if len(parts) > 1 and len(part) > 2)]
+    return tuple(dict.fromkeys(_stem(form) for form in forms if form not in _UNSEARCHED))
+
+
+def _stem(word: str) -> str:
+    """Returns a word without its common English endings."""
+    if not (word.isascii() and word.isalpha()):
+        return word
+    for ending, replacement in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM:
+            word = word[: len(word) - len(ending)] + replacement
+            break
+    if len(word) > _MIN_STEM and word[-1] == word[-2] and word[-1] not in "aeiouls":
+        word = word[:-1]
+    return word[:-1] if word[-1] == "e" and len(word) > _MIN_STEM + 1 else word

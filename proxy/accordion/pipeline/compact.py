@@ -352,10 +352,9 @@ def _describe_for_recall(request: PreparedRequest) -> RecallRequest:
         history_with_insertions=request.forwarded_history,
         last_sent_index=request.session_match.base_index,
         available_tokens=request.available_tokens,
+        window=request.window.size,
         is_subagent=request.is_subagent,
         may_hold_memories=request.may_hold_memories,
-        # Some translated providers refuse a user message directly after tool results.
-        allows_user_after_results=not request.route.is_translated,
         project=request.controls.project,
         started_at=request.started_at,
     )

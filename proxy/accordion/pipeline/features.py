@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from accordion.archive.recall import ArtifactSearch
 from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.transcripts import TranscriptStore
+from accordion.insertions.excerpts import ArchiveSearch
 from accordion.model.ports import Tasks
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.request import PreparedRequest
@@ -84,7 +84,7 @@ class MemoryCaptureFeature(msgspec.Struct, frozen=True):
 class RecallIndexFeature(msgspec.Struct, frozen=True):
     """Indexes what a compaction removed, for the turns to come."""
 
-    artifact_search: ArtifactSearch
+    archive_search: ArchiveSearch
     tasks: Tasks
 
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
@@ -94,12 +94,8 @@ class RecallIndexFeature(msgspec.Struct, frozen=True):
             self.tasks.spawn(self._index(request), "index a compaction")
 
     async def _index(self, request: PreparedRequest) -> None:
-        await self.tasks.offload(
-            self.artifact_search.index_compaction,
-            request.caller.tenant,
-            request.forwarded_history,
-            request.conversation,
-        )
+        client, covered_count = request.conversation, request.history.covered_count
+        await self.tasks.offload(self.archive_search.indexes.index, client.messages, client.chain, covered_count)
 
 
 class ReferencedItemFeature(msgspec.Struct, frozen=True):

@@ -107,7 +107,8 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         if not questions or self.clock.monotonic() < self.search_pause.until:
             return None
         anchor = client.chain[-1]
-        if await self.insertion_store.find_at(request.ref, anchor, check_store=False):
+        stored = await self.insertion_store.find_at(request.ref, anchor, check_store=False)
+        if any(not isinstance(each, RecallInsertion) or not each.before for each in stored):
             return None
         memories = await self._search_with_timeout(request, questions)
         if not memories:

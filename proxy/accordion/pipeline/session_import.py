@@ -76,7 +76,11 @@ class SessionImport(msgspec.Struct, frozen=True):
             for name in each.names
         }
         names = tuple(name for name in names if name not in already_requested)
-        own_insertions = [each for each in insertions if isinstance(each, RecallInsertion) and each.anchor == anchor]
+        own_insertions = [
+            each
+            for each in insertions
+            if isinstance(each, RecallInsertion) and each.anchor == anchor and not each.before
+        ]
         if not names:
             return None
         restored = await self._fetch_memories(request, names)

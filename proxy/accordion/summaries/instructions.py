@@ -161,7 +161,7 @@ def find_instructions(text: str) -> tuple[Instruction, ...]:
     before, listed_sentences, promises, after = _split_at_summary(text)
     listed = ((each, max(map(rank_sentence, split_sentences(each)), default=0)) for each in listed_sentences)
     for sentence, rank in chain(_rank_sentences(before), listed, _rank_sentences(after)):
-        instructions.append(_build_instruction(sentence, rank or STATEMENT))
+        instructions.append(build_instruction(sentence, rank or STATEMENT))
         if len(instructions) >= _MAX_INSTRUCTIONS + len(listed_sentences):
             break
     return (*instructions, *(_build_promise(sentence) for sentence in promises))
@@ -175,7 +175,7 @@ def find_system_rules(text: str) -> tuple[Instruction, ...]:
         for sentence in sentences
         if len(sentence) <= MAX_JOINED_LENGTH and rank_sentence(sentence) == RULE and is_order(BULLET.sub("", sentence))
     )
-    found = (replace(_build_instruction(sentence, RULE), is_of_system=True) for sentence in rules)
+    found = (replace(build_instruction(sentence, RULE), is_of_system=True) for sentence in rules)
     return tuple(islice(found, _MAX_INSTRUCTIONS))
 
 
@@ -574,12 +574,14 @@ def _is_long_enough(text: str) -> bool:
 
 
 def _build_promise(sentence: str) -> Instruction:
-    return replace(_build_instruction(sentence, rank_promise(sentence) or STATEMENT), is_promise=True)
+    return replace(build_instruction(sentence, rank_promise(sentence) or STATEMENT), is_promise=True)
 
 
-def _build_instruction(sentence: str, rank: int) -> Instruction:
+def build_instruction(sentence: str, rank: int | None = None) -> Instruction:
+    """Builds the instruction of a sentence, with its rank if that is known; a remark counts as a statement."""
     text = BULLET.sub("", sentence)
     claims = tuple(map(parse_claim, split_sentences(text)))
     has_change = is_change(text)
     # A correction counts only where something is to change.
+    rank = (rank_sentence(sentence) or STATEMENT) if rank is None else rank
     return Instruction(sentence, rank, claims, has_change, has_change and is_correction(text))

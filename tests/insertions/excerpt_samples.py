@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from accordion.archive.recall import ArtifactSearch, Excerpt
+from accordion.insertions.excerpts import ArchiveSearch, Excerpt
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
@@ -17,15 +17,9 @@ from accordion.model.conversation import Conversation, Message
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
-from accordion.summaries.facts import WordClassifier
 
 TENANT = TenantScope("tenant", b"a tenant's key")
 Json = dict[str, Any]
-
-
-def find_claims(text: str) -> Sequence[str]:
-    """The claims that the product finds in a text."""
-    return WordClassifier().find_all_words(text)
 
 
 def count(text: str) -> int:
@@ -36,6 +30,11 @@ def count(text: str) -> int:
 def user(text: str) -> Json:
     """What a user says."""
     return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Json:
+    """What the model says."""
+    return {"role": "assistant", "content": text}
 
 
 def call(name: str, arguments: Json, call_id: str) -> Json:
@@ -98,24 +97,34 @@ def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = 
     return client, compacted, range(covered, len(client.messages))
 
 
-def find_excerpt(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
+def find_excerpt(turn: Sequence[Json], artifacts: Sequence[str] = (), tokens: int = 1_500) -> Excerpt | None:
     """The excerpt for a turn behind the compaction."""
     client, shown, newest = summarized(turn, artifacts)
-    return ArtifactSearch(find_claims).find_excerpt(TENANT, shown, client, newest, count, **options)
+    return ArchiveSearch().find_excerpt(TENANT, shown, client, newest, count, tokens=tokens)
 
 
-def find_excerpt_of_results(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
+def ask_about(archived: Sequence[Json], turn: Sequence[Json] | str, tokens: int = 1_500, said: str = "Read.") -> (
+    Excerpt | None
+):  # fmt: skip
+    """The excerpt for a turn after messages that a summary replaced."""
+    asked = [user(turn)] if isinstance(turn, str) else [*turn]
+    client = read([user("Begin."), *archived, assistant("Done."), *asked])
+    covered = len(archived) + 2
+    block = CompactionEntry(1, covered - 1, json.dumps(user(said)).encode())
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), block], covered)
+    newest = range(len(client.messages) - 1, len(client.messages))
+    return ArchiveSearch().find_excerpt(TENANT, shown, client, newest, count, tokens=tokens)
+
+
+def ask_about_results(texts: Sequence[str], turn: str, tokens: int = 1_500) -> Excerpt | None:
     """The excerpt for a question about results that all left."""
-    rounds = [
-        entry
-        for number, text in enumerate(texts)
-        for entry in (call("read", {"at": number}, f"c{number}"), result(f"c{number}", text))
-    ]
-    client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user(ask)])
-    covered = len(client.messages) - 1
-    shown = compact_by_hand(
-        client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
-    )
-    return ArtifactSearch(find_claims).find_excerpt(
-        TENANT, shown, client, range(covered, covered + 1), count, **options
-    )
+    pairs = [(call("read", {"at": at}, f"c{at}"), result(f"c{at}", text)) for at, text in enumerate(texts)]
+    return ask_about([entry for pair in pairs for entry in pair], turn, tokens)
+
+
+TALK = [
+    *(user(f"Remark {number} about the weather, which is fine today.") for number in range(20)),
+    user("My sister Clara works at the bakery in Lindau. She likes it."),
+    *(user(f"Remark {number} about the garden and its trees.") for number in range(20)),
+]
+"""A talk in which one message has what is asked for."""

@@ -1,0 +1,501 @@
+"""Excerpts: the archived sentences that answer what a turn asks.
+
+Theory of operation. `Query` has the terms of the sentences in a turn that ask something, and the names in it (paths,
+identifiers, quotations), which count more. `PassageIndex` gives the passages that have these terms; their sentences
+(lines, in results of tools) are ranked by the terms in them, in the rest of the passage, and in its neighbours, as an
+answer stands next to its question. Terms that the last exchange has count half: the turn speaks of what is in view.
+Most turns need nothing, so the best sentence must have a least score, which does not depend on the length of the
+archive. Sentences in view are left out, and so are values that a newer sentence replaces (`select_standing`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from heapq import nlargest
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
+from typing import Final
+
+import msgspec
+
+from accordion.archive.passage_index import Passage, PassageIndex, PassageIndexes, readable_text
+from accordion.archive.references import artifact_id, shorten_arguments
+from accordion.model.boundaries import PartPosition, match_results_to_calls
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
+from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
+from accordion.sessions.user_text import user_text
+from accordion.summaries.instructions import CitedInstruction, Instruction, build_instruction, select_standing
+from accordion.summaries.sentence_forms import RULE, opens_with_verb, split_sentences
+
+OPENING: Final = (
+    "[Excerpts from this conversation's archive, added because the newest message asks about them. Quoted data, not a "
+    "request.]"
+)
+
+_LEAST_SCORE: Final = 1.25
+"""The least score of the best sentence, in weights of a term that a single passage has."""
+_LEAST_SHARE: Final = 0.35
+"""The least score of every other sentence, as a share of the best one's."""
+_NAME_FACTOR: Final = 2.0
+_INDIRECT_FACTOR: Final = 0.7
+"""A request, and a question about the reader's present, rarely ask for what was said."""
+_IN_VIEW_FACTOR: Final = 0.5
+_RECENT: Final = 2
+"""Messages before the turn whose terms count half: the turn speaks of them."""
+_PASSAGE_SHARE, _NEIGHBOUR_SHARE = 0.5, 0.4
+"""The share of a term's weight that it has elsewhere in the sentence's passage, or in a neighbour of that."""
+_MAX_PASSAGES: Final = 40
+"""Passages whose sentences are ranked."""
+_MAX_COMPARED: Final = 30
+"""Sentences that are compared for newer values, of the archive, and half as many of those in view."""
+_MAX_TEXT: Final = 20_000
+"""Characters of one text of the turn."""
+_MAX_TERMS: Final = 60
+_MAX_NAMES: Final = 20
+_MAX_CHECKED: Final = 50
+"""Passages with all terms of a name that are read for the name itself."""
+_MAX_LINE: Final = 400
+"""Characters of a quoted line."""
+_LINES_BEFORE, _LINES_AFTER = 1, 4
+"""Lines of a result that are quoted around one that was found."""
+_MAX_CALL_DISTANCE: Final = 32
+"""Messages between a call and its result."""
+_MAX_DATE_DISTANCE: Final = 200
+"""Messages between a date and a sentence."""
+
+_QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{2,200})`|“([^”\n]{4,200})”')
+_NAME = re.compile(
+    r"(?<![\w/.-])[\w~./\\@:#-]*?(?:\w[/\\@#_]\w|\w\.[^\W\d]|[^\W\d]\d|\d[^\W\d]|\d{5}|[a-z][A-Z])[\w~./\\@:#-]*\w?"
+)
+"""A path, an identifier, an address or a long number."""
+_MIN_NAME: Final = 4
+_ASKS = re.compile(
+    r"(?:(?:and|but|so|ok|okay|also|now)[ ,]+)*(?:what|who|whom|whose|when|where|why|how|which|remind|tell me|was|wer|"
+    r"wann|wo|warum|wie|welche\w*|qu[eé]|qui[eé]n|cu[aá]ndo|d[oó]nde|c[oó]mo|qui|quand|où|comment|pourquoi)\b",
+    re.IGNORECASE,
+)
+_TO_READER = re.compile(r"\b(?:you|your|yours|du|dein\w*|dir|dich|tu|vous|votre|usted|você)\b", re.IGNORECASE)
+_PAST = re.compile(
+    r"\b(?:did|was|were|had|said|told|mentioned|earlier|before|again|previously|last|remember|hast|habe\w*|war\w*)\b",
+    re.IGNORECASE,
+)
+_MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+_DATE = re.compile(
+    rf"\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d)?|\d{{1,2}}\.? {_MONTH}\.?,? \d{{4}}|"
+    rf"{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}"
+)
+_DATE_LINE = re.compile(rf"[\[(*]?[^\n]{{0,40}}?({_DATE.pattern})[^\n]{{0,20}}(?:\n|$)|\[?({_DATE.pattern})")
+"""A line that dates what follows."""
+
+
+class Excerpt(msgspec.Struct, frozen=True):
+    """The text that is put in front of the newest turn, its tokens, and the artifacts that it names.
+
+    `quotes` are the quoted sentences and lines with the client's index of their message.
+    """
+
+    text: str
+    tokens: int
+    artifacts: tuple[str, ...]
+    quotes: tuple[tuple[int, str], ...]
+
+
+class Query:
+    """What a turn asks: the factor of each term, and the names in it with their terms."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.factors, self.names = dict[str, float](), dict[str, tuple[str, ...]]()
+        for own_text in texts:
+            text = own_text
+            names = [match[match.lastindex or 0].strip() for match in _QUOTED.finditer(own_text)]
+            names += [name.strip(".:-") for name in _NAME.findall(own_text)]
+            for name in islice(dict.fromkeys(names), _MAX_NAMES):
+                if len(name) >= _MIN_NAME and (terms := tuple(dict.fromkeys(search_terms(name)))):
+                    self.names[name] = terms
+                    text = text.replace(name, " ")
+            for line in text.splitlines():
+                for sentence in split_sentences(line):
+                    self._add(sentence, _ask_factor(sentence))
+
+    def _add(self, sentence: str, factor: float) -> None:
+        for term in search_terms(sentence) if factor else ():
+            if len(self.factors) < _MAX_TERMS or term in self.factors:
+                self.factors[term] = max(factor, self.factors.get(term, 0.0))
+
+
+def _ask_factor(sentence: str) -> float:
+    """Returns how much a sentence asks for something that may be in the archive; 0 if it asks nothing."""
+    if sentence[-1:] in "?？" or _ASKS.match(sentence):
+        return _INDIRECT_FACTOR if _TO_READER.search(sentence) and not _PAST.search(sentence) else 1.0
+    return _INDIRECT_FACTOR if opens_with_verb(sentence) else 0.0
+
+
+class Candidate(msgspec.Struct, frozen=True, eq=False):
+    """A sentence or line that may be quoted, with its score and its terms; `order` is its place in the history."""
+
+    score: float
+    passage: Passage
+    order: tuple[int, int, int]
+    text: str
+    is_prose: bool
+    terms: tuple[str, ...]
+
+    @property
+    def message(self) -> int:
+        """The client's index of its message."""
+        return self.passage.position[0]
+
+
+class ArchiveSearch:
+    """Finds and writes excerpts. Safe to use from threads."""
+
+    def __init__(self, capacity: int = 32 * 2**20) -> None:
+        self.indexes = PassageIndexes(capacity)
+
+    def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
+        """Returns the bytes that `find_excerpt` must read to index what a compaction covers."""
+        return self.indexes.pending_bytes(client.messages, client.chain, history.covered_count)
+
+    def find_excerpt(
+        self,
+        tenant: TenantScope,
+        history: CompactedConversation,
+        client: Conversation,
+        turn: range,
+        count: Callable[[str], int],
+        *,
+        tokens: int,
+    ) -> Excerpt | None:
+        """Returns the excerpt for the newest turn; None if nothing archived answers it, or nothing fits.
+
+        `history` is the list as it would be forwarded, with earlier tool rounds and excerpts; `client` is the client's
+        own conversation, `turn` the indexes of the turn's messages. `count` counts the tokens of a text: the excerpt
+        has at most `tokens`.
+        """
+        query = Query(_texts_of(client.messages[turn.start : turn.stop]))
+        if not (query.factors or query.names) or not history.covered_count:
+            return None
+        index = self.indexes.index(client.messages, client.chain, history.covered_count)
+        search = _Search(query, index, history, client, turn)
+        candidates = search.find_candidates()
+        if not candidates:
+            return None
+        return _ExcerptWriter(tenant, history, client, count, tokens).write(search.choose_newest(candidates))
+
+
+def _texts_of(turn: Iterable[Message]) -> Iterator[str]:
+    """Yields the texts of a turn that its author wrote."""
+    for message in turn:
+        for part in message.parts:
+            if isinstance(part, Text) and message.role == "user":
+                yield user_text(part.text[:_MAX_TEXT])
+
+
+class _Search:
+    """The search for what one turn asks."""
+
+    def __init__(
+        self, query: Query, index: PassageIndex, history: CompactedConversation, client: Conversation, turn: range
+    ) -> None:
+        self._query, self._index, self._history = query, index, history
+        self._messages, self._preamble, self._turn = client.messages, client.preamble, turn
+        self._weights = dict[str, float]()
+        """The weight of each term that passages have, and of each name."""
+        self._matches = defaultdict[int, list[str]](list)
+        """The terms and names that each passage has."""
+        self._sums = defaultdict[int, float](float)
+        self._match()
+
+    def find_candidates(self) -> list[Candidate]:
+        """Returns the sentences that are good enough and not in view, the best first; none if the best is not."""
+        least = _LEAST_SCORE * self._index.weight(1)
+        candidates = [each for at in self._best_passages() for each in self._rank_passage(at)]
+        # Most turns ask for nothing archived. Only for the others, the texts in view are read.
+        if max(map(attrgetter("score"), candidates), default=0.0) < least:
+            return []
+        candidates.sort(key=lambda each: (each.score, each.order), reverse=True)
+        best, chosen, texts = 0.0, list[Candidate](), set[str]()
+        for each in candidates:
+            if each.score < max(best * _LEAST_SHARE, 0.0 if best else least):
+                break
+            if each.text not in texts and not self.is_in_view(each.text):
+                best = best or each.score
+                chosen.append(each)
+                texts.add(each.text)
+        return chosen
+
+    def choose_newest(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, CitedInstruction | None]]:
+        """Returns the candidates in their order, without values that a newer sentence replaces.
+
+        A sentence that a newer one may contradict has a note, or follows that one.
+        """
+        by_instruction = dict[int, Candidate]()
+        pool = list[tuple[tuple[int, int, int], Instruction]]()
+        prose = [each for each in candidates if each.is_prose][:_MAX_COMPARED]
+        for candidate in prose:
+            instruction = build_instruction(candidate.text)
+            by_instruction[id(instruction)] = candidate
+            pool.append((candidate.order, instruction))
+        pool += ((order, build_instruction(text)) for order, text in self._sentences_in_view())
+        pool.sort(key=itemgetter(0))
+        listed = {(each.message, each.text) for each in prose}
+        standing = select_standing(
+            ((order[0], instruction) for order, instruction in pool), lambda index, text: (index, text) in listed
+        )
+        cited = {id(by_instruction[id(each.instruction)]): each for each in standing.cited}
+        newer = defaultdict[int, list[Candidate]](list)
+        for each in standing.cited:
+            for at in each.newer_than:
+                newer[at].append(by_instruction[id(each.instruction)])
+        chosen = dict[int, tuple[Candidate, CitedInstruction | None]]()
+        for candidate in chain.from_iterable((*newer[own.message], own) for own in candidates):
+            if not candidate.is_prose or id(candidate) in cited:
+                chosen.setdefault(id(candidate), (candidate, cited.get(id(candidate))))
+        return list(chosen.values())
+
+    def is_in_view(self, text: str) -> bool:
+        """Whether a sentence is in view."""
+        return text in self._visible_text
+
+    @cached_property
+    def _visible_text(self) -> str:
+        """The text in view, without the turn's own messages."""
+        shown = (
+            message.parts
+            for message, (first, last, _) in zip(
+                self._history.conversation.messages, self._history.all_spans, strict=True
+            )
+            if not self._turn.start <= first <= last
+        )
+        return "\n".join(readable_text(part) for parts in (self._preamble, *shown) for part in parts)
+
+    def _match(self) -> None:
+        """Finds the passages of all terms and names."""
+        start = max(0, self._turn.start - _RECENT)
+        recent = self._messages[start : self._turn.start]
+        recent_terms = {
+            term
+            for message in recent
+            for part in message.parts
+            if isinstance(part, Text)
+            for term in search_terms(part.text[:_MAX_TEXT])
+        }
+        for term, factor in self._query.factors.items():
+            numbers = self._index.find(term)
+            self._add(term, numbers, factor * (_IN_VIEW_FACTOR if term in recent_terms else 1.0))
+        for name, terms in self._query.names.items():
+            # A passage has the name, or parts of it.
+            numbers_by_term = {term: self._index.find(term) for term in terms}
+            whole = self._find_name(name, numbers_by_term.values())
+            factor = _IN_VIEW_FACTOR if whole and self.is_in_view(name) else 1.0
+            self._add(name, whole, _NAME_FACTOR * factor)
+            for term in numbers_by_term.keys() - self._weights.keys() if len(terms) > 1 else ():
+                self._add(term, sorted({*numbers_by_term[term]}.difference(whole)), factor / len(terms))
+
+    def _add(self, term: str, numbers: Sequence[int], factor: float) -> None:
+        weight = self._weights[term] = factor * self._index.weight(len(numbers)) if numbers else 0.0
+        for at in numbers:
+            self._matches[at].append(term)
+            self._sums[at] += weight
+
+    def _find_name(self, name: str, passages: Iterable[Sequence[int]]) -> list[int]:
+        """Returns the passages that have a name, of those that have each of its terms; none if these are too many."""
+        numbers = sorted(set.intersection(*map(set, passages)))
+        return [at for at in numbers if self._has_name(self._index[at], name)] if len(numbers) <= _MAX_CHECKED else []
+
+    def _has_name(self, passage: Passage, name: str) -> bool:
+        """Whether a passage, or the call whose result begins with it, has a name."""
+        if name in self._text_of(passage):
+            return True
+        call = None if passage.start else find_call(self._messages, passage.position)
+        return call is not None and name in readable_text(call)
+
+    def _text_of(self, passage: Passage) -> str:
+        message, part = passage.position
+        return readable_text(self._messages[message].parts[part])[passage.start : passage.end]
+
+    def _best_passages(self) -> list[int]:
+        # What a neighbour adds is little: a passage far behind the best ones stays there.
+        likely = nlargest(4 * _MAX_PASSAGES, self._sums, key=self._sums.__getitem__)
+        scores = {at: self._sums[at] * self._index.length_factor(at) + self._neighbours(at) for at in likely}
+        return nlargest(_MAX_PASSAGES, scores, key=lambda at: (scores[at], at))
+
+    def _neighbours(self, at: int) -> float:
+        return _NEIGHBOUR_SHARE * max(self._sums.get(at - 1, 0.0), self._sums.get(at + 1, 0.0))
+
+    def _rank_passage(self, at: int) -> Iterator[Candidate]:
+        """Yields the sentences of a passage with their scores."""
+        passage, terms = self._index[at], self._matches[at]
+        message, part = passage.position
+        if self._messages[message].role == "other":
+            return
+        is_prose = isinstance(self._messages[message].parts[part], Text)
+        rest, neighbours = self._sums[at] * _PASSAGE_SHARE, self._neighbours(at)
+        for number, text in enumerate(texts := [*_split(self._text_of(passage), is_prose)]):
+            own = set(search_terms(text))
+            found = tuple(term for term in terms if term in own or (term in self._query.names and term in text))
+            score = sum(map(self._weights.__getitem__, found)) * (1 - _PASSAGE_SHARE) + rest + neighbours
+            if found or is_prose:
+                yield Candidate(score, passage, (message, passage.at, number), text, is_prose, found)
+        if texts and not is_prose and passage.start == 0:
+            # What no line has, the call has.
+            yield Candidate(self._sums[at], passage, (message, passage.at, 0), texts[0], is_prose, ())
+
+    def _sentences_in_view(self) -> list[tuple[tuple[int, int, int], str]]:
+        """Returns the newest sentences in view, behind what the compaction covers, that have two of the terms."""
+        sentences = list[tuple[tuple[int, int, int], str]]()
+        terms = self._query.factors.keys() | set(chain.from_iterable(self._query.names.values()))
+        least = min(2, len(terms))
+        for at in range(len(self._messages) - 1, self._history.covered_count - 1, -1):
+            for part in self._messages[at].parts:
+                if not isinstance(part, Text) or self._messages[at].role not in ("user", "assistant"):
+                    continue
+                for number, text in enumerate(_split(part.text[:_MAX_TEXT], is_prose=True)):
+                    if len(terms & set(search_terms(text))) >= least:
+                        sentences.append(((at, 0, number), text))
+            if len(sentences) >= _MAX_COMPARED // 2:
+                break
+        return sentences
+
+
+def _split(text: str, is_prose: bool) -> Iterator[str]:
+    """Yields the sentences of a text, or its lines, without those that only have a date."""
+    for line in text.splitlines():
+        if is_prose:
+            date = _DATE_LINE.match(line)
+            yield from split_sentences(line) if date is None or date.end() < len(line) else ()
+        elif line.strip():
+            yield line.strip()
+
+
+def find_call(messages: Sequence[Message], result: PartPosition) -> ToolCall | None:
+    """Returns the call of a result; None if the part is none, or if the call is far away."""
+    start = max(0, result[0] - _MAX_CALL_DISTANCE)
+    position = match_results_to_calls(messages[start : result[0] + 1]).get((result[0] - start, result[1]))
+    call = messages[start + position[0]].parts[position[1]] if position else None
+    return call if isinstance(call, ToolCall) else None
+
+
+# -- the text ----------------------------------------------------------------------------------------------------------
+
+
+class _ExcerptWriter:
+    """Writes the excerpt for one turn."""
+
+    def __init__(
+        self,
+        tenant: TenantScope,
+        history: CompactedConversation,
+        client: Conversation,
+        count: Callable[[str], int],
+        tokens: int,
+    ) -> None:
+        self._tenant, self._count, self._tokens = tenant, count, tokens
+        self._artifacts = frozenset(history.compaction.artifacts if history.compaction is not None else ())
+        self._messages, self._covered_count = client.messages, history.covered_count
+
+    def write(self, chosen: Sequence[tuple[Candidate, CitedInstruction | None]]) -> Excerpt | None:
+        """Returns the excerpt of as many sentences as fit, those of the newest message first; None if none fits."""
+        available = self._tokens - self._count(OPENING)
+        quotes = dict[tuple[int, int, int], tuple[str, str]]()
+        """The heading and the text of each quote."""
+        lines, headings = set[str](), set[str]()
+        for candidate, cited in chosen:
+            if candidate.text in lines:
+                continue
+            heading, date = self._heading(candidate, cited), self._find_date(candidate.message)
+            new = [each for each in (heading, date) if each not in headings]
+            available_here = available - sum(map(self._count, new))
+            forms = [_with_notes(candidate.text, cited)] if candidate.is_prose else self._quote_lines(candidate)
+            costs = ((self._count(f" {form}\n"), form) for form in forms)
+            cost, text = next((each for each in costs if each[0] <= available_here), (0, ""))
+            if not text:
+                # What is worse than one that does not fit would only fill the space.
+                if quotes:
+                    break
+                continue
+            available = available_here - cost
+            headings.update(new)
+            quotes[candidate.order] = heading, text
+            lines.update(line.removeprefix("> ").strip() for line in text.splitlines())
+        while quotes and self._count(text := "\n".join([OPENING, *self._render(quotes)])) > self._tokens:
+            quotes.popitem()
+        if not quotes:
+            return None
+        positions = (candidate.passage.position for candidate, _ in chosen if candidate.order in quotes)
+        artifacts = tuple(dict.fromkeys(filter(None, (self._artifact(*position) for position in positions))))
+        return Excerpt(text, self._count(text), artifacts, tuple((at[0], quote) for at, (_, quote) in quotes.items()))
+
+    def _render(self, quotes: dict[tuple[int, int, int], tuple[str, str]]) -> Iterator[str]:
+        """Yields the lines of an excerpt: the quotes under their headings, the newest message first."""
+        groups, dates = defaultdict[str, list[str]](list), dict[str, str]()
+        for order in sorted(quotes, key=lambda each: (-each[0], each[1:])):
+            heading, text = quotes[order]
+            groups[heading].append(text)
+            dates[heading] = self._find_date(order[0])
+        last = ""
+        for heading, texts in groups.items():
+            if dates[heading] != last:
+                last = dates[heading]
+                yield f"{last or 'Without a date'}:"
+            yield f"{heading} {' … '.join(texts)}" if heading.startswith(">") else "\n".join([heading, *texts])
+
+    def _heading(self, candidate: Candidate, cited: CitedInstruction | None) -> str:
+        """Writes what a quote is of, and the number of its message."""
+        at, part = candidate.passage.position
+        if candidate.is_prose:
+            is_rule = self._messages[at].role == "user" and cited is not None and cited.instruction.rank == RULE
+            return f"> [{at}] {'standing instruction from the user' if is_rule else self._messages[at].role}:"
+        value = self._messages[at].parts[part]
+        call = find_call(self._messages, (at, part)) if isinstance(value, ToolResult) else value
+        name = "a tool"
+        if isinstance(call, ToolCall):
+            arguments = shorten_arguments(call.arguments)
+            name = f"{shorten_arguments(call.name)}({arguments[:160]}{'…' if len(arguments) > 160 else ''})"
+        artifact = self._artifact(at, part)
+        origin = f"{'Result' if isinstance(value, ToolResult) else 'Arguments'} of {name}"
+        return f"[{at}] {origin}{f', archived as {artifact}' if artifact else ''}:"
+
+    def _artifact(self, at: int, part: int) -> str:
+        """Returns the artifact that holds a part of a message and nothing else; empty if there is none."""
+        name = artifact_id(self._tenant, self._messages[at].key, part)
+        return name if name in self._artifacts else ""
+
+    def _find_date(self, at: int) -> str:
+        """Returns the date of a message that it, or one before it, begins with; empty if none does."""
+        for message in reversed(self._messages[max(0, at - _MAX_DATE_DISTANCE) : at + 1]):
+            for part in message.parts:
+                if isinstance(part, Text) and (match := _DATE_LINE.match(part.text[:100])):
+                    return match[1] or match[2]
+        return ""
+
+    def _quote_lines(self, candidate: Candidate) -> Iterator[str]:
+        """Yields quotes of a line of a result or of arguments, from long to short: with its neighbours, and alone."""
+        message, part = candidate.passage.position
+        text = readable_text(self._messages[message].parts[part])[candidate.passage.start : candidate.passage.end]
+        lines = [line for line in text.splitlines() if line.strip()]
+        at = candidate.order[2]
+        around = lines[max(0, at - _LINES_BEFORE) : at + 1 + _LINES_AFTER]
+        yield "\n".join(f"> {line[:_MAX_LINE]}{'…' if len(line) > _MAX_LINE else ''}" for line in around)
+        yield f"> {_cut_around(candidate.text, candidate.terms, _MAX_LINE)}"
+        yield f"> {_cut_around(candidate.text, candidate.terms, _MAX_LINE // 3)}"
+
+
+def _cut_around(line: str, terms: Iterable[str], length: int) -> str:
+    """Returns a line; a long one is cut to the characters around the first of the terms in it."""
+    if len(line) <= length:
+        return line
+    small = line.lower()
+    place = next((place for term in terms if (place := small.find(term.lower())) >= 0), 0)
+    start = max(0, min(place - length // 3, len(line) - length))
+    return f"{'…' if start else ''}{line[start : start + length]}{'…' if start + length < len(line) else ''}"
+
+
+def _with_notes(text: str, cited: CitedInstruction | None) -> str:
+    """Returns a sentence with notes on the sentences that it replaces or may contradict."""
+    return str(cited).removeprefix(f"[{cited.index}] ") if cited is not None else text
