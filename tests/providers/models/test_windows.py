@@ -305,7 +305,7 @@ def test_that_a_provider_counts_requested_output_is_learnt_for_every_window(
     assert known.window("gpt-5.2", "up", "", "other") == before
 
 
-def test_a_listed_window_counts_before_the_table_and_for_its_tenant_and_upstream_alone() -> None:
+def test_a_listed_window_counts_for_its_tenant_and_upstream_alone() -> None:
     known = windows(default=9_000)
     known.learn_listed("gpt-4o", "gateway", "t", 32_000)
     window = known.window("gpt-4o", "gateway", "", "t")
