@@ -23,7 +23,7 @@ OF_NO_TENANT = {
     # A session's id is a hash that begins with the tenant's key.
     "sessions/prefix_index.py add",
     "sessions/prefix_index.py build_writes",
-    "delegation/erasure.py forget_nodes",
+    "delegation/erasure.py _forget_nodes",
     # What is learned of a model. The owner, with the tenant, is the name.
     "accounting/calibration.py _put",
     # The name is a proxy key's id, which is that of the tenant.

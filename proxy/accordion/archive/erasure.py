@@ -192,7 +192,7 @@ class ExportAndErasure:
     async def _erase_tenant(self, tenant: TenantScope) -> tuple[int, int, int]:
         store, namespace = self._archive.store, tenant.archive_namespace
         entry_count = value_count = 0
-        async for session, entries in self._iterate_sessions(namespace, None):
+        async for entries in archive_entries.scan_entries(store, namespace):
             for at in range(0, len(entries), _PAGE):
                 page = entries[at : at + _PAGE]
                 page_values = await self._tasks.offload(
@@ -200,7 +200,8 @@ class ExportAndErasure:
                 )
                 keys = await self._tasks.offload(page_values.keys, namespace)
                 value_count += await delete(store, [*keys, *_entry_keys(namespace, page)])
-            value_count += await self._erase_unlisted(tenant, session)
+            for session in {entry.session for entry in entries}:
+                value_count += await self._erase_unlisted(tenant, session)
             entry_count += len(entries)
         await store.delete([Key(TENANTS_WITH_ARCHIVE, namespace), archive_entries.totals_key(namespace)])
         return entry_count, value_count, 0

@@ -105,8 +105,8 @@ class Retention:
                 if not is_acquired:
                     return None
                 if (last_round := await self._store.get(round_key)) is not None:
-                    if last_round.startswith(_SUM_PREFIX):
-                        self._report(int(last_round.removeprefix(_SUM_PREFIX)))
+                    if (total := last_round.removeprefix(_SUM_PREFIX)).isdigit() and total != last_round:
+                        self._report(int(total))
                     return None
                 await self._store.put(round_key, b"1", ttl=_ROUND_MARK_SECONDS)
                 after = ""

@@ -6,7 +6,7 @@ at every request, so each worker keeps them in memory and polls for new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -210,14 +210,6 @@ class SessionOverrideStore:
             if len(self._unwritten_refusals) > _MAX_WAITING:
                 del self._unwritten_refusals[next(iter(self._unwritten_refusals))]
 
-    async def forget_undone(self, tenant: TenantScope, session: str) -> None:
-        """Removes the record of a session's undone compactions, which are erased. Raises StoreUnavailable."""
-        self._unwritten_refusals.pop((tenant, session), None)
-        await self.store.delete([_undone_key(tenant, session)])
-        self._changes += 1
-        name = f"{tenant.name}|{session}"
-        self._set_undone({each: undone for each, undone in self._undone.items() if each != name})
-
     def find_undone(self, tenant: TenantScope, session: str) -> UndoneCompactions | None:
         """Returns a session's undone compactions, as far as this worker knows; None if there are none."""
         return self._undone.get(f"{tenant.name}|{session}") if self._undone else None
@@ -266,6 +258,23 @@ class SessionOverrideStore:
                 sessions, *(values[at :: len(_KEYS)] for at in range(len(_KEYS))), strict=True
             )
         ]
+
+    async def forget(self, tenant: TenantScope, sessions: Collection[str]) -> None:
+        """Removes all overrides of sessions that are erased. Raises StoreUnavailable."""
+        for session in sessions:
+            self._unwritten_pins.pop((tenant, session), None)
+            self._unwritten_refusals.pop((tenant, session), None)
+        keys = [make_key(tenant, session) for session in sessions for make_key in _KEYS]
+        for start in range(0, len(keys), _PAGE):
+            await self.store.delete(keys[start : start + _PAGE])
+        self._changes += 1
+        names = {f"{tenant.name}|{session}" for session in sessions}
+        self._requests -= names
+        for session in sessions:
+            self._cache_pins(tenant, session, frozenset())
+        for name in names & self._modes.keys():
+            del self._modes[name]
+        self._set_undone({name: undone for name, undone in self._undone.items() if name not in names})
 
     async def poll(self) -> None:
         """Reads the modes, compaction requests and undone compactions of other workers, and writes the pins that the

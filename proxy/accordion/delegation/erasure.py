@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence, Set
 
 from accordion.delegation.handoffs import nodes_in_state
 from accordion.delegation.origins import caller_session
@@ -54,19 +54,39 @@ async def forget_delegations_of(store: KeyValueStore, tenant: TenantScope, sessi
         await store.delete(keys[start : start + _PAGE])
 
 
-async def forget_nodes(store: KeyValueStore, session: str, *, with_index: bool = True) -> None:
-    """Removes a session's prefix nodes and, with `with_index`, the list of them. Raises StoreUnavailable.
+async def forget_nodes(store: KeyValueStore, sessions: Iterable[str], *, with_index: bool = True) -> None:
+    """Removes the prefix nodes of sessions and, with `with_index`, the lists of them. Raises StoreUnavailable.
 
-    Nodes that now belong to another session stay.
+    Nodes that now belong to another session stay. Nodes of many sessions are removed in one write: each waits for the
+    disk.
     """
-    collection, node_ids, after = session_nodes_collection(session), [first_node_id(session)], ""
-    while node_ids:
-        keys = [node_key(node_id) for node_id in node_ids]
-        nodes = [decode(value) for value in await store.get_many(keys)]
-        own_keys = [key for key, node in zip(keys, nodes, strict=True) if node and node.session == session]
-        await store.delete([*own_keys, *(Key(collection, node_id) for node_id in node_ids if with_index)])
-        node_ids = [node_id for node_id, _ in await store.scan(collection, after=after, limit=200)]
-        after = node_ids[-1] if node_ids else ""
+    page = list[tuple[str, str]]()
+    for session in sessions:
+        page.append((session, first_node_id(session)))
+        after = ""
+        while rows := await store.scan(session_nodes_collection(session), after=after, limit=_PAGE):
+            page += [(session, node_id) for node_id, _ in rows]
+            after = rows[-1][0]
+            page = await _forget_nodes(store, page, with_index=with_index) if len(page) >= _PAGE else page
+        page = await _forget_nodes(store, page, with_index=with_index) if len(page) >= _PAGE else page
+    await _forget_nodes(store, page, with_index=with_index)
+
+
+async def _forget_nodes(
+    store: KeyValueStore, page: Sequence[tuple[str, str]], *, with_index: bool
+) -> list[tuple[str, str]]:
+    """Removes nodes, given as sessions and ids; returns an empty page."""
+    if not page:
+        return []
+    keys = [node_key(node_id) for _, node_id in page]
+    nodes = [decode(value) for value in await store.get_many(keys)]
+    own_keys = [
+        key for key, node, (session, _) in zip(keys, nodes, page, strict=True) if node and node.session == session
+    ]
+    index_keys = [Key(session_nodes_collection(session), node_id) for session, node_id in page if with_index]
+    if own_keys or index_keys:
+        await store.delete([*own_keys, *index_keys])
+    return []
 
 
 async def _find_node_ids(store: KeyValueStore, tenant: TenantScope, sessions: Set[str]) -> set[str]:

@@ -42,6 +42,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import ALL_TYPES, MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
 from accordion.model.records import Exchange, HoldoutEntry, Session, Totals
+from accordion.model.stored_values import decode_all, decode_stored
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.session_exchanges import (
     ExchangePage,
@@ -68,6 +69,7 @@ _ALL = SessionFilter()
 _SESSION = msgspec.msgpack.Decoder(Session)
 _MODEL = msgspec.msgpack.Decoder(ModelTotals)
 _DAY_COSTS = msgspec.msgpack.Decoder(DayCosts)
+_DELETED_AT_ONCE = 1_000
 
 
 # Rows read at a time. Processing one page delays other requests by less than a millisecond.
@@ -163,7 +165,8 @@ class Queries(msgspec.Struct, frozen=True):
     async def list_models(self, tenant: TenantScope) -> list[ModelView]:
         """Lists the models that the tenant used, latest first, then the configured models that it did not use."""
         await self._flush()
-        rows = [_MODEL.decode(value) async for _, value in self._scan_rows(models_collection(tenant))]
+        values = [value async for _, value in self._scan_rows(models_collection(tenant))]
+        rows = list(decode_all(_MODEL, values))
         rows.sort(key=lambda row: (row.upstream, row.model))
         merged = [_add_models(group) for _, group in groupby(rows, key=lambda row: (row.upstream, row.model))]
         merged.sort(key=lambda row: -row.updated)
@@ -191,7 +194,9 @@ class Queries(msgspec.Struct, frozen=True):
         await self._flush()
         collection, rows_of = sessions_collection(tenant), dict[str, list[tuple[str, SessionHead]]]()
         async for name, value in self._scan_rows(collection):
-            head = _SESSION_HEAD.decode(value)
+            head = decode_stored(_SESSION_HEAD, value)
+            if head is None:
+                continue
             rows = rows_of.get(head.id)
             if rows is None:
                 rows_of[head.id] = [(name, head)]
@@ -212,7 +217,7 @@ class Queries(msgspec.Struct, frozen=True):
                 positions.append(position)
         listed = [SessionPosition(*position) for position in nsmallest(limit + 1, positions)]
         keys = [Key(collection, name) for position in listed[:limit] for name, _ in rows_of[position.session]]
-        found = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
+        found = list(decode_all(_SESSION, filter(None, await self.store.get_many(keys))))
         sessions = [self._add_sessions(tenant, list(group)) for _, group in groupby(found, key=lambda row: row.id)]
         following = listed[limit - 1] if len(listed) > limit else None
         return SessionList(sessions, following, sorted(models - {""}), sorted(clients - {""}))
@@ -290,12 +295,12 @@ class Queries(msgspec.Struct, frozen=True):
         """
         await self._flush()
         last, first = day_name(now), day_name(now - (min(days, DAYS) - 1) * DAY)
-        rows = [
-            _DAY_COSTS.decode(value)
+        values = [
+            value
             async for name, value in self._scan_rows(savings_collection(tenant), after=first)
             if name[: len(last)] <= last
         ]
-        return build_report(rows, first, last)
+        return build_report(list(decode_all(_DAY_COSTS, values)), first, last)
 
     async def read_holdout(
         self, tenants: Iterable[TenantScope], now: float, days: int = 30
@@ -308,8 +313,10 @@ class Queries(msgspec.Struct, frozen=True):
         units = HoldoutUnits()
         for tenant in tenants:
             async for _, value in self._scan_rows(sessions_collection(tenant)):
-                if _HOLDOUT_HEAD.decode(value).holdout is not None:
-                    units.add(_SESSION.decode(value))
+                head = decode_stored(_HOLDOUT_HEAD, value)
+                if head is not None and head.holdout is not None:
+                    for session in decode_all(_SESSION, [value]):
+                        units.add(session)
         return units.compare((now // DAY - (min(days, DAYS) - 1)) * DAY)
 
     async def list_tenants(self) -> set[str]:
@@ -322,7 +329,7 @@ class Queries(msgspec.Struct, frozen=True):
         await self._flush()
         rows = list[SessionHead]()
         async for _, value in self._scan_rows(sessions_collection(tenant), f"{session_id}." if session_id else ""):
-            rows.append(_SESSION_HEAD.decode(value))
+            rows += decode_all(_SESSION_HEAD, [value])
         for each, group in groupby(rows, key=lambda row: row.id):
             title = self.session_names.read_title(tenant, list(group))
             if title.name and session_id in (None, each):
@@ -358,12 +365,13 @@ class Queries(msgspec.Struct, frozen=True):
         logs = {keys[0] for keys in found.values()}
         await self.outbox.drop(logs.__contains__)
         prefix = f"{session_id}." if session_id is not None else ""
-        async for name, value in self._scan_rows(sessions_collection(tenant), prefix, self.erasable_store):
-            each = _SESSION_HEAD.decode(value).id
+        async for name, _ in self._scan_rows(sessions_collection(tenant), prefix, self.erasable_store):
+            each = session_of(name)
             if session_id in (None, each):
                 found.setdefault(each, [exchanges_key(tenant, each)]).append(Key(sessions_collection(tenant), name))
-        for keys in found.values():
-            await self.erasable_store.delete(keys)
+        all_keys = [key for keys in found.values() for key in keys]
+        for start in range(0, len(all_keys), _DELETED_AT_ONCE):
+            await self.erasable_store.delete(all_keys[start : start + _DELETED_AT_ONCE])
         return list(found)
 
     async def list_agent_names(self, tenant: TenantScope, session_id: str) -> set[str]:
@@ -381,7 +389,10 @@ class Queries(msgspec.Struct, frozen=True):
         """Counts the costs of these agents, or of all if `names` is None, as those of agents without a name."""
         collection, store = savings_collection(tenant), self.erasable_store
         async for name, value in self._scan_rows(collection, store=store):
-            row = _DAY_COSTS.decode(value)
+            row = decode_stored(_DAY_COSTS, value)
+            if row is None:
+                await store.delete([Key(collection, name)])
+                continue
             if not row.agent or (names is not None and row.agent not in names):
                 continue
             unnamed = Key(collection, f"{row.day}|{row.upstream}|{row.model}||{name.rpartition('|')[2]}")
@@ -394,12 +405,12 @@ class Queries(msgspec.Struct, frozen=True):
         """Removes a tenant from the list of tenants."""
         await self.erasable_store.delete([Key(TENANTS, tenant.name)])
 
-    async def forget_nodes(self, session_id: str, *, with_index: bool = True) -> None:
-        """Removes the prefix nodes by which a session's requests are found, and their index if `with_index`.
+    async def forget_nodes(self, sessions: Iterable[str], *, with_index: bool = True) -> None:
+        """Removes the prefix nodes by which the requests of sessions are found, and their index if `with_index`.
 
         Nodes that another session took over stay.
         """
-        await forget_nodes(self.erasable_store, session_id, with_index=with_index)
+        await forget_nodes(self.erasable_store, sessions, with_index=with_index)
 
     def _add_sessions(self, tenant: TenantScope, rows: list[Session]) -> Session:
         rows.sort(key=lambda row: row.updated)
@@ -421,7 +432,7 @@ class Queries(msgspec.Struct, frozen=True):
     async def _load_session_rows(self, tenant: TenantScope, session_id: str) -> list[Session]:
         """Returns the rows of a session, one for each worker that handled it."""
         found = await self.store.scan(sessions_collection(tenant), prefix=f"{session_id}.")
-        rows = [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
+        rows = [row for row in decode_all(_SESSION, [value for _, value in found]) if row.id == session_id]
         return rows if any(row.updated for row in rows) else []
 
     def _empty_utilization(self, model: str) -> Utilization:
@@ -499,12 +510,9 @@ async def _erase_session_rows(
     """
     # Rows come first, since this also handles the writes that wait.
     sessions = set(await queries.forget_sessions(caller.tenant, session_id))
-    for each in sorted(sessions | known_sessions):
-        await session_overrides.set_pins(caller.tenant, each, frozenset())
-        await session_overrides.clear_demand(caller.tenant, each)
-        await session_overrides.set_mode(caller.tenant, each, "auto")
-        await session_overrides.forget_undone(caller.tenant, each)
-        await queries.forget_nodes(each, with_index=with_index)
+    erased = sorted(sessions | known_sessions)
+    await session_overrides.forget(caller.tenant, erased)
+    await queries.forget_nodes(erased, with_index=with_index)
     await forget_delegations(queries.erasable_store, caller.tenant, session_id)
     if session_id is None:
         await queries.forget_tenant(caller.tenant)

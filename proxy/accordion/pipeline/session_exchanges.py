@@ -7,7 +7,7 @@ follows. So a session may have a few exchanges without a position; a page contai
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from accordion.model.budget import Utilization
 from accordion.model.cache import BoundedCache
 from accordion.model.ports import Key, KeyValueStore
 from accordion.model.records import Exchange, Session
+from accordion.model.stored_values import decode_all, decode_stored
 from accordion.model.tenant import TenantScope
 
 NO_POSITION: Final = -1
@@ -102,15 +103,19 @@ async def read_page(
     else:
         start = max(0, before - limit)
         log = [entry for entry in await store.read(key, start, before - start + 1) if entry[0] <= before]
-        newer = _EXCHANGE.decode(log.pop()[1]) if log and log[-1][0] == before else None
-    numbered = [NumberedExchange(position, _EXCHANGE.decode(value)) for position, value in log]
+        newer = decode_stored(_EXCHANGE, log.pop()[1]) if log and log[-1][0] == before else None
+    numbered = [
+        NumberedExchange(position, exchange)
+        for position, value in log
+        if (exchange := decode_stored(_EXCHANGE, value)) is not None
+    ]
     is_oldest = len(log) < limit or log[0][0] == 0
-    unlogged = (_EXCHANGE.decode(row.only_exchange) for row in rows if row.only_exchange)
+    unlogged = decode_all(_EXCHANGE, (row.only_exchange for row in rows if row.only_exchange))
     between = [
         NumberedExchange(NO_POSITION, exchange)
         for exchange in unlogged
         if (before is None or (newer is not None and exchange.at < newer.at))
-        and (is_oldest or exchange.at >= numbered[0].exchange.at)
+        and (is_oldest or not numbered or exchange.at >= numbered[0].exchange.at)
     ]
     exchanges = sorted([*between, *numbered], key=lambda each: each.exchange.at)
     return ExchangePage(tuple(reversed(exchanges)), None if is_oldest else log[0][0])
@@ -120,12 +125,12 @@ async def scan_exchanges(
     store: KeyValueStore, tenant: TenantScope, rows: Sequence[Session]
 ) -> AsyncIterator[tuple[Exchange, ...]]:
     """Yields all exchanges of a session, oldest first, in parts. Raises StoreUnavailable."""
-    unlogged = tuple(_EXCHANGE.decode(row.only_exchange) for row in rows if row.only_exchange)
+    unlogged = tuple(decode_all(_EXCHANGE, (row.only_exchange for row in rows if row.only_exchange)))
     if unlogged:
         yield unlogged
     key, start = exchanges_key(tenant, rows[0].id), 0
     while log := await store.read(key, start, _PAGE):
-        yield tuple(_EXCHANGE.decode(value) for _, value in log)
+        yield tuple(decode_all(_EXCHANGE, (value for _, value in log)))
         start = log[-1][0] + 1
 
 
@@ -143,7 +148,7 @@ class RequestPoints:
 
     async def read(self, store: KeyValueStore, tenant: TenantScope, rows: Sequence[Session]) -> list[RequestPoint]:
         """Returns the points of a session, given its rows. Raises StoreUnavailable."""
-        unlogged = [_build_point(NO_POSITION, row.only_exchange) for row in rows if row.only_exchange]
+        unlogged = _build_points((NO_POSITION, row.only_exchange) for row in rows if row.only_exchange)
         logged = await self._read_log(store, exchanges_key(tenant, rows[0].id))
         return sorted([*unlogged, *logged], key=lambda point: point.at)
 
@@ -155,7 +160,7 @@ class RequestPoints:
             points = ()
         start, new = points[-1].position + 1 if points else 0, list[RequestPoint]()
         while log := await store.read(key, start, _PAGE):
-            new += [_build_point(position, value) for position, value in log]
+            new += _build_points(log)
             start, last = log[-1][0] + 1, log[-1][1]
         if new:
             points = (*points, *new)[-MOST_EXCHANGES:]
@@ -163,8 +168,12 @@ class RequestPoints:
         return points
 
 
-def _build_point(position: int, value: bytes) -> RequestPoint:
-    head = _HEAD.decode(value)
+def _build_points(log: Iterable[tuple[int, bytes]]) -> list[RequestPoint]:
+    heads = ((position, decode_stored(_HEAD, value)) for position, value in log)
+    return [_build_point(position, head) for position, head in heads if head is not None]
+
+
+def _build_point(position: int, head: _ExchangeHead) -> RequestPoint:
     used, outcome = head.utilization, head.compaction
     has_failed = head.status >= 400 or bool(head.error)
     if outcome is None:

@@ -118,11 +118,11 @@ class SessionSizeLimit:
 
     async def _remove_sessions(self, tenant: TenantScope, sessions: list[_SessionSize]) -> int:
         """Removes sessions with all their records."""
-        for each in sessions:
-            rows = [Key(sessions_collection(tenant), name) for name in each.names]
-            await forget_nodes(self._store, each.id)
-            await self._store.delete([exchanges_key(tenant, each.id), *rows])
         if sessions:
+            await forget_nodes(self._store, [each.id for each in sessions])
+            logs = [exchanges_key(tenant, each.id) for each in sessions]
+            rows = [Key(sessions_collection(tenant), name) for each in sessions for name in each.names]
+            await self._store.delete([*logs, *rows])
             await forget_delegations_of(self._store, tenant, {each.id for each in sessions})
         return len(sessions)
 

@@ -25,6 +25,7 @@ from accordion.accounting.key_limits import NO_LIMITS, KeyLimits
 from accordion.model.errors import BadRequest, KeysUnavailable, NotFound, StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Clock, Key, KeyValueStore
+from accordion.model.stored_values import decode_stored
 
 RECORDS: Final = "proxy-keys"
 """The collection of the records of created keys; names are ids."""
@@ -160,10 +161,11 @@ class CreatedKeys:
         value = limits = None
         if _ID.fullmatch(key_id):
             value, limits = await self._store.get_many([Key(RECORDS, key_id), Key(CHANGED_LIMITS, key_id)])
-        if value is None:
+        record = decode_stored(_RECORD, value) if value is not None else None
+        if record is None:
             raise NotFound("There is no created key with this id.", code="key_not_found")
-        record = _RECORD.decode(value)
-        return record if limits is None else replace(record, limits=_LIMITS.decode(limits))
+        changed = decode_stored(_LIMITS, limits) if limits is not None else None
+        return record if changed is None else replace(record, limits=changed)
 
     async def revoke(self, key_id: str) -> None:
         """Removes a key. This worker refuses it at once. Raises NotFound and StoreUnavailable."""
