@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import nlargest
 from itertools import chain, islice
@@ -28,7 +28,7 @@ from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
-from accordion.sessions.user_text import user_text
+from accordion.sessions.user_text import is_client_summary, user_text
 from accordion.summaries.instructions import CitedInstruction, Instruction, build_instruction, select_standing
 from accordion.summaries.sentence_forms import RULE, opens_with_verb, split_sentences
 
@@ -37,18 +37,20 @@ OPENING: Final = (
     "request.]"
 )
 
-_LEAST_SCORE: Final = 1.25
+_LEAST_SCORE: Final = 1.2
 """The least score of the best sentence, in weights of a term that a single passage has."""
 _LEAST_SHARE: Final = 0.35
 """The least score of every other sentence, as a share of the best one's."""
 _NAME_FACTOR: Final = 2.0
-_INDIRECT_FACTOR: Final = 0.7
+_INDIRECT_FACTOR: Final = 0.5
 """A request, and a question about the reader's present, rarely ask for what was said."""
 _IN_VIEW_FACTOR: Final = 0.5
-_RECENT: Final = 2
+_RECENT: Final = 4
 """Messages before the turn whose terms count half: the turn speaks of them."""
 _PASSAGE_SHARE, _NEIGHBOUR_SHARE = 0.5, 0.4
 """The share of a term's weight that it has elsewhere in the sentence's passage, or in a neighbour of that."""
+_NEAR: Final = 2
+"""Sentences between one that has a term and one that may be its answer."""
 _MAX_PASSAGES: Final = 40
 """Passages whose sentences are ranked."""
 _MAX_COMPARED: Final = 30
@@ -59,8 +61,8 @@ _MAX_TERMS: Final = 60
 _MAX_NAMES: Final = 20
 _MAX_CHECKED: Final = 50
 """Passages with all terms of a name that are read for the name itself."""
-_MAX_LINE: Final = 400
-"""Characters of a quoted line."""
+_MAX_LINE, _MAX_CALL = 400, 100
+"""Characters of a quoted line, and of the arguments in the heading of a result."""
 _LINES_BEFORE, _LINES_AFTER = 1, 4
 """Lines of a result that are quoted around one that was found."""
 _MAX_CALL_DISTANCE: Final = 32
@@ -192,7 +194,7 @@ def _texts_of(turn: Iterable[Message]) -> Iterator[str]:
     """Yields the texts of a turn that its author wrote."""
     for message in turn:
         for part in message.parts:
-            if isinstance(part, Text) and message.role == "user":
+            if isinstance(part, Text) and message.role == "user" and not is_client_summary(part.text):
                 yield user_text(part.text[:_MAX_TEXT])
 
 
@@ -336,15 +338,21 @@ class _Search:
             return
         is_prose = isinstance(self._messages[message].parts[part], Text)
         rest, neighbours = self._sums[at] * _PASSAGE_SHARE, self._neighbours(at)
-        for number, text in enumerate(texts := [*_split(self._text_of(passage), is_prose)]):
-            own = set(search_terms(text))
-            found = tuple(term for term in terms if term in own or (term in self._query.names and term in text))
-            score = sum(map(self._weights.__getitem__, found)) * (1 - _PASSAGE_SHARE) + rest + neighbours
-            if found or is_prose:
-                yield Candidate(score, passage, (message, passage.at, number), text, is_prose, found)
+        texts = [*_split(self._text_of(passage), is_prose)]
+        found = [self._find_terms(text, terms) for text in texts]
+        for number, text in enumerate(texts):
+            # An answer may share no word with the question, if it stands next to a sentence that does.
+            if found[number] or (is_prose and any(found[max(0, number - _NEAR) : number + _NEAR + 1])):
+                score = sum(map(self._weights.__getitem__, found[number])) * (1 - _PASSAGE_SHARE) + rest + neighbours
+                yield Candidate(score, passage, (message, passage.at, number), text, is_prose, found[number])
         if texts and not is_prose and passage.start == 0:
             # What no line has, the call has.
             yield Candidate(self._sums[at], passage, (message, passage.at, 0), texts[0], is_prose, ())
+
+    def _find_terms(self, text: str, terms: Iterable[str]) -> tuple[str, ...]:
+        """Returns those of the terms and names that a sentence has."""
+        own = set(search_terms(text))
+        return tuple(term for term in terms if term in own or (term in self._query.names and term in text))
 
     def _sentences_in_view(self) -> list[tuple[tuple[int, int, int], str]]:
         """Returns the newest sentences in view, behind what the compaction covers, that have two of the terms."""
@@ -404,14 +412,14 @@ class _ExcerptWriter:
         available = self._tokens - self._count(OPENING)
         quotes = dict[tuple[int, int, int], tuple[str, str]]()
         """The heading and the text of each quote."""
-        lines, headings = set[str](), set[str]()
+        texts, headings, lines = set[str](), set[str](), set[tuple[int, int]]()
         for candidate, cited in chosen:
-            if candidate.text in lines:
+            if candidate.text in texts or candidate.order[1:] in lines:
                 continue
             heading, date = self._heading(candidate, cited), self._find_date(candidate.message)
             new = [each for each in (heading, date) if each not in headings]
             available_here = available - sum(map(self._count, new))
-            forms = [_with_notes(candidate.text, cited)] if candidate.is_prose else self._quote_lines(candidate)
+            forms = [_with_notes(candidate.text, cited)] if candidate.is_prose else self._quote_lines(candidate, lines)
             costs = ((self._count(f" {form}\n"), form) for form in forms)
             cost, text = next((each for each in costs if each[0] <= available_here), (0, ""))
             if not text:
@@ -422,7 +430,8 @@ class _ExcerptWriter:
             available = available_here - cost
             headings.update(new)
             quotes[candidate.order] = heading, text
-            lines.update(line.removeprefix("> ").strip() for line in text.splitlines())
+            texts.add(candidate.text)
+            lines.update(self._lines_around(candidate) if "\n" in text else [candidate.order[1:]])
         while quotes and self._count(text := "\n".join([OPENING, *self._render(quotes)])) > self._tokens:
             quotes.popitem()
         if not quotes:
@@ -448,15 +457,19 @@ class _ExcerptWriter:
     def _heading(self, candidate: Candidate, cited: CitedInstruction | None) -> str:
         """Writes what a quote is of, and the number of its message."""
         at, part = candidate.passage.position
-        if candidate.is_prose:
-            is_rule = self._messages[at].role == "user" and cited is not None and cited.instruction.rank == RULE
-            return f"> [{at}] {'standing instruction from the user' if is_rule else self._messages[at].role}:"
         value = self._messages[at].parts[part]
+        if isinstance(value, Text):
+            source: str = self._messages[at].role
+            if is_client_summary(value.text):
+                source = "the client's summary"
+            elif source == "user" and cited is not None and cited.instruction.rank == RULE:
+                source = "standing instruction from the user"
+            return f"> [{at}] {source}:"
         call = find_call(self._messages, (at, part)) if isinstance(value, ToolResult) else value
         name = "a tool"
         if isinstance(call, ToolCall):
             arguments = shorten_arguments(call.arguments)
-            name = f"{shorten_arguments(call.name)}({arguments[:160]}{'…' if len(arguments) > 160 else ''})"
+            name = f"{shorten_arguments(call.name)}({arguments[:_MAX_CALL]}{'…' if len(arguments) > _MAX_CALL else ''})"
         artifact = self._artifact(at, part)
         origin = f"{'Result' if isinstance(value, ToolResult) else 'Arguments'} of {name}"
         return f"[{at}] {origin}{f', archived as {artifact}' if artifact else ''}:"
@@ -474,13 +487,18 @@ class _ExcerptWriter:
                     return match[1] or match[2]
         return ""
 
-    def _quote_lines(self, candidate: Candidate) -> Iterator[str]:
-        """Yields quotes of a line of a result or of arguments, from long to short: with its neighbours, and alone."""
+    def _lines_around(self, candidate: Candidate) -> dict[tuple[int, int], str]:
+        """Returns a line of a result or of arguments with those around it, by their places."""
         message, part = candidate.passage.position
         text = readable_text(self._messages[message].parts[part])[candidate.passage.start : candidate.passage.end]
         lines = [line for line in text.splitlines() if line.strip()]
-        at = candidate.order[2]
-        around = lines[max(0, at - _LINES_BEFORE) : at + 1 + _LINES_AFTER]
+        _, passage, at = candidate.order
+        around = range(max(0, at - _LINES_BEFORE), min(len(lines), at + 1 + _LINES_AFTER))
+        return {(passage, number): lines[number] for number in around}
+
+    def _quote_lines(self, candidate: Candidate, quoted: Container[tuple[int, int]]) -> Iterator[str]:
+        """Yields quotes of a line, from long to short: with those around it that are not quoted, and alone."""
+        around = (line for place, line in self._lines_around(candidate).items() if place not in quoted)
         yield "\n".join(f"> {line[:_MAX_LINE]}{'…' if len(line) > _MAX_LINE else ''}" for line in around)
         yield f"> {_cut_around(candidate.text, candidate.terms, _MAX_LINE)}"
         yield f"> {_cut_around(candidate.text, candidate.terms, _MAX_LINE // 3)}"
