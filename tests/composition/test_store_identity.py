@@ -192,3 +192,19 @@ async def test_a_file_whose_folder_was_away_has_lost_nothing(tmp_path: Path):
     await looked(worker, worker)
     assert (worker.mark.secret, worker.changes, worker.losses) == (own, 0, 0)
     await worker.store.close()
+
+
+@pytest.mark.parametrize("size", [0, 16, 31])
+async def test_a_store_with_a_spoiled_secret_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    first = Worker(tmp_path / "store.db")
+    await looked(first)
+    await first.store.put(TENANT_SECRET, first.mark.secret[:size])
+    second = Worker(tmp_path / "store.db")
+    own = second.mark.secret
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="is spoiled"):
+            await second.mark.check()
+    assert second.mark.secret == own
+    assert caplog.text.count("restore it from a backup") == 1

@@ -6,10 +6,12 @@ The identity is the secret for tenant keys, and a mark that shows when the store
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from accordion.archive.archive_entries import ENTRIES_PREFIX, TENANTS_WITH_ARCHIVE
 from accordion.config import Settings
@@ -22,7 +24,8 @@ TENANT_SECRET = Key("", "secret/tenants")
 """The key of the tenants' secret, if none is configured."""
 MARK = Key("", "mark")
 """The key of the mark."""
-_IDENTITY = 16
+_IDENTITY, _SECRET_BYTES = 16, 32
+_log = logging.getLogger("accordion")
 _ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
 """The prefixes of essential keys (compaction/repository.py, insertions/store.py, archive/stored_responses.py,
 sessions/prefix_nodes.py)."""
@@ -58,7 +61,8 @@ class StoreIdentity:
         self._on_secret_change, self._on_emptied, self._replacements = on_secret_change, on_emptied, replacements
         self._last_mark: tuple[bytes, int] | None = None
         self._lock = asyncio.Lock()
-        self.secret = configured or secrets.token_bytes(32)
+        self._has_refused_secret = False
+        self.secret = configured or secrets.token_bytes(_SECRET_BYTES)
         """The secret from which the tenants' keys are derived."""
 
     def recall(self, identity: bytes, secret: bytes) -> None:
@@ -94,6 +98,8 @@ class StoreIdentity:
     async def _read_mark(self) -> bytes:
         """Returns the store's mark, and takes its secret; writes what is missing."""
         mark, *stored_secret = await self._store.get_many(self._keys)
+        if stored_secret and stored_secret[0] is not None and len(stored_secret[0]) != _SECRET_BYTES:
+            self._refuse_secret()
         if stored_secret and stored_secret[0] != self.secret:
             secret = await self._store.put_if_absent(TENANT_SECRET, self.secret)
             if secret != self.secret:
@@ -103,6 +109,17 @@ class StoreIdentity:
             return mark
         # A new mark, so that other workers notice too: they may read it only after it is written again.
         return await self._store.put_if_absent(MARK, self._identity + secrets.token_bytes(_IDENTITY))
+
+    def _refuse_secret(self) -> NoReturn:
+        """Raises StoreUnavailable: with another secret, nothing that is stored could be found."""
+        reason = (
+            f"the store's secret for the keys of tenants ({TENANT_SECRET.name}) is spoiled, so the store is not used: "
+            "restore it from a backup, or remove it with all that is stored"
+        )
+        if not self._has_refused_secret:
+            self._has_refused_secret = True
+            _log.error(reason)
+        raise StoreUnavailable(reason)
 
 
 def identity_from_mark(mark: bytes) -> bytes:
