@@ -108,9 +108,10 @@ def test_one_kind_that_is_switched_off_leaves_the_other() -> None:
 def test_compactions_on_request_in_a_row_do_not_halve_what_is_left() -> None:
     before = Compaction("c", b"", 0, (), "conversation", "manual", None, (), 40_000, 20_000, 1, 0.0)
     again = decided(21_000, replace(TURN_START, compaction=before), options=PolicyOptions(request_mode="now"))
-    assert (again.action, again.target) == ("compact", 20_000)
+    assert again.action == "pass"
+    assert "at most the target of 50,000 tokens is left" in again.reason
     grown = decided(60_000, replace(TURN_START, compaction=before), options=PolicyOptions(request_mode="now"))
-    assert grown.target == 30_000
+    assert (grown.action, grown.target, grown.is_requested) == ("compact", 50_000, True)
 
 
 def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:

@@ -282,13 +282,13 @@ def test_an_instruction_that_stands_in_a_remaining_message_is_not_listed() -> No
     assert [each.instruction.text for each in standing.cited] == [other]
 
 
-def test_sentences_in_a_row_that_are_listed_leave_one_ellipsis() -> None:
+def test_sentences_that_are_listed_are_not_repeated() -> None:
     rules = ["Never deploy the importer on Fridays.", "Please look at the linter."]
     text = ExtractiveWriter().write(
         sources([message("user", Text(" ".join([*rules, "The importer read the files one after another today."])))]),
         remaining_messages=(), budget=400, count=tokens, kind="conversation", known_lines=frozenset(rules),
     )  # fmt: skip
-    assert "[0] … The importer read the files one after another today." in text
+    assert "[0] The importer read the files one after another today." in text
     only_rules = ExtractiveWriter().write(
         sources([message("user", Text(" ".join(rules)))]), remaining_messages=(), budget=400, count=tokens,
         kind="conversation", known_lines=frozenset(rules),

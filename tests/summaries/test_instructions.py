@@ -178,21 +178,20 @@ def test_a_heading_before_a_statement_is_not_its_subject() -> None:
         ("Wir haben entschieden: Für die Exporte nehmen wir Kato.", RULE),
         ("From now on, answer in metric units.", RULE),
         ("Our customer number is KD-48213.", FACT),
-        ("User wants answers in the style Kato, with metric units.", FACT),
+        ("User wants answers in the style Kato, with metric units.", RULE),
         ("The release goes out under the name Kato.", FACT),
-        ("The project is called Kato now.", RULE),
+        ("The project is called Kato now.", FACT),
         ("Please sign mails to the board with Kato.", FACT),
         ("The next step is the regression test.", FACT),
         ("Please cancel the reservation XEHM4B.", REQUEST),
         ("Yes, please go ahead with the flight HAT136.", REQUEST),
-        ("Cache invalidation works on events; the lifetime is only a backstop.", REQUEST),
         ("Put every timestamp in local time.", RULE),
         ("Spend up to 300 euros on it.", RULE),
         ("Gib die Datei nicht an den Lieferanten.", RULE),
         ("N'envoie pas le fichier au fournisseur.", RULE),
         ("No compartas la clave con nadie.", RULE),
         ("Не отправляй файл поставщику.", RULE),
-        ("Can you change the flight on May 21?", STATEMENT),
+        ("Can you change the flight on May 21?", REQUEST),
     ],
 )
 def test_lasting_instructions_rank_above_momentary_requests(text: str, rank: int) -> None:
@@ -481,8 +480,9 @@ def test_what_is_listed_fits_stands_verbatim_and_in_the_order_of_the_messages(sa
     assert words(text) <= budget
     assert all(any(each in one for one in said) for each in listed)
     shown = [line for line in text.split("\n")[1:] if line.startswith("[")]
-    indexes = [int(line[1 : line.index("]")]) for line in shown]
-    assert indexes == sorted(indexes)
+    for section in text.split("## "):
+        indexes = [int(line[1 : line.index("]")]) for line in section.split("\n")[1:] if line.startswith("[")]
+        assert indexes == sorted(indexes)
     assert len(shown) == len(listed)
     # Of two values only the newer one stands.
     assert not {"The cap is 1.", "The cap is 22."} <= listed

@@ -85,10 +85,13 @@ class RuleHistory:
         self.say(text.format(s=subject, v=values[-1], n=values[-1]))
 
 
-async def forward(pipeline: OfflinePipeline, messages: list[dict[str, Any]], *newest: dict[str, Any]) -> str:
+async def forward(
+    pipeline: OfflinePipeline, messages: list[dict[str, Any]], *newest: dict[str, Any], asked: bool = False
+) -> str:
     newest = newest or ({"role": "user", "content": "Please go on."},)
     body = json.dumps({"model": "measured", "messages": [*messages, *newest]})
     headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"what-users-ruled"))
+    headers += ((b"x-accordion-compact", b"now"),) if asked else ()
     prepared = await pipeline.process(
         Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), pipeline.caller
     )
@@ -292,5 +295,62 @@ async def test_rules_in_the_words_of_a_chat_survive_five_compactions(language: s
             text = await forward(pipeline, history.messages)
         assert "[Record of message" in text
         assert [each for each in CHATTED[language] if each[1] not in text] == []
+    finally:
+        await pipeline.close()
+
+
+# Rules of unlike subjects, so that none replaces another one.
+LASTING = (
+    "Never restart the Halvorsen machine without asking me.",
+    "I prefer metric units in every report.",
+    "Answer in at most three sentences.",
+    "Use tabs, not spaces, in Makefiles.",
+    "The invoices must go to Ms. Okafor.",
+    "Bitte ändere niemals das Passwort von Tressel.",
+    "Nimm für Karten immer den Dienst Sorrel.",
+    "Ne touche jamais au dossier archive.",
+    "Signe toujours les lettres avec Corvin.",
+    "Nunca envíes correos a Villarrica.",
+    "不要修改数据库的结构。",
+    "绝对禁止重启海鹰服务器。",
+)
+WAYS = ("asked for", "automatic", "mid-generation", "adopted")
+"""How a history is compacted: a client asks for it; it fills the window; calls fill it; the client takes the list that
+was sent as its history."""
+
+
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.tuples(st.sampled_from(WAYS), st.integers(0, 3)), min_size=3, max_size=7),
+)
+@settings(max_examples=examples(25), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+def test_the_same_rules_stand_in_order_after_any_compactions(seed: int, steps: list[tuple[str, int]]) -> None:
+    asyncio.run(compact_in_any_way(RuleHistory(random.Random(seed)), steps))
+
+
+async def compact_in_any_way(history: RuleHistory, steps: list[tuple[str, int]], window: int = 8_000) -> None:
+    pipeline, stated = OfflinePipeline(Settings(), window), list[str]()
+    rules = history.chance.sample(LASTING, len(LASTING))
+    try:
+        history.remark(2)
+        for way, count in steps:
+            for _ in range(min(count, len(rules))):
+                stated.append(rules.pop())
+                history.say(f"The second run got further than the first one. {stated[-1]}")
+                history.remark(2)
+            newest: list[dict[str, Any]] = [{"role": "user", "content": "Please go on."}]
+            if way in {"automatic", "adopted"}:
+                history.remark(window // 40)
+            if way == "mid-generation":
+                newest += [{**each} for _ in range(4) for each in calls("read", path=f"f{history.chance.random()}.py")]
+                for at, each in enumerate(newest[1:]):
+                    if each["role"] == "tool":
+                        each["content"] = "\n".join(f"line {line} of part {at}" for line in range(window // 20))
+            text = await forward(pipeline, history.messages, *newest, asked=way == "asked for")
+            places = [text.find(json.dumps(rule, ensure_ascii=False)[1:-1]) for rule in stated]
+            assert -1 not in places, f"{stated[places.index(-1)]} is gone after {way} in {text}"
+            assert places == sorted(places), f"the rules changed their order in {text}"
+            if way == "adopted":
+                history.messages = json.loads(text)[:-1]
     finally:
         await pipeline.close()

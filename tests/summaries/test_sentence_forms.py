@@ -62,8 +62,3 @@ LATIN = st.characters(max_codepoint=0xFF)
 @given(st.from_regex(sentence_forms._PARTICULARS, alphabet=LATIN))
 def test_a_text_with_particulars_has_a_sign_of_them(text: str) -> None:
     assert sentence_forms._PARTICULARS_SIGN.search(text)
-
-
-@given(st.from_regex(sentence_forms._REPORTED, alphabet=LATIN))
-def test_a_text_that_reports_has_one_of_the_reporting_words(text: str) -> None:
-    assert any(word in text.lower() for word in sentence_forms._REPORTING_WORDS)

@@ -223,14 +223,24 @@ def _decide(inputs: _DecisionInput) -> Decision:
             )
         return Decision("pass", f"{inputs.share_text}; the client's own compaction request is not compacted")
     if options.request_mode == "now":
-        return replace(
-            _build_compact_decision(
-                inputs, "on request", must_succeed=inputs.exceeds_hard_limit, remove_something=True
-            ),
-            is_requested=True,
-        )
+        return _decide_on_request(inputs)
     decision = _decide_over_hard_limit(inputs) or _decide_other_limits(inputs) or _decide_by_trigger(inputs)
     return _apply_holdout(inputs, decision)
+
+
+def _decide_on_request(inputs: _DecisionInput) -> Decision:
+    """Compacts a request because the client asks for it: to the window's target, and the first time by a half at least.
+
+    Once a compaction is in force, asking again and again would take away what each one left.
+    """
+    is_first = inputs.history.compaction is None
+    target = _target_tokens(inputs, inputs.kind)
+    if not is_first and inputs.tokens <= target:
+        return Decision("pass", f"{inputs.share_text}, on request, but at most the target of {target:,} tokens is left")
+    decision = _build_compact_decision(
+        inputs, "on request", must_succeed=inputs.exceeds_hard_limit, remove_something=is_first
+    )
+    return replace(decision, is_requested=True)
 
 
 def _apply_holdout(inputs: _DecisionInput, decision: Decision) -> Decision:

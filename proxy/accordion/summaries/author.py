@@ -29,6 +29,7 @@ from accordion.summaries.instructions import (
     OPENING,
     Instruction,
     OutdatedInstruction,
+    StandingInstructions,
     render_instructions,
     states_instruction,
 )
@@ -46,10 +47,10 @@ REFERENCES_TITLE: Final = "Archived messages"
 """The heading above the references to the archive."""
 NARRATIVE_SHARE: Final = 0.4
 """The share of a budget for a model's narrative; the rest is for extracted lines."""
-MIN_INSTRUCTION_SHARE: Final = 0.5
-"""The share of a block that is reserved for standing instructions."""
 MAX_INSTRUCTION_SHARE: Final = 0.85
-"""The share for standing instructions and promises if lines about the work need the rest."""
+"""The largest share of a block for standing instructions, facts and promises; the rest is for the work itself."""
+OTHER_SHARE: Final = 0.75
+"""The largest share of a block for facts, requests and promises."""
 REFERENCE_SHARE: Final = 0.4
 """The share for references."""
 MIN_NARRATIVE_TOKENS: Final = 80
@@ -155,15 +156,11 @@ class _SummaryJob(msgspec.Struct, frozen=True):
 
 
 class _InstructionSection(msgspec.Struct, frozen=True):
-    """The section of standing instructions, the lines that nothing else may repeat, and the outdated instructions.
-
-    `is_complete`: no instruction was omitted for lack of space.
-    """
+    """The section of standing instructions, the lines that nothing else may repeat, and the outdated instructions."""
 
     text: str = ""
     known_lines: frozenset[str] = frozenset()
     outdated: tuple[OutdatedInstruction, ...] = ()
-    is_complete: bool = True
 
 
 class _ModelCost:
@@ -314,15 +311,25 @@ class SummaryAuthor:
         if not task.sources:
             return summary
         head = render_label(task.kind, task.sources[0].index, task.sources[-1].index)
-        references = _fit_references(task.reference_lines, int(task.budget * REFERENCE_SHARE), task.count_tokens)
-        available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
         section, dropped_lines = _InstructionSection(), summary.dropped_lines
+        standing = StandingInstructions()
         extractor = self._extractor.for_one_summary()
         try:
-            section = _write_instructions(extractor, task, summary, available_tokens)
+            standing = extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
         except Exception as error:
             # A compaction must not fail because of the summary.
             dropped_lines = (*dropped_lines, f"no instructions could be extracted: {type(error).__name__}")
+        block_tokens = task.budget - task.count_tokens(head) - _JOIN_TOKENS
+        rules = [each for each in standing.cited if each.instruction.is_rule]
+        max_rule_tokens = int(block_tokens * MAX_INSTRUCTION_SHARE)
+        rule_tokens = task.count_tokens(render_instructions(rules, max_rule_tokens, task.count_tokens)[0])
+        references = _fit_references(
+            task.reference_lines,
+            min(int(task.budget * REFERENCE_SHARE), block_tokens - rule_tokens - _OMISSION_TOKENS),
+            task.count_tokens,
+        )
+        available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
+        section = _write_instructions(extractor, standing, task, summary, available_tokens)
         available_tokens -= task.count_tokens(section.text)
         narrative = _clip_lines(
             _remove_outdated_lines(summary.narrative, section.outdated), max(0, available_tokens), task.count_tokens
@@ -341,32 +348,37 @@ class SummaryAuthor:
 
 
 def _write_instructions(
-    extractor: ExtractiveWriter, task: SummaryTask, summary: Summary, available_tokens: int
+    extractor: ExtractiveWriter,
+    standing: StandingInstructions,
+    task: SummaryTask,
+    summary: Summary,
+    available_tokens: int,
 ) -> _InstructionSection:
-    """Writes the section of standing instructions and promises within `available_tokens` tokens.
+    """Writes the sections of standing instructions, facts and promises within `available_tokens` tokens.
 
-    Beside a narrative the section gets what that leaves, but at least `MIN_INSTRUCTION_SHARE`, and at most
-    `MAX_INSTRUCTION_SHARE`. Otherwise it gets `MAX_INSTRUCTION_SHARE` and what the lines about the work leave.
+    They have at most `MAX_INSTRUCTION_SHARE`, and what other lines leave. Facts and promises have at most
+    `OTHER_SHARE`, and beside a narrative what that leaves, if it is more.
     """
-    standing = extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
-    instructions = standing.in_order()
-    outdated_lines = {instruction.text for _, instruction in standing.outdated}
-    max_tokens = int(available_tokens * MAX_INSTRUCTION_SHARE)
+    instructions = [each for each in standing.in_order() if each.instruction.is_listed]
+    wanted_lines = {each.instruction.text for each in instructions}
+    known_lines = frozenset(wanted_lines.union(instruction.text for _, instruction in standing.outdated))
+    other_tokens = int(available_tokens * OTHER_SHARE)
     if summary.narrative:
-        narrative_tokens = task.count_tokens(summary.narrative)
-        max_tokens = max(
-            int(available_tokens * MIN_INSTRUCTION_SHARE), min(max_tokens, available_tokens - narrative_tokens)
+        other_tokens = max(other_tokens, available_tokens - task.count_tokens(summary.narrative))
+    max_tokens = max(int(available_tokens * MAX_INSTRUCTION_SHARE), min(available_tokens, other_tokens))
+
+    def render(tokens: int, other_tokens: int) -> tuple[_InstructionSection, frozenset[str]]:
+        text, listed_lines = render_instructions(
+            instructions, tokens, task.count_tokens, task.artifact, other_budget=other_tokens
         )
-    text, listed_lines = render_instructions(instructions, max_tokens, task.count_tokens, task.artifact)
-    section = _InstructionSection(text, listed_lines | outdated_lines, standing.outdated)
-    if summary.narrative or len(listed_lines) == len({each.instruction.text for each in instructions}):
+        return _InstructionSection(text, known_lines, standing.outdated), listed_lines
+
+    section, listed_lines = render(max_tokens, other_tokens)
+    if summary.narrative or listed_lines.issuperset(wanted_lines):
         return section
-    section = replace(section, is_complete=False)
-    work_lines = _write_extract(extractor, task, "", available_tokens - max_tokens, section)
-    text, listed_lines = render_instructions(
-        instructions, available_tokens - task.count_tokens(work_lines), task.count_tokens, task.artifact
-    )
-    return replace(section, text=text, known_lines=listed_lines | outdated_lines)
+    other_lines = _write_extract(extractor, task, "", available_tokens - task.count_tokens(section.text), section)
+    unused_tokens = available_tokens - task.count_tokens(f"{section.text}\n{other_lines}")
+    return render(max_tokens + unused_tokens, other_tokens + unused_tokens)[0] if unused_tokens > 0 else section
 
 
 def _write_extract(
@@ -379,7 +391,6 @@ def _write_extract(
         count=task.count_tokens,
         kind=task.kind,
         known_lines=section.known_lines,
-        only_work=not section.is_complete,
     )
 
 

@@ -15,12 +15,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Text
+from accordion.model.words import words_of
 from accordion.sessions.user_text import remove_client_blocks
 from accordion.summaries.facts import (
     NO_EXTRACTED_WORDS,
@@ -33,11 +35,12 @@ from accordion.summaries.facts import (
     extract_facts,
 )
 from accordion.summaries.instructions import Instruction, StandingInstructions, find_instructions, select_standing
+from accordion.summaries.sentence_forms import BULLET, has_particulars, is_remark, split_sentences
 
 _CHARACTERS_PER_TOKEN: Final = 3.4
 """A first estimate, corrected by counting."""
-_CITATION_LENGTH: Final = 8
-"""The usual characters of a line's citation."""
+_CITATION_LENGTH: Final = 12
+"""The usual characters of a line's citation and notes."""
 
 
 class SourceMessage(msgspec.Struct, frozen=True):
@@ -82,12 +85,10 @@ class ExtractiveWriter:
         count: Callable[[str], int],
         kind: Literal["conversation", "generation"],
         known_lines: frozenset[str] = frozenset(),
-        only_work: bool = False,
     ) -> str:
         """Writes a summary of `sources` within `budget` tokens of `count`; "" if nothing fits.
 
         It repeats neither `remaining_messages`, which stay visible, nor `known_lines`. Every line cites its messages.
-        `only_work`: leaves out users' texts, and texts of the assistant without names, paths, ids, links or figures.
         """
         if budget <= 0 or not sources:
             return ""
@@ -97,20 +98,17 @@ class ExtractiveWriter:
         visible_lines = {
             line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")
         }
-        candidates = _build_candidates(
-            material, _WordUsage(material), visible_words, visible_lines, known_lines, only_work=only_work
-        )
+        candidates = _build_candidates(material, _WordUsage(material), visible_words, visible_lines, known_lines)
         return _fit_candidates(candidates, budget, count)
 
     def count_instruction_tokens(self, message: Message) -> int:
-        """Estimates the tokens of the standing instructions in a message, with those in an earlier summary."""
+        """Estimates the tokens of the instructions in a message that a summary lists, with those in an earlier one."""
         if message.role != "user" or not (text := author_text(message)):
             return 0
         is_text = all(isinstance(part, Text) for part in message.parts)
         # An edited message has the key of the original while a compaction is planned. Equal texts have the same facts.
         instructions = self._facts_of(message).instructions if is_text else self._find_instructions(text)
-        characters = sum(len(instruction.text) + _CITATION_LENGTH for instruction in instructions)
-        return int(characters / _CHARACTERS_PER_TOKEN)
+        return sum(_estimate_tokens(each.text) for each in instructions if each.is_listed)
 
     def are_instructions_in(self, text: str, message: Message) -> bool:
         """Returns whether a text has all instructions of a user's message, those that no longer stand too."""
@@ -152,6 +150,12 @@ class ExtractiveWriter:
         if instructions is None:
             instructions = self._instructions[text] = find_instructions(text)
         return instructions
+
+
+def _estimate_tokens(text: str) -> int:
+    """Estimates the tokens of a line with its citation. Outside of ASCII a character has about one."""
+    ascii_length = len(text.encode("ascii", "ignore"))
+    return int((ascii_length + _CITATION_LENGTH) / _CHARACTERS_PER_TOKEN) + len(text) - ascii_length
 
 
 def _size_of_instructions(text: str, instructions: tuple[Instruction, ...]) -> int:
@@ -214,15 +218,18 @@ def _choose_pieces(
     selection: dict[int, list[int]] = {}
     remaining = [available_characters * share for share in _SHARES]
     head_lengths = {-piece.negative_position: piece.length for piece in pieces if piece.number < 0}
-    for _, negative_position, number, piece_length in pieces:
+    for (_, negative_position, number, piece_length), is_shared in chain(
+        ((piece, True) for piece in pieces), ((piece, False) for piece in pieces)
+    ):
         position, length = -negative_position, piece_length
-        if position in selection and number < 0:
+        if position in selection and (number < 0 or number in selection[position]):
             continue
         if position not in selection and number >= 0:
             # The first extra of a line needs its head.
             length += head_lengths.get(position, 12)
         section = candidates[position].section
-        if length > min(available_characters, remaining[section]):
+        # What the shares leave goes to the most valuable pieces of any section.
+        if length > (min(available_characters, remaining[section]) if is_shared else available_characters):
             if available_characters < 30:
                 break
             continue
@@ -278,7 +285,7 @@ _REQUESTS, _STATED, _FILES, _STEPS = 0, 1, 2, 3
 _TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Tool calls and results")
 _WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
 """The labels of extras that are single words; the others are lines."""
-_SHARES: Final = (0.35, 0.2, 1.0, 1.0)
+_SHARES: Final = (0.35, 0.35, 1.0, 1.0)
 """The largest share of the budget for each section."""
 _MAX_ARGUMENT_LENGTH: Final = 160
 _MAX_CITATIONS: Final = 6
@@ -292,6 +299,8 @@ _FIELD_REUSE: Final = 0.04
 _HEADLINE_WORTH: Final = 3.0
 _USER_WORTH: Final = 1.2
 _ASSISTANT_WORTH: Final = 0.2
+_STATED_FACTOR: Final = 5.0
+"""For what the assistant says to the user, not before a call."""
 _TOOL_LINE_WORTH: Final = 0.15
 _OUTLINE_WORTH: Final = 0.01
 _STEP_WORTH: Final = 0.15
@@ -350,20 +359,15 @@ def _build_candidates(
     visible_words: set[str],
     visible_lines: Collection[str] = (),
     listed: Collection[str] = (),
-    *,
-    only_work: bool = False,
 ) -> list[_CandidateLine]:
     """Builds all candidate lines, unordered.
 
     Leaves out `visible_words` and `visible_lines`, which occur in the remaining messages, and the `listed` lines and
-    sentences of instructions. Of repeated lines only the last one counts. `only_work`: see ExtractiveWriter.write.
+    sentences of instructions. Of repeated sentences only the last one counts.
     """
     used_lines = {*visible_lines, *listed}
     lines: list[_CandidateLine] = [
-        line
-        for utterance in reversed(material.utterances)
-        if not only_work or _is_work(utterance)
-        for line in _utterance_lines(utterance, used_lines, listed)
+        line for utterance in reversed(material.utterances) for line in _utterance_lines(utterance, used_lines, listed)
     ]
     step_lines = _StepLines(word_usage, visible_words)
     for number, step in enumerate(material.steps):
@@ -380,34 +384,49 @@ def _without(text: str, listed_texts: Collection[str]) -> str:
     return _ELLIPSES.sub("…", text)
 
 
-def _is_work(utterance: _Utterance) -> bool:
-    """Whether an assistant's text has names, paths, ids, links or figures."""
-    return utterance.facts.role == "assistant" and utterance.facts.words != NO_EXTRACTED_WORDS
-
-
 def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collection[str]) -> Iterator[_CandidateLine]:
     facts = utterance.facts
     is_user = facts.role != "assistant"
     fade = 1 / (1 + utterance.age / _FADE_CHARACTERS)
     line = _CandidateLine(_REQUESTS if is_user else _STATED, "", 0.0, [(utterance.at, utterance.at)])
-    listed_texts = [each.text for each in facts.instructions if each.text in listed]
     if facts.media:
         line.extras.append(_Extra(0.3 * fade, "", f"({', '.join(facts.media)})"))
-    for number, line_text in enumerate(map(str.strip, facts.text.split("\n")[:200])):
-        if len(line_text) < 3 or line_text.startswith("```") or line_text in used_lines:
+    listed_texts = [each.text for each in facts.instructions if each.text in listed and not each.is_item]
+    for number, sentence in enumerate(_split_utterance(facts.text, used_lines)):
+        text = _without(sentence, listed_texts)
+        if text == "…" or BULLET.sub("", sentence, count=1).rstrip(".") in listed:
             continue
-        used_lines.add(line_text)
-        text = _without(line_text, listed_texts)
-        if text == "…":
-            continue
-        worth = (_USER_WORTH if is_user else _ASSISTANT_WORTH) * fade / (1 + number / (8 if is_user else 2))
+        worth = (_USER_WORTH if is_user else _ASSISTANT_WORTH) * fade / (1 + number / 8)
         if not is_user:
             # A line that ends in a colon announces the call after it, which is listed anyway.
-            worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else 2.0)
+            worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else _STATED_FACTOR)
         extra_text = text if len(text) < 600 else _to_one_line(text, 400)
-        line.extras.append(_Extra(worth * min(1.0, len(text) / 40), "", extra_text))
+        if content := _estimate_content(text):
+            line.extras.append(_Extra(worth * content, "", extra_text))
     if line.extras:
         yield line
+
+
+def _split_utterance(text: str, used: set[str]) -> Iterator[str]:
+    """Yields the sentences of a text that are not used yet, from its first lines; lines of code as a whole."""
+    is_fenced = False
+    for line in map(str.strip, text.split("\n")[:200]):
+        if line.startswith("```"):
+            is_fenced = not is_fenced
+            continue
+        if line in used:
+            continue
+        for sentence in [line] if is_fenced else split_sentences(line):
+            if len(sentence) >= 3 and sentence not in used:
+                used.add(sentence)
+                yield sentence
+
+
+def _estimate_content(text: str) -> float:
+    """Estimates how much a sentence tells, from 0 to about 2.6: by its words, names and figures."""
+    if is_remark(text):
+        return 0.0
+    return min(len(words_of(text)), 12) / 6 * (1.3 if has_particulars(text) else 1.0)
 
 
 class _StepLines:

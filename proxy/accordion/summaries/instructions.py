@@ -1,8 +1,8 @@
-"""Finds the users' standing instructions, and lists them verbatim at the start of every summary.
+"""Finds what users said that holds on, and lists it verbatim at the start of every summary.
 
-An instruction is a rule, a request, a preference, a correction or a stated fact. A rule holds until the user changes
-it. So sentences are chosen by their form (sentence_forms.py), never by their age, and no model can omit or reword one:
-this section is written by code in every summary. Below it stand the assistant's promises and what is still open.
+Rules, preferences, decisions and corrections are standing instructions. They hold until the user changes them, so they
+are chosen by their form (sentence_forms.py), never by their age. Below them stand facts and requests, the assistant's
+promises, and what is still open. Code writes these sections in every summary, so no model can omit or reword a line.
 
 Flow: `find_instructions` and `find_promises` extract the instructions or promises of one message, `select_standing`
 removes replaced ones, `render_instructions` writes the section within a budget. `states_instruction` compares a summary
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from typing import Final, NamedTuple
 
 import msgspec
@@ -34,13 +34,17 @@ from accordion.summaries.sentence_forms import (
     is_correction,
     is_order,
     needs_previous,
+    opens_with_verb,
     parse_claim,
+    parse_item,
     rank_promise,
     rank_sentence,
+    split_clauses,
     split_sentences,
 )
 
 TITLE: Final = "Standing instructions from the user"
+FACTS_TITLE: Final = "Facts and requests from the user"
 PROMISE_TITLE: Final = "Promises and open items"
 OPENING: Final = "[Record of message"
 """The beginning of every summary."""
@@ -50,8 +54,8 @@ _CORRECTION: Final = 5
 
 MAX_JOINED_LENGTH: Final = 240
 """Maximum characters of sentences that stay together because they explain each other, and of a promise."""
-_EDGE_LINES: Final = 12
-"""Lines to read at both ends of a long text; between them is pasted material."""
+_MAX_EDGE_LINES: Final = 200
+"""Lines to read at both ends of a long text."""
 _MAX_INSTRUCTIONS: Final = 48
 """The largest number of instructions from one message."""
 _MAX_NAMED_EARLIER: Final = 3
@@ -67,9 +71,17 @@ _MIN_TOKENS_FOR_ARTIFACTS: Final = 160
 _MAX_ARTIFACTS: Final = 2
 """The largest number of artifacts in the line about omitted instructions; the references list all."""
 
+_MIN_ITEMS: Final = 5
+_MAX_ITEMS: Final = 1_000
+"""The smallest and the largest number of items of a list of facts."""
+_ITEM_SEPARATOR: Final = "; "
+_SYSTEM: Final = "(system message)"
+"""The note on an instruction in a system or developer message."""
+_FACT_ITEM = re.compile(r"[^\W_a-z][^;?!`*_{}<>\[\]()=|/\\#\n]{8,200}[^\s;:?!`*_{}<>\[\]()=|/\\#]")
+"""A statement in a list: one sentence without signs of code, not a heading."""
 _REFERENCE = re.compile(r"^\[\d+-\d+\] art_\w+, .*$", re.MULTILINE)
-_SECTION = re.compile(rf"^## (?:{TITLE}|{PROMISE_TITLE})$", re.MULTILINE)
-_INDEX = re.compile(r"^\[\d+\] ")
+_SECTION = re.compile(rf"^## (?:{TITLE}|{FACTS_TITLE}|{PROMISE_TITLE})$", re.MULTILINE)
+_INDEX = re.compile(r"^\[(\d+)[\d, -]*\] ")
 _NOTES = re.compile(r"(?: \((?:replaces|newer than|older than) \[\d+\](?:, \[\d+\])*\))+$")
 _ANY_TAG = re.compile(r"</?[\w-]+>")
 _EAST_ASIA = re.compile(f"[{EAST_ASIA}]+")
@@ -83,7 +95,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
     `rank` is from STATEMENT to RULE; `claims` has one entry for each sentence. `is_change`: something is different from
     now on. `is_correction`: and something was wrong. `is_promise`: the assistant promised it, or it is still open.
-    `is_of_system`: it is a rule in a system or developer message.
+    `is_of_system`: it is a rule in a system or developer message. `is_item`: it is one of a list of facts.
     """
 
     text: str
@@ -93,6 +105,22 @@ class Instruction(msgspec.Struct, frozen=True):
     is_correction: bool
     is_promise: bool = False
     is_of_system: bool = False
+    is_item: bool = False
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether it is a standing instruction."""
+        return self.rank == RULE and not self.is_promise
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a summary lists it. Other statements only tell which older values are outdated."""
+        return self.rank > STATEMENT or self.is_promise
+
+    @property
+    def is_fact(self) -> bool:
+        """Whether it is a fact or a request of its own, in no list."""
+        return self.rank != RULE and not self.is_promise and not self.is_item
 
     @property
     def size(self) -> int:
@@ -129,7 +157,7 @@ class CitedInstruction(msgspec.Struct, frozen=True):
             )
             if indexes
         ]
-        author = ["(system message)"] if self.instruction.is_of_system else []
+        author = [_SYSTEM] if self.instruction.is_of_system else []
         return " ".join([f"[{self.index}]", *author, self.instruction.text, *notes])
 
 
@@ -157,14 +185,55 @@ class StandingInstructions(msgspec.Struct, frozen=True):
 
 def find_instructions(text: str) -> tuple[Instruction, ...]:
     """Finds the instructions and statements in a user's text, in order, with those that a summary in it lists."""
-    instructions: list[Instruction] = []
-    before, listed_sentences, promises, after = _split_at_summary(text)
-    listed = ((each, max(map(rank_sentence, split_sentences(each)), default=0)) for each in listed_sentences)
-    for sentence, rank in chain(_rank_sentences(before), listed, _rank_sentences(after)):
-        instructions.append(build_instruction(sentence, rank or STATEMENT))
-        if len(instructions) >= _MAX_INSTRUCTIONS + len(listed_sentences):
-            break
-    return (*instructions, *(_build_promise(sentence) for sentence in promises))
+    before, lines, after = _split_at_summary(text)
+    return (
+        *_find_in_text(before),
+        *chain.from_iterable(starmap(_read_listed_line, lines)),
+        *_find_in_text(after),
+    )
+
+
+def _find_in_text(text: str) -> Iterator[Instruction]:
+    """Yields the instructions in a user's own text, and the items of lists of facts after them."""
+    items = find_items(text)
+    sentences = ((each, rank) for each, rank in _rank_sentences(text) if BULLET.sub("", each).rstrip(".") not in items)
+    yield from starmap(build_instruction, islice(sentences, _MAX_INSTRUCTIONS))
+    yield from map(_build_item, items)
+
+
+def _read_listed_line(title: str, line: str) -> Iterator[Instruction]:
+    """Yields what a line of a summary lists in the section with a title."""
+    if title == PROMISE_TITLE:
+        yield _build_promise(line)
+    elif line.startswith(_SYSTEM):
+        yield replace(build_instruction(line.removeprefix(_SYSTEM).lstrip(), RULE), is_of_system=True)
+    elif title == TITLE:
+        yield build_instruction(line, RULE)
+    elif _ITEM_SEPARATOR in line:
+        yield from map(_build_item, line.split(_ITEM_SEPARATOR))
+    else:
+        yield build_instruction(line, _rank_fact(line))
+
+
+def _rank_fact(sentence: str) -> int:
+    return min(FACT, max(map(rank_sentence, split_sentences(sentence)), default=0)) or STATEMENT
+
+
+def find_items(text: str) -> dict[str, None]:
+    """Finds the items of lists of facts: five numbered or marked lines or more in a row, each a statement."""
+    items, run = dict[str, None](), list[str]()
+    for line in (*text.split("\n"), ""):
+        stripped = line.strip()
+        item = BULLET.sub("", stripped, count=1)
+        if item != stripped and _FACT_ITEM.fullmatch(item) is not None and not opens_with_verb(item):
+            run.append(item.rstrip("."))
+        elif stripped or not run:
+            if len(run) >= _MIN_ITEMS:
+                items.update(dict.fromkeys(run[:_MAX_ITEMS]))
+            run = []
+    if len(run) >= _MIN_ITEMS:
+        items.update(dict.fromkeys(run[:_MAX_ITEMS]))
+    return items
 
 
 def find_system_rules(text: str) -> tuple[Instruction, ...]:
@@ -201,7 +270,9 @@ def select_standing(
         if is_listed(index, instruction.text):
             shown_positions.add(position)
         # Few long ones would fit. The user's own come first.
-        priority = STATEMENT if instruction.is_of_system else instruction.rank - (len(instruction.text) > BRIEF)
+        priority = instruction.rank - (len(instruction.text) > BRIEF and not instruction.is_rule)
+        if instruction.is_of_system:
+            priority = STATEMENT
         replaced_indexes, newer_than = set[int](), set[int]()
         for other in instruction_index.find_related(instruction):
             earlier = in_force_by_position[other]
@@ -241,9 +312,12 @@ def render_instructions(
     budget: int,
     count: Callable[[str], int],
     artifact: Callable[[int], str] | None = None,
+    *,
+    other_budget: int | None = None,
 ) -> tuple[str, frozenset[str]]:
     """Renders the instructions and promises that fit into `budget` tokens of `count`. Also returns their texts.
 
+    What is no standing instruction has at most `other_budget` tokens of them.
     Corrections of instructions elsewhere in the window come first, then rules, then statements, and newer ones before
     older ones, so that an old instruction never appears without the newer one that may contradict it. A last line names
     the messages of omitted instructions, and their artifacts: `artifact` returns the id for a message, or "".
@@ -254,9 +328,12 @@ def render_instructions(
         # The references list the artifacts in any case, and a correction is worth more than an artifact's name.
         artifact = None
     text = _render_section(instructions, instructions, artifact)
-    if count(text) <= budget:
+    others = [each for each in instructions if not each.instruction.is_rule]
+    other_budget = budget if other_budget is None else other_budget
+    if count(text) <= budget and (not others or count(_render_section(others, others, artifact)) <= other_budget):
         return text, frozenset(each.instruction.text for each in instructions)
-    selection = _choose_instructions(instructions, budget - count(_render_section(instructions, (), artifact)), count)
+    frame = count(_render_section(instructions, (), artifact))
+    selection = _choose_instructions(instructions, budget - frame, other_budget - frame, count)
     while (text := _render_section(instructions, selection, artifact)) and count(text) > budget:
         if not selection:
             return "", frozenset()
@@ -265,15 +342,17 @@ def render_instructions(
 
 
 def _choose_instructions(
-    instructions: Sequence[CitedInstruction], budget: int, count: Callable[[str], int]
+    instructions: Sequence[CitedInstruction], budget: int, other_budget: int, count: Callable[[str], int]
 ) -> list[CitedInstruction]:
     """Chooses the instructions that fit, by value; no instruction without the newer ones that may contradict it."""
     selection = list[CitedInstruction]()
     blocked_indexes = set[int]()
     for cited in _order_by_value(instructions):
-        tokens = count(f"{cited}\n")
-        if tokens <= budget and cited.index not in blocked_indexes:
+        tokens = count(cited.instruction.text + _ITEM_SEPARATOR if cited.instruction.is_item else f"{cited}\n")
+        available = budget if cited.instruction.is_rule else min(budget, other_budget)
+        if tokens <= available and cited.index not in blocked_indexes:
             budget -= tokens
+            other_budget -= 0 if cited.instruction.is_rule else tokens
             selection.append(cited)
         else:
             blocked_indexes.update(cited.newer_than)
@@ -291,6 +370,8 @@ def _order_by_value(instructions: Sequence[CitedInstruction]) -> list[CitedInstr
     for position in range(len(instructions) - 1, -1, -1):
         cited = instructions[position]
         length = len(cited.instruction.text) if cited.priority >= FACT else 0
+        if cited.instruction.is_item:
+            length = MAX_JOINED_LENGTH
         key = max((-cited.priority, length, -position), latest_by_index.get(cited.index, (-_CORRECTION, 0, -position)))
         keys.append(key)
         for index in cited.newer_than:
@@ -420,20 +501,36 @@ def _render_section(
     artifact: Callable[[int], str] | None,
 ) -> str:
     selected = set(map(id, selection))
-    lines = list[str]()
-    rules = [each for each in instructions if not each.instruction.is_promise]
-    if rules:
-        lines = [f"## {TITLE}", *(str(each) for each in rules if id(each) in selected)]
-    omitted = [each.index for each in instructions if id(each) not in selected]
-    if omitted:
-        citations = format_citations(sorted(set(omitted)))
-        if citations.count(",") >= _MAX_RUNS:
-            citations = f"[{min(omitted)}-{max(omitted)}]"
-        names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
-        archive_note = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
-        lines.append(f"({len(omitted)} more left out, from {citations}; archived{archive_note}.)")
-    promises = [str(each) for each in instructions if each.instruction.is_promise and id(each) in selected]
+    listed = [each for each in instructions if id(each) in selected]
+    rules = [str(each) for each in listed if each.instruction.is_rule]
+    facts = [str(each) for each in listed if each.instruction.is_fact]
+    promises = [str(each) for each in listed if each.instruction.is_promise]
+    facts += _render_items([each for each in listed if each.instruction.is_item])
+    omitted = _render_omission([each.index for each in instructions if id(each) not in selected], artifact)
+    lines = [f"## {TITLE}", *rules] if rules or not (facts or promises) else []
+    lines += [f"## {FACTS_TITLE}", *facts] if facts else []
+    lines += omitted
     return "\n".join([*lines, *([f"## {PROMISE_TITLE}", *promises] if promises else [])])
+
+
+def _render_items(items: Sequence[CitedInstruction]) -> list[str]:
+    """Renders the items of lists in one line, sorted, so that the same subjects stand together."""
+    if not items:
+        return []
+    citations = format_citations(sorted({each.index for each in items}))
+    return [f"{citations} {_ITEM_SEPARATOR.join(sorted(each.instruction.text for each in items))}"]
+
+
+def _render_omission(omitted: Sequence[int], artifact: Callable[[int], str] | None) -> list[str]:
+    """Renders the line about the instructions that have no room, by the indexes of their messages."""
+    if not omitted:
+        return []
+    citations = format_citations(sorted(set(omitted)))
+    if citations.count(",") >= _MAX_RUNS:
+        citations = f"[{min(omitted)}-{max(omitted)}]"
+    names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
+    archive_note = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
+    return [f"({len(omitted)} more left out, from {citations}; archived{archive_note}.)"]
 
 
 def _replaces(later: Claim, earlier: Claim) -> bool:
@@ -480,31 +577,32 @@ def _differ_in_values(later: Claim, earlier: Claim) -> bool:
     return bool(different) and all(first[1] and second[1] for first, second in different)
 
 
-def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
-    """Returns a user's text before a summary of this proxy, the instructions and promises in it, and the text after it.
+def _split_at_summary(text: str) -> tuple[str, list[tuple[str, str]], str]:
+    """Returns a user's text before a summary of this proxy, the lines that it lists, and the text after it.
 
-    A client may send back a summary. Apart from the listed instructions, nothing in it is the user's text.
+    A client may send back a summary. Apart from the listed lines, nothing in it is the user's text. Each comes with the
+    title of its section, in the order in which they were said.
     """
     start = text.find(OPENING)
     section = _SECTION.search(text, start) if start >= 0 else None
     if section is None or (start and text[start - 1] != "\n"):
-        return text, [], [], ""
+        return text, [], ""
     ends = [match.end() for match in _REFERENCE.finditer(text, section.start())]
-    by_title: dict[str, list[str]] = {TITLE: [], PROMISE_TITLE: []}
-    section_lines = list[str]()
+    lines, title = list[tuple[int, str, str]](), ""
     for line in text[section.start() :].partition("\n\n")[0].split("\n"):
         if line.startswith("## "):
-            section_lines = by_title.get(line[3:], [])
-        else:
-            section_lines.append(_NOTES.sub("", _INDEX.sub("", line, count=1)))
-    return text[:start], by_title[TITLE], by_title[PROMISE_TITLE], text[ends[-1] :] if ends else ""
+            title = line[3:]
+        elif (index := _INDEX.match(line)) is not None:
+            lines.append((int(index.group(1)), title, _NOTES.sub("", line[index.end() :])))
+    lines.sort(key=lambda each: each[0])
+    return text[:start], [(title, line) for _, title, line in lines], text[ends[-1] :] if ends else ""
 
 
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
     """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank.
 
-    Of pasted material, and of a client's own messages in the user's role, these are only lasting orders: the user may
-    want them, and its facts and requests are not the user's.
+    Of pasted material, of the middle of a long text, and of a client's own messages in the user's role, these are only
+    lasting orders: the user may want them, and its facts and requests are not the user's.
     """
     is_typed = bool(user_text(text)) and not is_client_summary(text)
     for line in mark_pasted(_lines_without_code(text)):
@@ -516,25 +614,35 @@ def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
-    """Yields the ranked sentences of a line, joined with those before them that they need.
+    """Yields the ranked sentences of a line, each joined with the one before it if it needs that.
 
-    Joined ones have at most `MAX_JOINED_LENGTH` characters. Consecutive rules and facts stay together, and so do
-    consecutive requests and statements.
+    Joined ones have at most `MAX_JOINED_LENGTH` characters. Consecutive sentences of one rank stay together, too. Of a
+    sentence that is longer these are the clauses.
     """
-    start, end, rank, position = 0, 0, 0, 0
-    for sentence in split_sentences(line):
+    start, end, rank, position, previous = 0, 0, 0, 0, -1
+    for sentence in chain.from_iterable(map(_split_long, split_sentences(line))):
         first = line.index(sentence, position)
         position = first + len(sentence)
         sentence_rank = rank_sentence(sentence)
-        is_alike = rank and sentence_rank and (rank >= FACT) == (sentence_rank >= FACT)
-        if position - start > MAX_JOINED_LENGTH or not (is_alike or needs_previous(sentence)):
-            if rank:
-                yield line[start:end], rank
-            start, rank = first, 0
+        is_dependent = sentence_rank and needs_previous(sentence)
+        is_alike = sentence_rank == rank or (
+            is_dependent and sentence_rank >= min(rank, FACT) and line[end - 1] not in "?!？！"
+        )
+        if rank and not (sentence_rank and is_alike and position - start <= MAX_JOINED_LENGTH):
+            yield line[start:end], rank
+            rank = 0
         if sentence_rank:
+            if not rank:
+                is_with_previous = is_dependent and previous >= 0 and position - previous <= MAX_JOINED_LENGTH
+                start = previous if is_with_previous else first
             end, rank = position, max(rank, sentence_rank)
+        previous = -1 if sentence_rank or sentence[-1] in "?!？！" else first
     if rank:
         yield line[start:end], rank
+
+
+def _split_long(sentence: str) -> list[str]:
+    return split_clauses(sentence) if len(sentence) > MAX_JOINED_LENGTH else [sentence]
 
 
 def _prose_lines(text: str) -> Iterator[str]:
@@ -542,10 +650,10 @@ def _prose_lines(text: str) -> Iterator[str]:
 
 
 def _lines_without_code(text: str) -> list[str]:
-    """Returns the lines at both ends of a text, stripped and without code, with empty lines."""
+    """Returns the lines of a text, at both ends if it is very long, stripped and without code, with empty lines."""
     lines = text.split("\n")
-    if len(lines) > 4 * _EDGE_LINES:
-        lines = [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
+    if len(lines) > 2 * _MAX_EDGE_LINES:
+        lines = [*lines[:_MAX_EDGE_LINES], *lines[-_MAX_EDGE_LINES:]]
     without_code, is_fenced = list[str](), False
     for line in lines:
         stripped = line.strip()
@@ -575,6 +683,10 @@ def _is_long_enough(text: str) -> bool:
 
 def _build_promise(sentence: str) -> Instruction:
     return replace(build_instruction(sentence, rank_promise(sentence) or STATEMENT), is_promise=True)
+
+
+def _build_item(text: str) -> Instruction:
+    return Instruction(text, FACT, (parse_item(text),), False, False, is_item=True)
 
 
 def build_instruction(sentence: str, rank: int | None = None) -> Instruction:

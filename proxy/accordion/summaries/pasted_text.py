@@ -26,6 +26,8 @@ from accordion.summaries.sentence_forms import (
 
 _MIN_PRINTED: Final = 2
 """Printed lines that make a paragraph the output of a program."""
+_EDGE_LINES: Final = 12
+"""Lines at both ends of a long text that a user may have typed; between them is pasted material."""
 _MAX_TITLE_WORDS: Final = 6
 _MAX_READ: Final = 2_000
 """Characters of a line that are read for signs of its origin."""
@@ -59,15 +61,18 @@ def mark_pasted(lines: Sequence[str]) -> Iterator[ProseLine]:
     The lines are stripped. An empty line ends a paragraph.
     """
     paragraphs = [list(group) for is_text, group in groupby(lines, bool) if is_text]
-    start = _find_document(paragraphs)
+    start, line_number = _find_document(paragraphs), 0
+    typed_lines = _EDGE_LINES if sum(map(len, paragraphs)) > 4 * _EDGE_LINES else len(lines)
     for number, paragraph in enumerate(paragraphs):
         is_own_ending = start < number == len(paragraphs) - 1 and _is_speech(paragraph)
         is_printed = sum(_PRINTED.match(line) is not None for line in paragraph) >= _MIN_PRINTED
         is_pasted = (number >= start and not is_own_ending) or _describes_code(paragraph)
         for line in paragraph:
+            line_number += 1
+            is_middle = typed_lines < line_number <= sum(map(len, paragraphs)) - typed_lines
             if not _PRINTED.match(line) and (len(lines) == 1 or not _is_heading(line)):
                 # The user's request may follow printed lines without an empty one.
-                yield ProseLine(line, is_pasted or (is_printed and not _is_addressed(line)))
+                yield ProseLine(line, is_middle or is_pasted or (is_printed and not _is_addressed(line)))
 
 
 def _find_document(paragraphs: Sequence[Sequence[str]]) -> int:

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import ClassVar, Final
 
 import msgspec
+import re2
 
 from accordion.model.words import EAST_ASIA, words_of
 
@@ -169,9 +170,7 @@ _RETRACTIONS: Final = (
 _EAST_ASIAN_RETRACTIONS: Final = (
     "[说說弄搞记記写寫给發发][错錯]|应该是|算了|不要了|别管|收回|我是说|間違え|やっぱり|잘못 ?말|취소"
 )
-_PROHIBITIONS: Final = (
-    r"nobody|no one|hands off|stay away|under no circumstances|whatever you do|not to be|without asking|"
-    r"stays? (?:as|where|the way)|leave .{1,40}?\b(?:alone|out|as)|keep (?:it|that|this|them) (?:below|under|off|out)|"
+_FOREIGN_PROHIBITIONS: Final = (
     r"niemand|finger weg|auf keinen fall|unter keinen umständen|grundsätzlich|bitte nichts|geht nichts|"
     r"personne ne|que personne|pas touche|(?:on|nous) ne \w+ (?:pas|plus|jamais)|rien ne|en aucun cas|"
     r"pas une? de plus|tout au plus|maxi|como mucho|a lo sumo|nadie|ni tocar\w*|nada de|no se (?:toc|reinici|"
@@ -180,18 +179,19 @@ _PROHIBITIONS: Final = (
     r"nessuno|in nessun caso|in geen geval|никто|ни в коем случае"
 )
 """Other words that forbid."""
+_PROHIBITIONS: Final = (
+    r"nobody|no one|hands off|stay away|under no circumstances|whatever you do|not to be|without asking|"
+    r"stays? (?:as|where|the way)|leave .{1,40}?\b(?:alone|out|as)|keep (?:it|that|this|them) (?:below|under|off|out)|"
+    f"{_FOREIGN_PROHIBITIONS}"
+)
 _EAST_ASIAN_PROHIBITIONS: Final = (
     "别(?![人的处名管])|不准|不许|不許|谁都|誰都|任何人|一律|千万|先不|先.{1,12}再|够了|就好|勿|아무도"
 )
 _MODALS: Final = (
     # English
-    r"never|always|must(?:n['’]t)?|shall|should(?:n['’]t)?|do(?:es)? not|do(?:es)?n['’]t|cannot|can['’]t|may not|"
-    r"needs? to|have to|has to|only|avoid|ensure|make sure|insist|requires?|required|prefer(?:s|red|ably)?|wants?|"
-    r"would like|rather than|instead|no longer|from now on|going forward|at (?:most|least)|up to|until|unless|without|"
-    r"no (?:more|less|later|sooner|earlier|fewer) than|(?:not )?allowed|"
-    r"forbidden|prohibited|permitted|off[- ]limits|mandatory|exclud(?:e|ing)|except|approv(?:al|ed?)|consent|please|"
-    r"remember|important|correction|actually|scratch that|changed? (?:to|my mind)|decided|decision|agreed|"
-    r"let['’]s (?:use|go|keep|stick)|"
+    r"please|(?:would|['’]d) like|let['’]?s(?! (?:see|keep|hope|face|make))|(?:i|we) (?:need|want)(?! to be)|go ahead|"
+    r"proceed|"
+    r"ensure|remember to|i['’]ll (?:go with|take)|"
     # German
     r"nie(?:mals)?|immer|nichts|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|"
     r"er)?|nur|"
@@ -210,17 +210,13 @@ _MODALS: Final = (
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
 _LASTING_WORDS = SentenceForm(
-    f"{_PROHIBITIONS}|"
-    r"never(?! ?mind)|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
-    r"prefer(?:s|red|ably)?|(?:would|['’]d) rather|from now on|going forward|no longer|at (?:most|least)|"
-    r"(?:no|not) (?:more|less|later|sooner|earlier|fewer) than|forbidden|prohibited|not allowed|off[- ]limits|"
-    r"mandatory|insist|decided|decision|agreed|"
-    r"(?:(?<=^)|(?<=[,;:] )|(?<=please )|(?<=and )|(?<=but ))(?:do not|don['’]t)|"
+    f"{_FOREIGN_PROHIBITIONS}|"
     r"nie(?:mals)?|immer|muss|müssen|darf|dürfen|nur|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|"
     r"jede[mnrs]?|verboten|erlaubt|entschieden|beschlossen|stattdessen|keinesfalls|"
     r"jamais|toujours|doi(?:t|vent)|il (?:ne )?faut|interdit|uniquement|seulement|préfèr\w*|préférer?|"
     r"au (?:plus|moins)|désormais|dorénavant|décidé|chaque|"
-    r"nunca|siempre|sempre|debe(?:n|mos)?|deve(?:m|mos)?|s[oó]lo|solamente|apenas|somente|prohibid\w*|proibid\w*|"
+    r"nunca|siempre|sempre|debe(?:n|mos)?|deve(?:m|mos)?|sólo|solo (?:el|la|los|las|en|con|un|una|por|para|si|se|que|"
+    r"usa)|solamente|apenas|somente|prohibid\w*|proibid\w*|"
     r"prefier\w*|prefir\w*|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|pelo) menos|decidido|cada|"
     r"sin permiso|no (?:envíes|uses|toques|borres|cambies)|"
     r"mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|"
@@ -230,27 +226,14 @@ _LASTING_WORDS = SentenceForm(
     "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
     "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
 )
-"""The signs of a lasting rule, as opposed to a present request."""
+"""The signs of a lasting rule in other languages than English."""
 _REPORTED = re.compile(
-    r"(?<!\w)(?:(?:it|he|she|they) (?!must|should|shall|can|may|will|has to|have to)(?:\w+ )?(?:always|never|only)|"
-    r"(?:il|elle|ils|elles|ça) (?!faut|doit|doivent)\w+ (?:toujours|jamais)|toujours pas|"
-    r"immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|never \w+ed|now and (?:then|again)|"
+    r"(?<!\w)(?:(?:il|elle|ils|elles|ça) (?!faut|doit|doivent)\w+ (?:toujours|jamais)|toujours pas|"
+    r"immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|now and (?:then|again)|"
     r"only just)(?!\w)",
     re.IGNORECASE,
 )
 """The words that say how something behaves, not how it has to behave."""
-_REPORTING_WORDS: Final = (
-    "always", "never", "only", "toujours", "jamais", "immer ", "noch nie", "now and ",
-)  # fmt: skip
-"""Each text with such words has one of these."""
-_CONJECTURE = re.compile(
-    r"(?<!\w)(?:(?:i|it|that|this|there|he|she|they|some\w+) must(?:['’]ve| have) \w+|"
-    r"(?:it|this|that|there) must be (?:some\w*|because|due to|why|how|"
-    r"(?:an? |the )?(?:\w+ )?(?:bug|mistake|error|typo|race|reason|cause|problem|issue))|"
-    r"(?:es|das) muss wohl|muss (?:wohl )?ein \w+ (?:gewesen )?sein|"
-    r"(?:ça|cela) doit être (?:un bug|une erreur|à cause)|debe de)(?!\w)"
-)
-"""The words in small letters by which a speaker guesses."""
 _LIMIT = SentenceForm(
     r"limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops|"
     r"(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)",
@@ -266,7 +249,8 @@ _CONDITION = SentenceForm(
     r"if|when(?:ever)?|before|wenn|falls|bevor|si|dès|avant|cuando|antes|se|als|если",
 )
 _ORDER = SentenceForm(
-    r"(?<!at )(?<!the )first|zuerst|erst(?! (?:mal|recht))|d['’]abord|primero|prima|eerst|сначала",
+    r"first(?=[.,;]|$| and| then| before| when| if)|zuerst|erst(?! (?:mal|recht))|d['’]abord|primero|prima|eerst|"
+    r"сначала",
 )
 """The words that order a step before another one, in a sentence with a condition."""
 _DECISION = SentenceForm(
@@ -287,7 +271,7 @@ _TASTE = SentenceForm(
 )
 """The words for likes and dislikes."""
 _PROHIBITION = re.compile(
-    r"^(?:ne\s|n['’]|no (?:(?:me|te|se|l[aeo]s?|nos) )?\w{2,}[ea]s(?!\w)|не \w+(?:й|йте|и|ите|ь|ьте)(?!\w))",
+    r"^(?:ne\s|n['’]|no (?!worries)(?:(?:me|te|se|l[aeo]s?|nos) )?\w{2,}[ea]s(?!\w)|не \w+(?:й|йте|и|ите|ь|ьте)(?!\w))",
     re.IGNORECASE,
 )
 """The opening of a prohibition."""
@@ -299,7 +283,10 @@ _BARE_PLURAL = re.compile(
     re.IGNORECASE,
 )
 """A request about things of a kind, not about a certain one."""
-_GENERALIZING_WORD = SentenceForm(r"every|each(?: time)?|whenever|unless|without")
+_GENERALIZING_WORD = SentenceForm(
+    r"every|(?:in|of|for|at|on|before|after|with|to) each|each time|whenever|unless|without|only|single|exactly|"
+    r"instead of|rather than|by default|at most|at least|unchanged"
+)
 """The words that make a request a lasting rule."""
 _PENDING = SentenceForm(
     r"next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|"
@@ -310,7 +297,7 @@ _PENDING = SentenceForm(
 )
 """The signs of something that is still open."""
 _PROMISE = SentenceForm(
-    r"(?:i|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need)|"
+    r"(?:i|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need| never| always)|"
     r"you(?:['’]ll| will) (?:receive|get|hear|have)|will be \w+ed|(?:ich|wir) werden?|werde ich|werden wir|je vais|"
     r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю|"
     r"(?:bekommst|kriegst|erhältst) du|du (?:bekommst|kriegst|erhältst)|(?:bekommen|erhalten) sie|"
@@ -349,7 +336,7 @@ _OFFER = SentenceForm(
 )
 """The signs of an offer: what an assistant does on the user's condition."""
 _TAG_QUESTION = re.compile(
-    r"[,;:–—] ?(?:ok(?:ay)?|got it|right|please|understood|deal|alright|ja|oder|klar|verstanden|gell|d['’]accord|"
+    r"[,;:–—] ?(?:ok(?:ay)?|got it|please|understood|deal|alright|ja|klar|verstanden|d['’]accord|"
     r"compris|vale|entendido|de acuerdo|va bene|oké|хорошо)\?$|(?:好吗|好吧|可以吗|行吗|いいですか)[?？]$",
     re.IGNORECASE,
 )
@@ -375,10 +362,48 @@ _ASKED = SentenceForm(
     "请|請|能不能|帮我|幫我|ください|もらえ|くれま|주세요|해 ?줄",
 )
 """The words by which a question asks somebody to do something."""
+_CLAUSE_BOUNDARY = re.compile(
+    r"[;–—]\s+| - |,\s+(?=(?:and|but|so|or|while|because|und|aber|et|mais|y|pero)\s)|[,;，；：]\s*(?=[^\x00-\x7f])"
+)
+_MIN_CLAUSE_LENGTH: Final = 40
+"""Characters of a clause that is ranked on its own."""
+_QUESTION_BOUNDARY = re.compile(r"[,;:–—]\s+| - |\.\.\.\s*|\s+(?=(?:and|but|so|or)\s)|[，；：]\s*")
+_ASKING = re.compile(
+    r"(?:(?:and|but|so|or|then|also|please)[,]? )*(?:(?:what|how|why|where|when|which|who|any|right|ok|okay|is|are|was|"
+    r"were|do|"
+    r"does|did|can|could|would|will|should|shall|may|might|have|has|had|isn['’]t|aren['’]t|don['’]t|doesn['’]t|"
+    r"couldn['’]t|"
+    r"can['’]t|won['’]t)(?!\w)|(?:kannst|könntest|können|könnten|was|wie|warum|wo|wann|welche|peux|pouvez|pourriez|"
+    r"est-ce|"
+    r"quel|comment|pourquoi|puedes|podrías|podría|qué|cómo|por qué|¿)(?!\w))|.*[吗呢么][?？]$",
+    re.IGNORECASE,
+)
+"""The opening of a question at the end of a sentence."""
+_DOUBT = re.compile(r"(?:right|correct|true|no|yes|or|or not|is it|isn['’]t it|don['’]t you think)\?$", re.IGNORECASE)
+"""A question at the end of a sentence that only asks whether it is so."""
+_ASKED_FOR = re.compile(
+    r"(?:(?:hi|hey|hello|ok|okay|so|and|also|but|then|now|please|great|first|\w+)[,.:!]? ){0,3}?"
+    r"(?:can|could|would|will) (?:you|we|u) (?:please |kindly |also |just |maybe |then )*(?=[a-z])"
+)
+"""The words by which an English question asks for something to be done."""
+_INQUIRY = re.compile(r"(?:clarify|explain|tell|check|confirm|look|show|see|describe|help|verify|double|let me know)\b")
+"""The verbs of a request for information."""
+_EMPHASIZED = re.compile(r"\b(?:MUST|SHOULD|SHALL|NEVER|ALWAYS|DO NOT|DON'T)\b")
+"""Words in capitals that make a sentence an order."""
+_EMPHATIC = re.compile(
+    r"(?:(?:please|and|but|so)[,]? )*(?:never|always|only|do not|don['’]t|no \w+s\b|stop|use|make sure|must|nobody|"
+    r"hands off|you must)|"
+    r"[^\x00-\x7f]|(?:nie|niemals|immer|bitte|kein|nicht|ne |n['’]|jamais|toujours|nunca|siempre|no \w+es\b|sempre|"
+    r"mai |nooit)",
+    re.IGNORECASE,
+)
+"""The opening of an order that stays one with an exclamation mark."""
 _QUESTION = re.compile(
     r"(?:(?:and|but|so|ok|okay|hm+|question)[,:]? +)?(?:(?:how|why|what|where|which|who) +"
     r"(?:(?!(?:i|we|you) )\w+ +)?"
-    r"(?:do|does|did|is|are|was|were|can|could|should|would|will|has|have|happens|about)(?!\w)|(?:what|how)['’]?s )",
+    r"(?:do|does|did|is|are|was|were|can|could|should|would|will|has|have|happens|about)(?!\w)|(?:what|how)['’]?s |"
+    r"(?:or |and |but |so )?(?:would|could|should|shall|can|do|does|did|is|are|was|were) (?:i|we|it|there|they|he|she|"
+    r"this|that|the)(?!\w))",
     re.IGNORECASE,
 )
 """The opening of a question, also of one without a question mark."""
@@ -389,6 +414,19 @@ _PRAISE = re.compile(
     re.IGNORECASE,
 )
 """The opening of a greeting, of thanks or of praise."""
+_AGREEMENT = re.compile(
+    r"(?:(?:oh|yeah|yes|yep|well|so|and|hey|aw+)[,!]? )?(?:(?:i |we )?(?:totally |completely |absolutely |definitely |"
+    r"100% )?agree|"
+    r"absolutely|definitely|exactly|of course|sure|no (?:worries|problem)|congrats|congratulations|good luck|take care|"
+    r"keep (?:it up|going)|"
+    r"(?:you['’]re|you are) (?:welcome|so|amazing|awesome|right)|glad|happy|sounds|that['’]?s|that (?:is|sounds|looks|"
+    r"must)|it['’]s (?:so|great|nice|good)|"
+    r"what an?|how|same here|me too|noted|got it|done|ok(?:ay)?|haha|aw+|see you|talk (?:to you )?soon|bye|let me know|"
+    r"can['’]t wait|have (?:a|"
+    r"fun)|enjoy|check out|take a look)(?!\w)",
+    re.IGNORECASE,
+)
+"""The opening of a sentence that only agrees, encourages or says goodbye."""
 _OBLIGATION = SentenceForm(
     f"{_PROHIBITIONS}|"
     r"must(?:n['’]t)?|may not|shall|forbidden|prohibited|not allowed|off[- ]limits|mandatory|you should|ha(?:ve|s) to|"
@@ -408,7 +446,7 @@ _ADDRESS = SentenceForm(
 """The words for the speaker and the listener."""
 _ORDER_OPENINGS: Final = frozenset(
     {
-        *("never", "always", "do", "don", "please", "let", "lets", "ensure", "look", "find", "review", "try"),
+        *("never", "always", "do", "please", "ensure", "look", "find", "review", "try", "proceed", "select"),
         *("investigate", "implement", "continue", "go", "compare", "refactor", "rewrite", "search", "summarize"),
     }
 )
@@ -427,6 +465,33 @@ _IMPERATIVES: Final = frozenset(
         *("end", "follow", "give", "take", "treat", "assume", "answer", "reply", "respond", "return", "format"),
         *("print", "log", "store", "save", "commit", "push", "merge", "revert", "deploy", "escalate", "notify"),
         *("confirm", "wait", "skip", "ignore", "focus", "limit", "exclude", "prioritize", "document", "list"),
+        *(
+            "load",
+            "train",
+            "convert",
+            "download",
+            "copy",
+            "build",
+            "generate",
+            "draw",
+            "design",
+            "translate",
+            "provide",
+        ),
+        *(
+            "submit",
+            "clean",
+            "consider",
+            "choose",
+            "pick",
+            "express",
+            "state",
+            "mention",
+            "describe",
+            "apply",
+            "charge",
+        ),
+        *("refund", "order", "pay", "sort", "filter", "export", "import", "summarize", "speak", "restrict"),
         *("explain", "keep", "stop", "no", "not", "sign", "avoid", "switch", "cancel", "book"),
     }
 )
@@ -513,6 +578,9 @@ _COPULA = re.compile(
     r"\s(?:is|are|was|will be|ist|sind|heißt|lautet|est|sont|es|son|é|são|è|sono|—|=)\s|是|は|은 |는 ",
     re.IGNORECASE,
 )
+_NAME_OR_FIGURE = re.compile(r"[^\W_a-z]")
+_LINK = re.compile(r"\b(?:of|in|to|by|at|with|from|for|on|as|is|are|was|were|plays|speaks|:)\s", re.IGNORECASE)
+"""The words before the value of a fact."""
 _HEADING = re.compile(r": |：")
 _VALUE = re.compile(r"\d|[\"“`«]|(?:^|\s)[A-Z]|^[^\W_a-z]{1,12}[。.]?$")
 """The signs of a value after "is": a figure, a name, a quotation."""
@@ -541,10 +609,176 @@ _DEPENDENT = re.compile(
     re.IGNORECASE,
 )
 """A sentence that cannot be understood without the one before it."""
-BULLET = re.compile(r"^(?:[-*•+]|\d{1,3}[.)])\s+")
+BULLET = re.compile(r"^(?:[-*•+]|\d{1,5}[.)])\s+")
 _OPENING_WORD = re.compile(
-    r"(?:^|: )[^\w:]*(?:(?:please|bitte|por favor|per favore|s['’]il (?:te|vous) plaît)\W+)?([^\W_]+)", re.IGNORECASE
+    r"(?:^|: )[^\w:]*(?:(?:please|yes|ok|okay|sure|and|also|then|so|now|but|first|next|only|just|bitte|por favor|"
+    r"per favore|s['’]il (?:te|vous) plaît)\W+){0,3}([^\W_]+)",
+    re.IGNORECASE,
 )
+
+
+# -- English rules -----------------------------------------------------------------------------------------------------
+
+_CONJECTURES: Final = (
+    r"\b(?:es|das) muss wohl\b|\bmuss (?:wohl )?ein \w+ (?:gewesen )?sein\b|"
+    r"\b(?:ça|cela) doit être (?:un bug|une erreur|à cause)|\bdebe de\b|"
+    r"(?:^|[,;] |\b(?:and|but|guess|probably) )must(?:['’]ve)? [^,;]*|must['’]ve\b[^,;]*|"
+    r"must have (?!(?:an?|the|at|no|one|two|three|its|their|your|all|both|only|every|each|exactly)\b|\d)"
+    r"(?!been \w+ed by)[^,;]*|must have (?:a lot|lots)\b|must still be\b|\ba must\b|must [^,.]*\bso (?:much|many)\b|"
+    r"\b(?:it|this|that|there|these|those) must be (?:some\w*|because|due to|why|how|\w+(?:ing|ful|ous|ive)|"
+    r"(?:an? |the )?(?:\w+ )?(?:bug|mistake|error|typo|race|reason|cause|problem|issue))\b|"
+    r"\bmust (?:be|feel|seem|look|sound) (?:so|such|really|very|quite|pretty|super|tough|hard|rough|fun|nice|great|"
+    r"good|"
+    r"amazing|awesome|thrilled|proud|happy|excited|tired|lovely|incredible)\b|"
+    r"\b(?:it|this|that|there|you|he|she|they|\w+ing) must (?:feel|love|miss|enjoy|mean|know|think|seem|look|sound|"
+    r"take)\b|"
+    r"\bi must (?:say|admit|confess)\b|\bcan only (?:imagine|hope|guess|assume)\b|\bi (?:really |"
+    r"just )?think [^,]*\bshould\b"
+)
+"""What a speaker guesses or finds: "it must have been great", "must be so cool", "I think they should"."""
+_REPORTS: Final = (
+    r"\b(?:i|we|you|he|she|it|they|that|this|there|who|which|have|has|had|is|are|was|were|be|been|am)"
+    r"(?:['’](?:s|m|re|ve|d))? (?:(?!must|should|shall|can|may|will)\w+ly |just |also |still |will )?"
+    r"(?:always|never|only|at least)(?: (?!(?:want|need|prefer|accept|use|do|run|ask|write|commit|push|deploy)\b)|"
+    r"[.!,?]|$)|"
+    r"\b(?:always|never) (?:been|had|seen|thought|knew|known|heard|met|felt|got|gotten|went|gone|did|done|made|saw|an?|"
+    r"the|"
+    r"here|there|good|great|nice|so|fun|my|our|your|in|at|on|with|for|to|something|someone|happy|glad|ever|enough|too|"
+    r"know|love|loved|have|(?!exceed|proceed|embed|feed|need|seed|speed)\w+ed|\w+ing|\w+[^su\W]s)\b|\b(?:as|like|than|"
+    r"ever|now|if|not|almost|nearly|to) (?:always|never|ever)\b|"
+    r"\b(?:not|if|the|my|our|your|an?|are|is|was|were|than) only\b|"
+    r"\bonly (?:just|because|thing|time|about)\b|\b(?:he|she|they|who)\b[^.]{1,60} and (?:always|never)\b"
+)
+"""What somebody says of how things are: "it always works", "he never misses"."""
+_ENCOURAGEMENT: Final = (
+    r"(?<!\bi )(?<!\bwe )\b(?:don['’]?t|do not|never) (?:ever )?(?:worry|give up|quit|forget|hesitate|be|lose|miss|"
+    r"feel|get|let|stop|"
+    r"think|know|need|want|remember|have|see|mention|you|even|really|like|care|believe|understand|recall)\b|"
+    r"\b(?:don['’]?t|do not) (?:mind\b|[^,.]*\byourself\b)|"
+    r"\bkeep (?:it (?:up|going|real)|up|at|on|going|in (?:touch|mind)|me|pushing|us|\w+ing|calm|an eye)\b|"
+    r"\bkeep [^,.]{1,30} (?:going|motivated|up)\b|\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|"
+    r"\b(?:make|be) sure (?:you |to |that you )*(?:take (?:care|some|time|it)|rest|enjoy|have fun)\b"
+)
+"""What a friend says: "don't give up", "keep it up"."""
+_EXPECTATIONS: Final = (
+    r"^\W*(?:please )?(?:add|write|create|implement|fix|check|verify|test|run)\b[^;]*\bshould\b|"
+    r"\b(?:i|we|you|he|she|they|it|that|this|there|these|those|people|every\w+|things|who|what|which|how|when|where|"
+    r"why) "
+    r"(?:really |definitely |probably |both |all |just )?(?:should|shall|needs?(?: to)?|ha(?:s|ve) to)"
+    r"(?! (?:not|never|always|only)\b)(?:n['’]t (?:have|be|i|we|you|it))?|"
+    r"\bshould(?:n['’]t)? (?:now )?(?:have|work|pass|succeed|help|do|suffice|be (?:fine|ok|okay|good|able|enough|ready|"
+    r"working|here|"
+    r"fun|there|great|easy|interesting|proud|eligible|better|done|correct))\b|\bneeds? to (?:talk|chat|know|happen|"
+    r"relax|go)\b|"
+    r"\b(?:reason|why|how|what|which|whether|where) [^,.;]{1,60}\b(?:should|forbidden)\b|^consider\b.*|"
+    r"\bshould be (?:in|on) (?:my|file)\b|"
+    r"^if (?:that|this|it|so|not|possible|needed|you (?:need|have|want|can|could|don|ever|like))\b[^,]*|"
+    r"^(?:no|actually|wait|sorry|oh|oops)[,.!:]? (?=(?:i|i['’]\w+|we['’]\w+|thanks?|that['’]?s?|it['’]s (?:just|been|"
+    r"ok|fine|great)|"
+    r"this|you|there|not|problem|worries|way|he|she|they|my|let)\b)"
+)
+"""Pronouns before "should", what is only expected, and openings that only answer."""
+_CONJECTURE = re.compile(_CONJECTURES)
+_REPORT = re.compile(_REPORTS)
+_TALK = re.compile("|".join((_CONJECTURES, _ENCOURAGEMENT, _EXPECTATIONS)))
+"""The words of talk that resemble a rule but guess, encourage or expect."""
+_PAST: Final = re.compile(
+    r"\b(?:yesterday|last (?:\w+)|ago|the other (?:day|week)|recently|today i|this (?:morning|week|past)|back(?: in|"
+    r" then|$|\.| with))\b"
+)
+"""The times at which something was done."""
+_CLAUSE_START: Final = (
+    r"(?:^|[,;:.(–—] |- |\b(?:please|and|but|or|so|then|also|just|ok|okay|btw|again|first|instead|now|well|yes|no|hi|"
+    r"hey|future) )"
+    r"(?:please )?"
+)
+_VERBS: Final = (
+    r"(?:use|run|write|add|send|ask|tell|check|print|make|put|set|show|call|create|update|wait|skip|stop|report|return|"
+    r"load|"
+    r"never|always|only|don['’]?t|do not|you (?:must|should|may|can)|i (?:want|would|need|prefer)|i['’]d)\b"
+)
+_ENGLISH_RULES: Final = (
+    # What is never or always to be done.
+    rf"{_CLAUSE_START}(?:never|always|avoid) \w",
+    rf"{_CLAUSE_START}(?:don['’]?t|do not) (?:ever )?\w",
+    rf"{_CLAUSE_START}make sure (?:to|that|you|it|the|all|every|no)\b",
+    r"^(?:and |but |please |also )?no (?:new |more |other )?\w+(?:s|ing) (?:in|on|for|from|at|with|to|without|please|"
+    r"before|"
+    r"after|of|outside|until)\b",
+    r"\bno need (?:for|to)\b|\b(?:must|shall|should|may|wants?|needs?) (?:\w+ )?(?:always|never|only)\b|"
+    r"\byou can only\b",
+    r"\b(?:want|need|remember|expect|ask|told) (?:\w+ )?to (?:always|never|only)\b|, (?:then )?\w+ only\b",
+    r"^(?:please |no, )?(?:use|take|stick with) [^.,]{1,40} (?:for|as) (?:the|all|every|our|my|any|\w+s)\b",
+    r"^(?:please )?(?:use|take|put|write|send|run|call|name|show|give|answer)\b[^.]*, not \w",
+    # Obligations and prohibitions.
+    r"\bmust(?:n['’]t| not)?\b|\bshall (?:not|be|have|use|only)\b|\bshould(?:n['’]t)?\b|\bneeds? to be\b|\bhas to \w",
+    r"\bmay not\b|\bnot allowed\b|\bforbidden\b|\bprohibited\b|\boff[- ]limits\b|\bmandatory\b|\binsist\b",
+    r"\b(?:nobody|no one) (?:\w+s|may|should|can|must|else|is to)\b|\bhands off\b|\bstay away from\b",
+    r"\bunder no circumstances\b|\bwhatever you do\b|\bnot to be \w|\bwithout asking\b|\bstays? (?:as|where it|"
+    r"the way)\b",
+    r"\bleave [^,]{1,40}\b(?:alone|as|unchanged)\b|\bkeep (?:it|that|this|them|the \w+) (?:below|under|off|out)\b",
+    rf"{_CLAUSE_START}(?:keep|leave|limit|restrict|stick to|stay (?:with|in|below|under)) (?:all|the|every|them|your|"
+    rf"my|our|"
+    r"both|answers?|replies|\w+s|within|below|under|in)\b",
+    # What somebody prefers, wants or has decided.
+    r"\b(?:i|we|user|customer|client|['’]d|would|strongly|slightly) (?:\w+ )?prefer(?:s|red|e)?\b|(?:^\W*|"
+    r"[,–—] ?)prefer|"
+    r"\bpreferabl[ye]\b|\bis preferred\b|\bmy preference\b|\b(?:would|i['’]d|we['’]d) rather\b|\bmy first choice\b|"
+    r"\bin favou?r of\b",
+    r"\b(?:i|we|user|customer|client|boss|team) (?:only |just |really |always |also )?(?:wants?|"
+    r"wish(?:es)?)(?: only)? (?:the|all|"
+    r"every|each|it|them|this|no|any|an?|my|our|your|everything|nothing|only|white|black|answers?|reports?)\b",
+    r"\b(?:i|we) (?:need|want) [^.]*\b(?:instead of|rather than)\b|\b(?:i|we) only want\b|\b(?:i|we) want only\b|"
+    r"\b(?:i|we) (?:don['’]?t|do not) (?:want|wish|need) (?:to (?:add|use|pay|"
+    r"change|include|receive|share|keep|touch|install|spend|exceed|buy|fly|risk|wait|book|cancel|see|have|get|do|make|"
+    r"take)|any|an?|the|\w+ (?:insurance|\w+s)|it|that|this)\b",
+    r"\b(?:i|we) want to (?:\w+ )?(?:minimi[sz]e|maximi[sz]e|avoid|keep|limit|stay|be /)|\bi want to [^.]* first\b|"
+    r"\bplease keep (?:me|us|it|this|that)\b|\bonly interested in\b|\b(?:i['’]ll|i will|we['’]ll|"
+    r"we will) stick (?:with|to)\b|\bi want both\b",
+    r"\bi want [^.]{1,40} to be\b|\bi want white\b|\bi want [a-z]+[.,]?$",
+    # Limits.
+    r"\b(?:limit(?:ed)?|cap(?:ped)?|budget|deadline|due|maximum|max|minimum|at most|at least|no (?:more|less|later|"
+    r"sooner|"
+    r"earlier|fewer) than|not (?:more|less|later|fewer) than|up to|tops|within|exceed|a fee of)\b[^.]*\d",
+    r"\d[^.]*\b(?:limit|cap|budget|deadline|at most|maximum|max|tops|or (?:less|fewer|more|below))\b",
+    # What holds from now on, or under a condition.
+    r"\binstead,? (?:of [^,]*, )?we (?:just |only )?(?:use|take|do|keep|go)\b|\bwe (?:just|only|simply) (?:use|take|"
+    r"keep)\b",
+    r"\bfrom now on\b|\bgoing forward\b|\bin (?:the )?future, |\bwe no longer\b|\bno longer (?:use|want)\b",
+    r"\blet['’]?s (?:use|go with|stick (?:to|with)|keep|switch to|stay with|drop|only|not|never|always|leave)\b",
+    rf"\b(?:if|when|whenever|once|before|after|unless|until|in case)\b[^!?]*, (?:then )?(?:please )?{_VERBS}",
+    r"^(?:please )?(?:express|format|answer|reply|respond|speak|talk|write|give|return|phrase)(?: (?:me|us|your|the|"
+    r"all|every|each|"
+    r"answers?|responses?|repl(?:y|ies)|results?|output|dates?|prices?|amounts?))* (?:only |always )?(?:in|as|with|"
+    r"using|without)\b",
+    r"\b(?:answers?|responses?|output|code|comments?) (?:is|are) to be\b",
+    # Corrections.
+    r"\bthat['’]s what i (?:want|meant|need)\b|\bonly if\b|\b(?:scrap|scratch|strike) (?:that|what|the|this)\b|"
+    r"\bi meant\b|\bmisspoke\b|\bignore what\b|\bdisregard\b",
+    r"\bon second thoughts?\b|^(?:sorry,? |ok,? |so,? )?change of plans?[,:.!;]|\bchanged (?:my|our) mind\b|"
+    r"\bactually meant\b|\bnever ?mind\b",
+    r"^(?:no|nope),? (?:the|we|use|only|put|make|not the|don['’]?t|i want|[a-z]+ should|it['’]s (?:the|not))\b",
+    r"^actually,? (?:it|it['’]s|the|use|make|we|put|don['’]?t|please|i want|i['’]d)\b|^(?:wait|sorry),? (?:no|not|the|"
+    r"it|use|make)\b",
+)
+_ENGLISH_DECISIONS: Final = (
+    r"\b(?:i['’]ve|i have|we|we['’]ve|we have) (?:now |finally |all |both )?(?:decided|agreed|settled)(?: on| to| that|"
+    r" against| for|:|,)",
+    r"\b(?:team|board|management|boss|client|customer) (?:has |have )?(?:decided|agreed|insists?)\b",
+    r"\bit(?:['’]s| is| was)(?: now)? decided\b|\b(?:the|our|final|my) decision(?: is|:| was| stands)|\bdecision:",
+)
+"""The words of a decision, if no time in the past makes them a story."""
+
+
+def _compile_set(patterns: Iterable[str]) -> re2.Set:
+    pattern_set = re2.Set.SearchSet()
+    for pattern in patterns:
+        pattern_set.Add(pattern)
+    pattern_set.Compile()
+    return pattern_set
+
+
+_RULE_SET: Final = _compile_set((*_ENGLISH_RULES, *_ENGLISH_DECISIONS))
 
 
 _ANY_SIGN = SentenceForm.union(
@@ -589,58 +823,99 @@ def needs_previous(sentence: str) -> bool:
 
 
 def rank_sentence(sentence: str) -> int:
-    """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark or a long text."""
-    if len(sentence) > _MAX_SENTENCE_LENGTH:
-        return 0
+    """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark.
+
+    The clauses of a long sentence are ranked one by one, and so is what stands before a question.
+    """
     text = BULLET.sub("", sentence)
+    if len(text) > _MAX_SENTENCE_LENGTH:
+        return max(map(rank_sentence, split_clauses(text)), default=0) if len(split_clauses(text)) > 1 else 0
+    statement, question = _split_question(text)
+    return max(_rank_statement(statement) if statement else 0, _rank_question(question) if question else 0)
+
+
+def split_clauses(text: str) -> list[str]:
+    """Splits a long sentence at its semicolons, dashes and conjunctions, verbatim, into parts of some length."""
+    starts = [0]
+    for boundary in _CLAUSE_BOUNDARY.finditer(text):
+        if boundary.end() - starts[-1] >= _MIN_CLAUSE_LENGTH:
+            starts.append(boundary.end())
+    return [part for start, end in pairwise([*starts, len(text)]) if (part := text[start:end].strip(" ,;–—"))]
+
+
+def _split_question(text: str) -> tuple[str, str]:
+    """Splits a sentence into what it states and what it asks at its end."""
+    if text[-1:] not in "?？":
+        return ("", text) if _is_open_question(text) else (text, "")
+    if _TAG_QUESTION.search(text) is not None:
+        return text, ""
+    for boundary in () if _ASKING.match(text) is not None else _QUESTION_BOUNDARY.finditer(text):
+        if _ASKING.match(text, boundary.end()) is not None:
+            # Who asks "..., right?" is not sure of it.
+            is_doubted = _DOUBT.match(text, boundary.end()) is not None
+            return ("", text) if is_doubted else (text[: boundary.start()], text[boundary.end() :])
+    return "", text
+
+
+def _rank_question(text: str) -> int:
+    """Returns the rank of a question: it may ask for something to be done, now or always."""
     small = text.lower()
-    if any(word in small for word in _REPORTING_WORDS):
-        text = _REPORTED.sub(" ", text)
-        small = text.lower()
-    if not _ANY_SIGN.is_in(small):
+    request = _ASKED_FOR.match(small)
+    if request is not None and _INQUIRY.match(small, request.end()) is not None:
+        return REQUEST
+    if request is not None:
+        task = text[request.end() :].rstrip("?？")
+        return RULE if _is_lasting(task, _TALK.sub(" ~ ", _remove_reports(task.lower())), is_asked=True) else REQUEST
+    return STATEMENT if _ASKED.is_in(small) and has_particulars(text) else 0
+
+
+def _rank_statement(text: str) -> int:
+    """Returns the rank of a sentence that asks nothing."""
+    small = text.lower()
+    if not _ANY_SIGN.is_in(small) and not _RULE_SET.Match(small):
         return _rank_without_sign(text)
-    if _CONJECTURE.search(small) and not _OBLIGATION.is_in(_CONJECTURE.sub(" ", small)):
-        return 0
-    is_particular = _has_particulars(text)
-    is_taste, is_correction = _TASTE.is_in(small), _CORRECTS.is_in(small)
-    is_request = (
-        _begins_with(_ALL_IMPERATIVES, text)
-        or is_taste
-        or is_correction
-        or _MODAL_VERB.is_in(small)
-        or (is_particular and _CHANGE.is_in(small))
-    )
-    if _is_question(text, small):
-        return STATEMENT if _ASKED.is_in(small) and (is_particular or is_request) else 0
-    if _is_lasting(text, small) or (is_particular and is_correction):
+    is_agreement = _AGREEMENT.match(text) is not None and len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None
+    is_exclamation, is_conjecture = text[-1:] in "!！", _CONJECTURE.search(small) is not None
+    small = _remove_reports(small)
+    if _is_lasting(text, _TALK.sub(" ~ ", small)) and (not is_exclamation or _EMPHATIC.match(text) is not None):
         return RULE
-    if len(text) <= BRIEF and is_particular and _is_self_contained(text):
-        # A change overrules something, maybe in other words.
-        return RULE if _CHANGE.is_in(small) else FACT
+    if is_conjecture or is_agreement:
+        return 0
+    is_particular = has_particulars(text)
+    is_taste, is_correction = _TASTE.is_in(small), _CORRECTS.is_in(small)
+    is_request = opens_with_verb(text) or is_taste or _MODAL_VERB.is_in(small)
+    if is_exclamation or (is_greeting(text) and not is_request):
+        return _rank_without_sign(text)
+    if (
+        len(text) <= BRIEF
+        and is_particular
+        and (not is_request or _BARE_PLURAL.search(text))
+        and _is_self_contained(text)
+    ):
+        return FACT
     is_pending = _PENDING.is_in(small)
     if len(text) <= BRIEF and (is_pending or is_taste or is_correction or _DECISION.is_in(small)):
         return FACT
-    return REQUEST if is_request or is_pending else STATEMENT if is_particular else 0
+    if is_request or is_pending or (is_particular and _CHANGE.is_in(small)):
+        return REQUEST
+    return STATEMENT if is_particular else 0
 
 
 def _rank_without_sign(text: str) -> int:
     """Returns the rank of a sentence that has none of the signs in `_ANY_SIGN`: most have none."""
-    is_particular = _has_particulars(text)
-    small = text.lower()
-    if _is_question(text, small):
-        return STATEMENT if is_particular and _ASKED.is_in(small) else 0
+    is_particular = has_particulars(text)
     if _PROHIBITION.match(text) is not None:
         return RULE
-    if _is_remark(text):
+    if _is_expression(text):
         return 0
     if len(text) <= BRIEF and is_particular and _is_self_contained(text):
         return FACT
-    return REQUEST if _begins_with(_ALL_IMPERATIVES, text) else STATEMENT if is_particular else 0
+    return REQUEST if opens_with_verb(text) else STATEMENT if is_particular else 0
 
 
 def is_order(sentence: str) -> bool:
     """Whether a sentence orders something by its form, whoever wrote it: it opens with a verb, obliges or forbids."""
-    return opens_with_verb(sentence) or _OBLIGATION.is_in(sentence.lower())
+    return opens_with_verb(sentence) or _EMPHASIZED.search(sentence) is not None or _OBLIGATION.is_in(sentence.lower())
 
 
 def opens_with_verb(sentence: str) -> bool:
@@ -653,40 +928,68 @@ def addresses_reader(text: str) -> bool:
     return _ADDRESS.is_in(text.lower())
 
 
+def is_remark(text: str) -> bool:
+    """Whether a sentence only greets, thanks, praises, agrees, exclaims or asks, and states nothing particular."""
+    if text[-1:] in "?？":
+        return _split_question(text)[0] == ""
+    if is_greeting(text) or _AGREEMENT.match(text) is not None:
+        return len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None
+    return text[-1:] in "!！" and len(text) <= BRIEF // 2 and not has_particulars(text)
+
+
 def is_greeting(text: str) -> bool:
     """Whether a text opens with a greeting, thanks or praise."""
     return _PRAISE.match(text) is not None
 
 
-def _is_question(text: str, small: str) -> bool:
-    """Whether a sentence asks something, with a question mark or without, and is no order in the form of a question."""
-    if text[-1:] in "?？":
-        return _TAG_QUESTION.search(text) is None
-    return _QUESTION.match(text) is not None and not _OBLIGATION.is_in(small)
+def _is_open_question(text: str) -> bool:
+    """Whether a sentence without a question mark asks something."""
+    return _QUESTION.match(text) is not None and not _OBLIGATION.is_in(text.lower())
 
 
-def _is_remark(text: str) -> bool:
+def _is_expression(text: str) -> bool:
     """Whether a sentence without signs is a greeting, thanks, praise or an exclamation; none states a value."""
+    if _AGREEMENT.match(text) is not None and len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None:
+        return True
     is_expressive = text[-1:] in "!！" or is_greeting(text)
     return is_expressive and not (_find_copula(text)[1] or _begins_with(_ALL_IMPERATIVES, text))
 
 
-def _has_particulars(text: str) -> bool:
+def has_particulars(text: str) -> bool:
     """Whether a sentence has an amount, a date, a name, an address, an identifier or a quotation."""
     if _PARTICULARS_SIGN.search(text) and _PARTICULARS.search(text):
         return True
     return _CAPITALIZED.search(text) is not None and (_GERMAN.search(text) is None or _NAMES.search(text) is not None)
 
 
-def _is_lasting(text: str, small: str) -> bool:
-    """Whether a sentence is a rule. `small` is `text` in small letters."""
+def _has_rule_pattern(text: str) -> bool:
+    """Whether a text in small letters has a pattern of an English rule. A decision in the past is none."""
+    matches = _RULE_SET.Match(text)
+    return bool(matches) and (matches[0] < len(_ENGLISH_RULES) or _PAST.search(text) is None)
+
+
+def _remove_reports(text: str) -> str:
+    """Removes the words that say how something is, in a text in small letters."""
+    return _REPORT.sub(" ~ ", _REPORTED.sub(" ", text))
+
+
+def _is_lasting(text: str, small: str, *, is_asked: bool = False) -> bool:
+    """Whether a sentence is a rule. `small` is the text in small letters, without words of talk.
+
+    `is_asked`: it is what somebody is asked to do, and opens with a verb.
+    """
+    is_ordered = opens_with_verb(text)
+    is_correction = _CORRECTS.is_in(small) and (is_ordered or is_asked or "instead" not in small)
     return (
-        _LASTING_WORDS.is_in(small)
-        or (_FIGURE.search(text) is not None and _LIMIT.is_in(small))
-        or (_GENERALIZING_WORD.is_in(small) and _begins_with(_IMPERATIVES, text))
+        _has_rule_pattern(small)
+        or _LASTING_WORDS.is_in(small)
+        or _EMPHASIZED.search(text) is not None
+        or (is_ordered and not is_asked and _GENERALIZING_WORD.is_in(small))
         or (_ORDER.is_in(small) and _CONDITION.is_in(small))
         or _PROHIBITION.match(text) is not None
         or (_NEGATED.is_in(small) and _begins_with(_FOREIGN_IMPERATIVES, text))
+        or (is_correction and has_particulars(text) and _PAST.search(small) is None)
+        or (_FIGURE.search(text) is not None and _LIMIT.is_in(small) and _PAST.search(small) is None)
     )
 
 
@@ -749,6 +1052,22 @@ def parse_claim(sentence: str) -> Claim:
         stem,
         _NEGATION.is_in(sentence.lower()),
     )
+
+
+def parse_item(text: str) -> Claim:
+    """Splits an item of a list of facts. Its value is a name or figure after "is", or follows its last preposition.
+
+    "The capital of Peru is Lima" and "Ana was born in the city of Porto" have the values Lima and Porto.
+    """
+    copula = _COPULA.search(text)
+    end = copula.end() if copula is not None else 0
+    if copula is None or not _NAME_OR_FIGURE.match(text, end):
+        end = max((match.end() for match in _LINK.finditer(text, end)), default=end)
+    subject, value = text[:end].lower(), text[end:].rstrip(" .").lower()
+    if not end or not value:
+        subject, _, value = text.rstrip(" .").lower().rpartition(" ")
+    words = frozenset(subject.split())
+    return Claim(words | {value}, (), words, frozenset(value.split()), True, frozenset(), False)
 
 
 def _find_copula(sentence: str) -> tuple[re.Match[str] | None, bool, int]:

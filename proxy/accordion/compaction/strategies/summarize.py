@@ -21,6 +21,8 @@ _MIN_BUDGET = 128
 """A summary of fewer tokens can say nothing."""
 _FRAME_TOKENS = 120
 """Estimated tokens of a summary's label, headings and references."""
+_SECTION_SHARE = 0.8
+"""Share of a summary that its instructions may fill."""
 _MIN_SHARE = 0.1
 """Share of the target that a summary always gets, if the limit leaves twice as much."""
 
@@ -81,11 +83,7 @@ class SummarizeHistory(Strategy):
         room = max(0, view.target - staying_tokens)
         # If protected messages take nearly all of the target, exceeding it a little is better than an empty summary.
         min_budget = min(int(view.target * _MIN_SHARE), (view.limit - staying_tokens) // 2)
-        instruction_tokens = sum(
-            view.count_instruction_tokens(view.slots[at].message)
-            for first, last in groups
-            for at in range(first, last + 1)
-        )
+        instruction_tokens = self._count_instruction_tokens(view, groups)
         budget = max(_MIN_BUDGET, int(room * options.budget_share), min_budget)
         if instruction_tokens:
             # A user's instruction is worth more than messages in the tail, and than meeting the target exactly.
@@ -94,7 +92,7 @@ class SummarizeHistory(Strategy):
                 int(view.limit * _MIN_INSTRUCTIONS_SHARE),
                 _MIN_INSTRUCTIONS_BUDGET,
             )
-            budget = max(budget, min(max(room, above_target), int(instruction_tokens * view.scale) + _FRAME_TOKENS))
+            budget = max(budget, min(max(room, above_target), instruction_tokens))
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
         tail_start = live[-options.keep_last_n] if 0 < options.keep_last_n < len(live) else len(view.slots)
@@ -103,13 +101,27 @@ class SummarizeHistory(Strategy):
         covered, tail_tokens = list(groups), room - budget
         while covered and (covered[-1][1] >= tail_start or view.count_group_tokens(covered[-1]) <= tail_tokens):
             tail_tokens -= view.count_group_tokens(covered.pop())
-        return self._build_step(view, covered, budget)
+        return self._build_step(view, covered, budget, instruction_tokens)
 
-    def _build_step(self, view: StrategyView, groups: Sequence[tuple[int, int]], budget: int) -> Sequence[PlanStep]:
+    def _count_instruction_tokens(self, view: StrategyView, groups: Sequence[tuple[int, int]]) -> int:
+        """Estimates the tokens of a summary that lists all instructions of some groups."""
+        tokens = sum(
+            view.count_instruction_tokens(view.slots[at].message)
+            for first, last in groups
+            for at in range(first, last + 1)
+        )
+        return int(tokens * view.scale / _SECTION_SHARE) + _FRAME_TOKENS if tokens else 0
+
+    def _build_step(
+        self, view: StrategyView, groups: Sequence[tuple[int, int]], budget: int, instruction_tokens: int
+    ) -> Sequence[PlanStep]:
         slots = [view.slots[index] for first, last in groups for index in range(first, last + 1)]
         if all(slot.is_summary for slot in slots if slot.message.parts):
             return ()
-        budget = min(budget, sum(slot.tokens for slot in slots) // 2)
+        # A summary has half of what it replaces, and more only for instructions.
+        covered_tokens = sum(slot.tokens for slot in slots)
+        instruction_budget = min(instruction_tokens, covered_tokens - 1)
+        budget = min(budget, max(covered_tokens // 2, instruction_budget))
         if budget < _MIN_BUDGET // 2:
             return ()
         return (Summarize(groups[0][0], groups[-1][1], budget),)
