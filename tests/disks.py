@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from accordion.stores.spool import find_memory_folder, memory_name
+from accordion.composition.configured_store import spool_places
 
 
 @contextmanager
@@ -33,8 +33,7 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[Path]:
 
 def memory_files(spool: Path) -> list[Path]:
     """The files in memory of the proxies whose spool this is."""
-    memory = find_memory_folder(spool.parent)
-    return list(memory.glob(f"{memory_name(spool)}*")) if memory is not None else []
+    return [file for place in spool_places(spool)[1:] for file in place.parent.glob(f"{place.name}*")]
 
 
 def can_mount() -> bool:

@@ -127,11 +127,6 @@ class DirectOutbox:
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         self.taken.append(Append(key, value(), keep, ttl))
 
-    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
-        dropped = [write.key for write in self.taken if is_erased(write.key)]
-        self.taken = [write for write in self.taken if not is_erased(write.key)]
-        return dropped
-
     async def flush(self) -> None:
         taken, self.taken = self.taken, []
         last = {write.key: write for write in taken}

@@ -44,8 +44,8 @@ from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
 from accordion.stores.encryption import open_block_sealer
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
+from tests.spools import with_spool
 from tests.writers import WRITERS
 
 PATHS = {name: writer.path("gpt-5") for name, writer in WRITERS.items()}
@@ -94,7 +94,7 @@ class PipelineSetup:
         settings = build(config.encode(), {}, {})
         counter = self.counter = WordCounter()
         meter, calibrations, memory_mentions = TokenMeter(counter), Calibrations(), MemoryMentions()
-        self.spooled = SpooledStore(self.store, Spool(None, address_hash="here"))
+        self.spooled = with_spool(self.store)
         self.archive = ArchiveServices(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
         self.builder = builder = CompactionBuilder(
             settings, self.store, self.spooled, self.archive, self.outbox, meter, counter, self.tasks, self.clock

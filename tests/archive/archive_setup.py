@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from accordion.archive.archive import Archive, CompactionWrite
@@ -22,9 +23,10 @@ from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool, SpooledStore
+from accordion.stores.spool import SpooledStore
 from tests.compaction.compactor_setup import LoopTasks, read
 from tests.fakes import FakeClock
+from tests.spools import with_spool
 
 TENANT, OTHER = TenantScope("tenant", b"tenant key " * 3), TenantScope("other", b"another tenant")
 KEY = bytes(range(32))
@@ -67,12 +69,11 @@ class ArchiveSetup:
             self.spool.drop_erased,
         )
 
-    def waiting(self, file: InMemoryStore | None = None) -> SpooledStore:
-        """The store with a spool, in `file` where that is given."""
-        spool = Spool(None, address_hash="here")
-        if file is not None:
-            spool._memory.local = file
-        return SpooledStore(self.store, spool, erasures=self.erasures)
+    def waiting(self, path: Path | None = None) -> SpooledStore:
+        """The store with a spool, at `path` where that is given."""
+        spooled = with_spool(self.store, path)
+        spooled.erasures = self.erasures
+        return spooled
 
     async def say(
         self, session: str, client: Conversation, *, folded: bool = True, tenant: TenantScope = TENANT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import SpooledStore
 from tests.archive.archive_setup import OTHER, TENANT, ArchiveSetup, chat, wire
 from tests.fakes import FakeClock, FickleStore
+from tests.spools import add_waiting
 
 BOTH, MINE = wire("both"), wire("mine")
 
@@ -106,12 +108,12 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
 
 async def test_pending_writes_of_this_machine_are_erased_too() -> None:
     setup = ArchiveSetup()
-    await setup.spool.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    await add_waiting(setup.spool, entry_puts(setup, "one", "s-1", MINE))
     setup.clock.advance(1.0)
     erased = await setup.export_and_erasure.erase(TENANT, "s-1")
     assert (erased.verified, erased.entries) == (True, 1)
     await setup.spool.publish()
-    assert setup.spool.spool.is_empty
+    assert setup.spool.is_empty
     assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
@@ -123,13 +125,13 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
         ("two", "s-2", TENANT, (BOTH,)),
         ("six", "s-1", OTHER, (wire("theirs"),)),
     ):
-        await elsewhere.spool.hold(entry_puts(setup, name, session, *wires, tenant=tenant))
+        await add_waiting(elsewhere, entry_puts(setup, name, session, *wires, tenant=tenant))
     setup.clock.advance(1.0)
     await setup.export_and_erasure.erase(TENANT, "s-1")
     setup.clock.advance(1.0)
-    await elsewhere.spool.hold(entry_puts(setup, "new", "s-1", wire("said again")))
+    await add_waiting(elsewhere, entry_puts(setup, "new", "s-1", wire("said again")))
     await elsewhere.publish()
-    assert elsewhere.spool.is_empty
+    assert elsewhere.is_empty
     rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
     compactions = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
     assert [value is not None for value in await setup.store.get_many(rows)] == [False, True, True, True]
@@ -137,11 +139,11 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
     assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
 
 
-async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> None:
-    setup, file = ArchiveSetup(), InMemoryStore()
-    one, other = (setup.waiting(file) for _ in range(2))
+async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too(tmp_path: Path) -> None:
+    setup = ArchiveSetup()
+    one, other = (setup.waiting(tmp_path / "spool") for _ in range(2))
     await one.publish()
-    await other.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    await add_waiting(other, entry_puts(setup, "one", "s-1", MINE))
     setup.clock.advance(1.0)
     await setup.erasures.publish(TENANT, "s-1")
     await one.publish()
@@ -175,7 +177,7 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
     await record_elsewhere(setup, elsewhere, "s-1", "said again")
     store.away = False
     await elsewhere.publish()
-    assert elsewhere.spool.is_empty
+    assert elsewhere.is_empty
     assert (await transcript_texts(setup, "s-1"), await transcript_texts(setup, "s-2")) == (
         ["said again"],
         ["said", "both"],
@@ -187,17 +189,17 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
 async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
     setup = ArchiveSetup()
     elsewhere, key = setup.waiting(), Key("", "link/1")
-    await elsewhere.spool.hold(setup.archive.single_value_puts(TENANT, "s-1", "link", key, b"said"))
+    await add_waiting(elsewhere, setup.archive.single_value_puts(TENANT, "s-1", "link", key, b"said"))
     setup.clock.advance(1.0)
     await setup.export_and_erasure.erase(TENANT, "s-1")
     await elsewhere.publish()
-    assert elsewhere.spool.is_empty
+    assert elsewhere.is_empty
     assert await setup.store.get(key) is None
 
 
 async def test_without_an_erasure_all_pending_writes_are_published() -> None:
     setup = ArchiveSetup()
-    await setup.spool.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    await add_waiting(setup.spool, entry_puts(setup, "one", "s-1", MINE))
     await setup.spool.publish()
     assert await setup.store.get(Key("", "fold/one")) is not None
 
@@ -393,7 +395,7 @@ async def load_remaining(setup: ArchiveSetup) -> list[bytes | None]:
 async def test_an_erased_compaction_whose_archive_was_published_before_does_not_come_back() -> None:
     setup = ArchiveSetup(store=(store := Scripted()))
     elsewhere = setup.waiting()
-    await elsewhere.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    await add_waiting(elsewhere, entry_puts(setup, "one", "s-1", MINE))
     store.refuses = FOLD
     with pytest.raises(StoreUnavailable):
         await elsewhere.publish()
@@ -401,7 +403,7 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
     setup.clock.advance(1.0)
     await setup.export_and_erasure.erase(TENANT, "s-1")
     await elsewhere.publish()
-    assert elsewhere.spool.is_empty
+    assert elsewhere.is_empty
     assert await load_remaining(setup) == []
 
 
@@ -410,12 +412,12 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
 async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key, session: str | None) -> None:
     setup = ArchiveSetup(store=(store := Scripted()))
     elsewhere = setup.waiting()
-    await elsewhere.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    await add_waiting(elsewhere, entry_puts(setup, "one", "s-1", MINE))
     setup.clock.advance(1.0)
     store.before = at, lambda: setup.export_and_erasure.erase(TENANT, session)
     await elsewhere.publish()
     assert store.before is None
-    assert elsewhere.spool.is_empty
+    assert elsewhere.is_empty
     assert await load_remaining(setup) == []
 
 
@@ -423,14 +425,14 @@ async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_publi
     """The same bytes wait once more: they are the new compaction's."""
     setup = ArchiveSetup(store=(store := Scripted()))
     elsewhere = setup.waiting()
-    await elsewhere.spool.hold([*entry_puts(setup, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
+    await add_waiting(elsewhere, [*entry_puts(setup, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
     setup.clock.advance(1.0)
     await setup.export_and_erasure.erase(TENANT, "s-1")
     setup.clock.advance(1.0)
     store.before = Key("", "other"), lambda: elsewhere.write(entry_puts(setup, "new", "s-1", MINE))
     await elsewhere.publish()
     await elsewhere.publish()
-    assert elsewhere.spool.is_empty
+    assert elsewhere.is_empty
     assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
     assert None not in await setup.store.get_many([Key("", "fold/new"), LISTED[1]])
 
@@ -463,7 +465,7 @@ async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(se
     assert (erased.verified, erased.entries) == (True, 3)
     store.full = False
     await setup.spool.publish()
-    assert setup.spool.spool.is_empty
+    assert setup.spool.is_empty
     kept = {key.name.partition("/")[0] for key in (*store._values, *store._logs)}
     assert kept <= {"erased", TENANT.archive_namespace}
 
@@ -475,6 +477,5 @@ async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_
     await other.write(entry_puts(setup, "one", "s-1", MINE))
     setup.clock.advance(1.0)
     await setup.export_and_erasure.erase(TENANT, "s-1")
-    other.drop_soon()
-    await other.poll()
+    await other.drop_erased()
     assert await other.get(FOLD) is None

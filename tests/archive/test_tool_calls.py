@@ -22,8 +22,8 @@ from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
 from accordion.server.event_loop import LoopTasks
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import FakeTasks, FickleStore
+from tests.spools import with_spool
 
 TENANT = TenantScope("tenant", b"one tenant")
 OTHER = TenantScope("other", b"another tenant")
@@ -188,7 +188,7 @@ async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
 async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to_be_lost():
     """The record waits in the spool; its rows are in the store, which is away."""
     store = FickleStore()
-    archive = Archive(SpooledStore(store, Spool(None, address_hash="here")))
+    archive = Archive(with_spool(store))
     store.away = True
     await archive.write(archive.build_puts(TENANT, [], artifacts()))
     answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(

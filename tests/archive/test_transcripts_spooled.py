@@ -8,12 +8,12 @@ import pytest
 from accordion.archive.archive import Archive
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import KeyValueStore
+from accordion.model.ports import Key, KeyValueStore
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.stores.spool import SpooledStore, open_spool
 from tests.fakes import FakeClock, FakeTasks, FickleStore
+from tests.spools import with_spool
 
 TENANT, DAY = TenantScope("tenant", b"tenant key " * 3), 86_400.0
 
@@ -22,7 +22,7 @@ class Worker:
     """One worker's transcripts, on a store that all share and a spool file of this machine."""
 
     def __init__(self, main: KeyValueStore, path: Path, capacity: int = 2**26) -> None:
-        self.store = SpooledStore(main, open_spool(path, capacity=capacity))
+        self.store = with_spool(main, path, capacity=capacity)
         archive = Archive(self.store, DAY, clock=FakeClock(), minor=self.store.with_half_capacity())
         self.transcripts = TranscriptStore(archive, FakeTasks(), FakeClock(), "all")
 
@@ -67,6 +67,8 @@ async def test_transcripts_leave_half_of_the_spool_to_compactions(tmp_path: Path
     texts = [f"{at}" for at in range(400)]
     with pytest.raises(StoreUnavailable):
         await worker.say(*texts)
+    await worker.store.put(Key("", "fold"), b"x" * (capacity * 2 // 5))
     main.away = False
-    await worker.transcripts.flush()
-    assert await worker.load_texts() == texts
+    await worker.store.publish()
+    await worker.say(*texts, "more")
+    assert await worker.load_texts() == [*texts, "more"]

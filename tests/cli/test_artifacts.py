@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,17 @@ from typer.testing import CliRunner, Result
 
 from accordion.archive.archive import Archive
 from accordion.cli.main import app
-from accordion.composition.configured_store import MARK, identity_from_mark
-from accordion.config import settings
-from accordion.config.value_types import StoreUrl
+from accordion.composition.configured_store import MARK, build_spool, identity_from_mark
+from accordion.config.load import build
 from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import Tenants
-from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
+from accordion.stores.store_record import StoreRecord
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.pipeline_setup import header
+from tests.spools import add_waiting
 
 SECRET = "secret" * 6
 KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
@@ -228,19 +226,16 @@ def test_spooled_writes_are_erased_too(tmp_path: Path) -> None:
         puts = Archive(store, 86_400.0, clock=LoopClock()).single_value_puts(
             caller.tenant, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
         )
-        address = settings.StoreConfig(url=StoreUrl(f"sqlite:///{tmp_path}/kept.db")).address_hash()
-        spool = open_spool(tmp_path / "kept.db.spool", address_hash=address)
-        mark = await store.get(MARK)
-        await spool.identify(identity_from_mark(mark or b""), SECRET.encode(), is_persistent=False)
-        await spool.hold(puts)
-        await spool.close()
+        config = build(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}".encode(), {}, {})
+        spooled = build_spool(config, store)
+        spooled.identify(StoreRecord(identity_from_mark(await store.put_if_absent(MARK, bytes(32))), SECRET.encode()))
+        await add_waiting(spooled, puts)
         await store.close()
 
     asyncio.run(hold())
     erased = kept.run("erase", "--session", "s-spooled", "--yes")
     assert erased.exit_code == 0
-    with closing(sqlite3.connect(tmp_path / "kept.db.spool")) as spool:
-        names = [bytes(name) for (name,) in spool.execute("SELECT name FROM entry")]
-        # What is left lists the tenant, and says nothing of the session.
-        assert not [name for name in names if b"summary" in name or b"held" in name]
+    content = (tmp_path / "kept.db.spool").read_bytes()
+    # What is left lists the tenant, and says nothing of the session.
+    assert b"summary" not in content
     assert kept.run("export", "--session", "s-spooled").exit_code == 1

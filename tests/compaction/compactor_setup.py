@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from msgspec import structs
@@ -34,12 +35,12 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool, SpooledStore
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 from tests.fakes import FakeClock, WordCounter
 from tests.histories import Call, History, HistoryRound, ProtocolName, Turn, body
+from tests.spools import with_spool
 
 T = TypeVar("T")
 
@@ -220,7 +221,9 @@ class CompactorSetup:
     propose: Strategy = summarize_most
     plain: Strategy = drop_most
     store: KeyValueStore = field(default_factory=InMemoryStore)
-    spool: Spool | None = None
+    has_spool: bool = False
+    spool_path: Path | None = None
+    spool_bytes: int = 2**26
     teller: bool = False
     pipeline: Sequence[Any] | None = None
     """The real planner with these strategies, in place of one by hand."""
@@ -234,9 +237,9 @@ class CompactorSetup:
         self.meter = TokenMeter(WordCounter())
         self.weights = MessageTokenCache(self.meter)
         main = self.store
-        if self.spool is not None:
-            self.spooled = SpooledStore(main, self.spool, settle=self._settle)
-            self.store = self.spooled
+        if self.has_spool:
+            self.store = self.spooled = with_spool(main, self.spool_path, capacity=self.spool_bytes)
+            self.spooled.settle = self._settle
         self.archive = Archive(self.store, sealer=self.sealer, clock=self.clock)
         self.reader = WrittenMessageReader()
         self.compactions = CompactionRepository(self.store, message_reader=self.reader, sealer=self.sealer)

@@ -23,7 +23,6 @@ from accordion.model.plan import Summarize
 from accordion.model.ports import Put
 from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool
 from tests.compaction.compactor_setup import (
     CONVERSATION,
     SCOPE,
@@ -268,8 +267,7 @@ async def test_without_an_archive_no_message_leaves():
 @pytest.mark.parametrize("only_claims", [False, True])
 async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
     store, client = Fragile(), conversation(long_history(6), "chat")
-    spool = Spool(None, address_hash="here")
-    setup = CompactorSetup(store=store, spool=spool)
+    setup = CompactorSetup(store=store, has_spool=True)
     store.away, store.claims_away = not only_claims, True
     outcome = await fold(setup, client, decision={"must_succeed": True})
     assert outcome.is_stored_locally_only
@@ -282,12 +280,12 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     )
     assert other.compaction == outcome.history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts))
-    assert spool.is_empty
+    assert setup.spooled.is_empty
 
 
 async def test_a_fold_of_the_spool_that_comes_second_gives_way():
     store, client = Fragile(), conversation(long_history(6), "chat")
-    setup = CompactorSetup(store=store, spool=Spool(None, address_hash="here"))
+    setup = CompactorSetup(store=store, has_spool=True)
     store.away = True
     mine = await fold(setup, client, decision={"must_succeed": True})
     store.away = False
@@ -303,7 +301,7 @@ async def test_a_fold_of_the_spool_that_comes_second_gives_way():
 async def test_a_full_spool_leaves_the_request_as_it_came():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
-    setup = CompactorSetup(store=store, spool=Spool(None, address_hash="here", capacity=100))
+    setup = CompactorSetup(store=store, has_spool=True, spool_bytes=100)
     outcome = await fold(setup, client, decision={"must_succeed": True})
     assert outcome.history.conversation is client
     assert outcome.outcome is not None

@@ -16,7 +16,6 @@ from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key
 from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool
 from tests.compaction.compactor_setup import (
     CompactorSetup,
     ScriptedAuthor,
@@ -145,8 +144,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
     assert plain.calls > 10
     for at in range(1, plain.calls + 1):
         store = FailingOnce(at, stays)
-        spool = Spool(None, address_hash="here") if spooled else None
-        setup = CompactorSetup(store=store, pipeline=pipeline(), window=WINDOW, spool=spool, teller=True)
+        setup = CompactorSetup(store=store, pipeline=pipeline(), window=WINDOW, has_spool=spooled, teller=True)
         outcomes = await replayed(setup, "chat", model=True)
         assert len(outcomes) == len(requests("chat"))
         if spooled or not stays:

@@ -18,7 +18,6 @@ from accordion.model.tenant import ConversationRef
 from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
 from tests.compaction.compactor_setup import (
     CONVERSATION,
@@ -104,17 +103,16 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
     for name, sealer in (("sealed", KEY), ("plain", None)):
         folder = tmp_path / name
         folder.mkdir()
-        spool = open_spool(folder / "spool.db")
-        setup = CompactorSetup(archive_results, store=store, spool=spool, sealer=sealer)
+        setup = CompactorSetup(archive_results, store=store, spool_path=folder / "spool", has_spool=True, sealer=sealer)
         outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
         assert outcome.is_stored_locally_only
         assert bool(words_in_files(folder)) == (sealer is None)
-        await spool.close()
+        await setup.spooled.close()
 
 
 async def test_spooled_writes_are_published_sealed_and_read_by_others():
     store = Back()
-    setup = CompactorSetup(archive_results, store=store, spool=open_spool(None), sealer=KEY)
+    setup = CompactorSetup(archive_results, store=store, has_spool=True, sealer=KEY)
     outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
     store.away = False
     await setup.spooled.publish()
@@ -128,7 +126,7 @@ async def test_spooled_writes_are_published_sealed_and_read_by_others():
 async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_spooled():
     store = Back()
     setup, other = (
-        CompactorSetup(store=store, spool=open_spool(None), sealer=KEY),
+        CompactorSetup(store=store, has_spool=True, sealer=KEY),
         CompactorSetup(store=store, sealer=KEY),
     )
     await setup.compactor.compact(setup.case(CLIENT), CLIENT)

@@ -186,7 +186,7 @@ def test_the_spool_is_beside_the_embedded_store_unless_it_is_put_elsewhere(monke
     for text, path in (
         ("", f"{at_home}/accordion.db.spool"),
         ("store: {url: 'sqlite:////data/a%20b.db'}", "/data/a b.db.spool"),
-        ("store: {url: 'redis://:pw@h:6379/0'}", f"{at_home}/spool-fdeebb8d57c80b51.db"),
+        ("store: {url: 'redis://:pw@h:6379/0'}", f"{at_home}/spool-fdeebb8d57c80b51.log"),
         ("store: {url: 'memory://'}", ""),
         ("store: {url: 'redis://h', spool: ~/s.db}", "/home/some one/s.db"),
     ):

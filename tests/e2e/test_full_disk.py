@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from accordion.composition.configured_store import find_memory_folder
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
-from accordion.stores.spool import find_memory_folder
 from tests.conftest import Start
 from tests.disks import fill, memory_files, small_disk
 from tests.e2e.proxy_api import get_page, wait_until
@@ -85,7 +84,7 @@ async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start
 
 
 async def test_what_was_removed_while_the_disk_was_full_survives_a_kill(start: Start, tmp_path: Path):
-    if find_memory_folder(tmp_path) is None:
+    if find_memory_folder() is None:
         pytest.skip("there is no disk in memory here")
     provider = StrictProvider("chat", WINDOW, rounds=1_000, words=400)
     with small_disk(tmp_path / "disk") as disk:
@@ -105,14 +104,10 @@ async def test_what_was_removed_while_the_disk_was_full_survives_a_kill(start: S
         others.unlink()
 
         async def stored() -> bool:
-            [file] = [each for each in memory_files(disk / "store.db.spool") if each.suffix == ".db"]
-            with closing(sqlite3.connect(file)) as memory:
-                return memory.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+            return memory_files(disk / "store.db.spool") == []
 
         await wait_until(stored)
         proxy.kill()
-        for file in memory_files(disk / "store.db.spool"):
-            file.unlink()
         proxy.start()
         assert await readable(proxy, sent) == sent
     assert provider.problems == []
@@ -128,8 +123,7 @@ async def test_no_worker_records_a_session_that_was_erased_while_the_disk_was_fu
                 for number in range(100):
                     await other.store.put(Key("", f"other {number}"), os.urandom(100_000))
             assert (await ask(other, request_with_name(2)))["x-accordion-session"] == session
-            with pytest.raises(StoreUnavailable):
-                await other.outbox.flush()
+            await other.outbox.flush()
             assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).json()["verified"]
             filling.unlink()
 

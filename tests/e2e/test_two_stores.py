@@ -51,7 +51,7 @@ async def test_each_store_gets_what_its_own_proxy_spooled(start: Start, tmp_path
             for run in (one, two):
                 await compacted_again(run)
                 assert run.answers[-1]["x-accordion-store"] == "spooled"
-            assert len(list((home / ".local/state/accordion").glob("spool-*.db"))) == 2
+            assert len(list((home / ".local/state/accordion").glob("spool-*.log"))) == 2
             valkey.start()
             for proxy, model in zip(proxies, models, strict=True):
                 names = references(model)

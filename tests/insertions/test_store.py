@@ -40,10 +40,10 @@ from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResu
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool, SpooledStore
 from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
 from tests.histories import ProtocolName, body
+from tests.spools import with_spool
 from tests.tiers import examples
 
 Json = dict[str, Any]
@@ -914,8 +914,7 @@ async def test_while_the_store_is_away_insertions_are_used_here_and_written_late
 async def test_insertions_of_two_machines_at_one_place_both_stay_after_an_outage(sealer: Sealer | None, has_room: bool):
     """The store is away for one machine only. What waits there, in the spool or in the outbox, replaces nothing."""
     main = Fickle()
-    spool = Spool(None, address_hash="redis", capacity=2**20 if has_room else 0, is_merged=is_insertion_key)
-    here = SpooledStore(Cut(main), spool)
+    here = with_spool(Cut(main), capacity=2**20 if has_room else 0, is_merged=is_insertion_key)
     one, other = Worker(here, sealer=sealer), Worker(main, sealer=sealer)
     here.settle = lambda put, stored: one.insertions.merge_values(put.key, put.value, stored)
     await one.add(build_tool_rounds(4, "of this machine", 1.0))

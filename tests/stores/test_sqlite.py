@@ -105,14 +105,12 @@ async def test_a_process_killed_while_it_writes_leaves_whole_batches(path: Path)
     await store.close()
 
 
-@pytest.mark.parametrize(("whole", "count", "in_steps"), [(False, 300, True), (True, 300, False), (False, 126, False)])
-async def test_a_large_batch_is_written_in_steps_in_its_order_unless_it_has_to_be_whole(
-    path: Path, whole: bool, count: int, in_steps: bool
-):
+@pytest.mark.parametrize(("count", "in_steps"), [(300, True), (126, False)])
+async def test_a_large_batch_is_written_in_steps_in_its_order(path: Path, count: int, in_steps: bool):
     # As the archive writes: what lists the rest is first, and is never missing where anything of the rest is there.
     listing = [Put(Key("zz", "listing"), b"l"), Append(Key("zz", "log"), b"l")]
     batch = [Put(Key("c", f"{number:03}"), b"v") for number in reversed(range(count))]
-    store = SqliteStore(path, timeout=SOON, is_atomic=whole)
+    store = SqliteStore(path, timeout=SOON)
     await store.ping()
     with closing(sqlite3.connect(path)) as other:
         other.execute(

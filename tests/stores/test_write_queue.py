@@ -7,7 +7,6 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.write_queue import WriteQueue
-from tests.fakes import FickleStore
 
 KEY = Key("c", "k")
 
@@ -153,7 +152,7 @@ async def test_a_merge_into_an_empty_key_replaces_what_it_holds_meanwhile() -> N
     assert (await store.get(KEY), told) == (b"-2", [1, 2])
 
 
-async def test_what_comes_to_be_put_while_a_key_is_asked_is_not_merged_with() -> None:
+async def test_a_put_that_comes_while_a_merge_is_written_is_the_last() -> None:
     class Meanwhile(Watched):
         async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             if not self.batches:
@@ -165,55 +164,8 @@ async def test_what_comes_to_be_put_while_a_key_is_asked_is_not_merged_with() ->
     await store.put(KEY, b"old")
     outbox.merge(KEY, append_text(b"1"), do_nothing)
     await outbox.flush()
-    assert (await store.get(KEY), store.batches) == (b"old", [1])
     await outbox.flush()
-    assert (await store.get(KEY), store.batches) == (b"put", [1, 1])
-
-
-async def test_where_only_what_is_merged_cannot_be_written_only_that_is_written_again() -> None:
-    class Failing(Watched):
-        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-            self.away = len(self.batches) == 1
-            return await super().write(batch)
-
-    store = Failing()
-    outbox = WriteQueue(store)
-    told: list[bytes] = []
-    await store.put(KEY, b"old")
-    outbox.merge(KEY, append_text(b"1"), lambda: told.append(b"held"))
-    outbox.merge(Key("c", "new"), append_text(b"1"), lambda: told.append(b"new"))
-    outbox.append(Key("c", "log"), lambda: b"e")
-    with pytest.raises(StoreUnavailable):
-        await outbox.flush()
-    store.__class__ = Watched  # type: ignore[assignment]
-    store.away = False
-    await outbox.flush()
-    assert [await store.get(key) for key in (KEY, Key("c", "new"))] == [b"old1", b"-1"]
-    assert len(await store.read(Key("c", "log"))) == 1
-    assert told == [b"new"]
-    assert store.batches == [3, 1, 1]
-
-
-async def test_an_unconfirmed_write_is_merged_again() -> None:
-    class Deaf(Watched):
-        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-            await super().write(batch)
-            raise StoreUnavailable("away")
-
-    store = Deaf()
-    outbox = WriteQueue(store)
-    given: list[bytes | None] = []
-
-    def value(held: bytes | None) -> bytes:
-        given.append(held)
-        return b"mine"
-
-    outbox.merge(KEY, value, do_nothing)
-    with pytest.raises(StoreUnavailable):
-        await outbox.flush()
-    store.__class__ = Watched  # type: ignore[assignment]
-    await outbox.flush()
-    assert (given, await store.get(KEY)) == ([None, None, b"mine"], b"mine")
+    assert await store.get(KEY) == b"put"
 
 
 async def test_many_values_that_are_merged_give_way_to_requests() -> None:
@@ -255,35 +207,6 @@ async def test_a_merged_value_is_made_of_what_still_waits_to_be_written() -> Non
     assert await store.get(KEY) == b"put12"
 
 
-async def test_a_merge_waits_for_an_unavailable_store_and_uses_its_later_value() -> None:
-    store = FickleStore()
-    outbox = WriteQueue(store)
-    store.away = True
-    outbox.merge(KEY, append_text(b"1"), do_nothing)
-    with pytest.raises(StoreUnavailable):
-        await outbox.flush()
-    store.away = False
-    await store.put(KEY, b"old")
-    await outbox.flush()
-    assert await store.get(KEY) == b"old1"
-
-
-async def test_a_value_whose_write_fails_is_not_lost_to_one_that_is_to_be_merged_with_it() -> None:
-    class Failing(Watched):
-        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-            outbox.merge(KEY, append_text(b"M"), do_nothing)
-            raise StoreUnavailable("away")
-
-    store = Failing()
-    outbox = WriteQueue(store)
-    outbox.put(KEY, lambda: b"P")
-    with pytest.raises(StoreUnavailable):
-        await outbox.flush()
-    store.__class__ = Watched
-    await outbox.flush()
-    assert await store.get(KEY) == b"PM"
-
-
 async def test_a_merged_value_that_cannot_be_made_is_dropped_alone() -> None:
     def bad(held: bytes | None) -> bytes:
         raise ValueError("no")
@@ -313,21 +236,6 @@ async def test_a_flush_writes_everything_in_batches() -> None:
     assert max(store.batches) < 1_000
 
 
-async def test_failed_writes_are_kept_and_newer_values_win() -> None:
-    store = Watched()
-    outbox = WriteQueue(store)
-    store.away = True
-    outbox.put(KEY, lambda: b"old")
-    outbox.append(Key("c", "log"), lambda: b"e")
-    with pytest.raises(StoreUnavailable):
-        await outbox.flush()
-    outbox.put(KEY, lambda: b"new")
-    store.away = False
-    await outbox.flush()
-    assert await store.get(KEY) == b"new"
-    assert len(await store.read(Key("c", "log"))) == 1
-
-
 async def wait_until_bounded(outbox: WriteQueue, store: Watched) -> None:
     """Waits for a second failed write: behind the first one, what takes too much was dropped."""
     for _ in range(100):
@@ -335,46 +243,6 @@ async def wait_until_bounded(outbox: WriteQueue, store: Watched) -> None:
         await asyncio.sleep(0.02)
         if store.failed > 1:
             return
-
-
-async def test_while_the_store_is_away_memory_is_bounded_in_bytes_and_drops_are_counted() -> None:
-    dropped: list[int] = []
-    store = Watched()
-    store.away = True
-    outbox = WriteQueue(store, capacity=64_000, on_drop=dropped.append)
-    for number in range(25):
-        outbox.put(Key("c", str(number)), lambda: bytes(6_000))
-        outbox.append(Key("c", "log"), lambda: bytes(3_000))
-    for number in range(25):
-        outbox.put(Key("small", str(number)), lambda: b"v")
-    await wait_until_bounded(outbox, store)
-    store.away = False
-    await outbox.flush()
-    values = await store.get_many([Key("c", str(number)) for number in range(25)])
-    assert values == [None] * 22 + [bytes(6_000)] * 3
-    assert None not in await store.get_many([Key("small", str(number)) for number in range(25)])
-    assert len(await store.read(Key("c", "log"))) == 9
-    assert sum(dropped) == 22 + 16
-
-
-async def test_a_value_of_the_bounded_queue_is_the_newest_when_the_store_is_back() -> None:
-    store = Watched()
-    store.away = True
-    outbox = WriteQueue(store)
-    outbox.put(Key("c", "bad"), lambda: (2**70).to_bytes(4, "big"))
-    outbox.append(Key("c", "log"), lambda: (2**70).to_bytes(4, "big"))
-    outbox.append(Key("c", "log"), lambda: b"e")
-    outbox.put(KEY, lambda: b"old")
-    outbox.put(Key("c", "same"), lambda: b"same")
-    outbox.merge(Key("c", "merged"), lambda held: (held or b"") + b"+", do_nothing)
-    await store.put(Key("c", "merged"), b"held")
-    await wait_until_bounded(outbox, store)
-    outbox.put(KEY, lambda: b"new")
-    store.away = False
-    await outbox.flush()
-    keys = [KEY, Key("c", "same"), Key("c", "merged"), Key("c", "bad")]
-    assert await store.get_many(keys) == [b"new", b"same", b"held+", None]
-    assert [value for _, value in await store.read(Key("c", "log"))] == [b"e"]
 
 
 async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -> None:
@@ -503,17 +371,34 @@ async def test_what_is_patient_and_cannot_be_written_at_the_end_is_counted_as_dr
     assert sum(dropped) == 2
 
 
-async def test_erased_values_are_not_written_later() -> None:
-    store = Watched()
+async def test_writes_that_the_store_does_not_take_are_dropped_and_counted() -> None:
+    store, dropped = Watched(), list[int]()
+    outbox = WriteQueue(store, on_drop=dropped.append)
     store.away = True
-    outbox, other = WriteQueue(store), Key("c", "other")
-    ledger = outbox.slow_queue()
     outbox.put(KEY, lambda: b"v")
-    ledger.append(KEY, lambda: b"e")
-    ledger.put(other, lambda: b"v")
+    outbox.append(Key("c", "log"), lambda: b"e")
     with pytest.raises(StoreUnavailable):
         await outbox.flush()
-    assert await outbox.drop(KEY.__eq__) == [KEY, KEY]
     store.away = False
+    outbox.put(Key("c", "later"), lambda: b"v")
     await outbox.flush()
-    assert (await store.get_many([KEY, other]), await store.read(KEY)) == ([None, b"v"], [])
+    assert (dropped, outbox.waiting) == ([2], 0)
+    assert [name for name, _ in await store.scan("c")] == ["later"]
+
+
+async def test_a_write_goes_on_though_its_caller_does_not_wait_any_longer() -> None:
+    class Stalled(InMemoryStore):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            begun.set()
+            await may_go_on.wait()
+            return await super().write(batch)
+
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+    outbox = WriteQueue(store := Stalled())
+    outbox.put(KEY, lambda: b"v")
+    caller = asyncio.create_task(outbox.flush())
+    await begun.wait()
+    caller.cancel()
+    may_go_on.set()
+    await outbox.flush()
+    assert await store.get(KEY) == b"v"

@@ -2,18 +2,16 @@
 
 Theory of operation. The transcript of a session is a log (`transcript_log`) of lists of message keys; the messages
 themselves are rows of the archive, which forked sessions and compactions share. A request holds the whole conversation
-so far, so `TranscriptStore.record` adds it to the requests that wait, and a background task writes a batch of them half
-a second later. `ProgressTable` has how far each session is recorded; `_plan` makes of that and a request the list of
-new messages (`WritePlan`), and `PackedRows` the writes. Whatever is not known to be stored is written with the next
-request that holds it. While the store is unavailable, requests wait here and are tried again: the client may not send
-them another time. No request to a provider ever waits for a transcript.
+so far, so `TranscriptStore.record` gathers requests, and a background task writes a batch of them half a second later.
+`ProgressTable` has how far each session is recorded; `_plan` makes of that and a request the list of new messages
+(`WritePlan`), and `PackedRows` the writes. Whatever is not known to be stored is written with the next request that
+holds it. No request to a provider ever waits for a transcript.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import msgspec
@@ -48,16 +46,10 @@ Record = Literal["off", "folded", "all"]
 SessionKey = tuple[TenantScope, str]
 """A tenant's key and a session."""
 
-_MAX_WAITING = 64 * 2**20
-"""Bytes of requests that wait: some seventy of 100,000 tokens. A client that sends its whole list sends the dropped
-messages again with its next request. A client that sends only new messages has small requests."""
 _MAX_BATCH = 32
 """Requests that are written at once."""
 _GATHER_SECONDS = 0.5
 """Seconds that new requests wait for others: a transaction costs several times as much as a message in it."""
-_RETRY_SECONDS = 1.0
-_URGENT_SHARE = 3
-"""Once a third of the space is used there may soon be none, so requests wait no longer."""
 _MAX_INLINE_PACK = 32_768
 """Bytes that are compressed at once; more of them in a thread, so that requests need not wait."""
 _MAX_ENTRIES = 256
@@ -70,9 +62,8 @@ _PAGE = 256
 class TranscriptStore:
     """Records sessions in an archive, and reads their transcripts.
 
-    `mode` selects the sessions. `wait` waits for a number of seconds; without it no requests are gathered, and a failed
-    write is not tried again before another request comes. Requests that are not written yet take `capacity` bytes at
-    most; then the oldest ones are dropped. The progress of the last `sessions` is cached; for others the store is read.
+    `mode` selects the sessions. `wait` waits for a number of seconds; without it no requests are gathered. The progress
+    of the last `sessions` is cached; for others the store is read.
     """
 
     def __init__(
@@ -82,7 +73,6 @@ class TranscriptStore:
         clock: Clock,
         mode: Record = "folded",
         wait: Callable[[float], Awaitable[object]] | None = None,
-        capacity: int = _MAX_WAITING,
         sessions: int = 4_000,
     ) -> None:
         self._archive = archive
@@ -91,8 +81,7 @@ class TranscriptStore:
         self._mode = mode
         self._wait = wait
         self._progress = ProgressTable(sessions)
-        self._waiting = WaitingRequests(capacity)
-        self._urgent_size = capacity // _URGENT_SHARE
+        self._gathered: dict[SessionKey, list[RecordedRequest]] = {}
         self._is_gathering = self._is_flushing = False
 
     # -- recording ----------------------------------------------------------------
@@ -107,13 +96,16 @@ class TranscriptStore:
         """
         if not self._is_new(tenant, session, conversation, folded=folded):
             return
-        size_before = self._waiting.size
-        self._waiting.add(
-            RecordedRequest(tenant, session, conversation, self._clock.now(), after, estimate_size(conversation))
-        )
+        request = RecordedRequest(tenant, session, conversation, self._clock.now(), after)
+        requests = self._gathered.setdefault(request.session_key, [])
+        if requests and _is_prefix_of(requests[-1].conversation, conversation):
+            requests[-1] = request
+        else:
+            requests.append(request)
         if not (self._is_gathering or self._is_flushing):
-            self._schedule_flush(_GATHER_SECONDS)
-        elif size_before < self._urgent_size <= self._waiting.size:
+            self._is_gathering = True
+            self._tasks.spawn(self._flush_later(), "record the transcript")
+        elif len(self._gathered) == _MAX_BATCH:
             self._tasks.spawn(self._flush_once(), "record the transcript")
 
     async def record_at_once(
@@ -139,18 +131,21 @@ class TranscriptStore:
             await self._write([request], write, extra_puts)
 
     async def flush(self) -> None:
-        """Writes the requests that wait. Raises StoreUnavailable; then they wait on."""
-        while self._waiting:
-            batch = self._waiting.take(_MAX_BATCH)
+        """Writes the gathered requests. Raises StoreUnavailable; then those of a batch are lost."""
+        while self._gathered:
+            batch = [request for requests in self._gathered.values() for request in requests][:_MAX_BATCH]
             with self._progress.writing() as write:
                 try:
                     await self._write(batch, write)
-                except BaseException as error:
-                    if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
-                        raise
-                    # The store is unavailable, or the proxy stops.
-                    self._waiting.put_back([each for each in batch if not write.is_erased(each.session_key)])
+                except Exception:
+                    self._remove(batch)
                     raise
+            self._remove(batch)
+
+    def _remove(self, batch: Sequence[RecordedRequest]) -> None:
+        ids = {id(request) for request in batch}
+        rest = {key: [each for each in requests if id(each) not in ids] for key, requests in self._gathered.items()}
+        self._gathered = {key: requests for key, requests in rest.items() if requests}
 
     def forget(self, namespace: ArchiveNamespace, session: str | None = None) -> None:
         """Forgets the progress of an erased session, or of all of a tenant's (a `Listener` of ErasureNotices).
@@ -162,7 +157,7 @@ class TranscriptStore:
             return session in (None, key[1]) and key[0].archive_namespace == namespace
 
         self._progress.forget(is_erased, erased=True)
-        self._waiting.drop(is_erased)
+        self._gathered = {key: requests for key, requests in self._gathered.items() if not is_erased(key)}
 
     def begin_anew(self) -> None:
         """Forgets all progress, since the store was emptied: sessions are recorded from their beginning again."""
@@ -180,28 +175,23 @@ class TranscriptStore:
             conversation.chain[-1], _head_digest(progress, conversation), options
         )  # fmt: skip
 
-    def _schedule_flush(self, seconds: float) -> None:
-        self._is_gathering = True
-        self._tasks.spawn(self._flush_later(seconds), "record the transcript")
-
-    async def _flush_later(self, seconds: float) -> None:
+    async def _flush_later(self) -> None:
         try:
             if self._wait is not None:
-                await self._wait(seconds)
+                await self._wait(_GATHER_SECONDS)
         finally:
             self._is_gathering = False
         await self._flush_once()
 
     async def _flush_once(self) -> None:
-        """Flushes unless another task does; schedules another try if the store is unavailable."""
+        """Flushes unless another task does."""
         if self._is_flushing:
             return
         self._is_flushing = True
         try:
-            await self.flush()
-        except StoreUnavailable:
-            if self._wait is not None and not self._is_gathering:
-                self._schedule_flush(_RETRY_SECONDS)
+            while self._gathered:
+                with suppress(StoreUnavailable):
+                    await self.flush()
         finally:
             self._is_flushing = False
 
@@ -380,17 +370,14 @@ def _continues(progress: RecordedProgress, conversation: Conversation) -> bool:
     return progress.count <= len(chain) and (progress.count == 0 or chain[progress.count - 1] == progress.last)
 
 
-# -- requests that wait ------------------------------------------------------------------------------------------------
-
-_REQUEST_BYTES, _MESSAGE_BYTES = 2_000, 700
-"""Bytes of a request beside its messages, and of a message beside its text."""
+# -- gathered requests -------------------------------------------------------------------------------------------------
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
     """A request of a session that is to be recorded.
 
     `at` is when its exchange ended, in seconds since the epoch, `after` the chain key of the part that the provider
-    keeps, `size` the bytes that it takes while it waits.
+    keeps.
     """
 
     tenant: TenantScope
@@ -398,73 +385,11 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     conversation: Conversation
     at: float
     after: bytes = b""
-    size: int = 0
 
     @property
     def session_key(self) -> SessionKey:
         """The tenant and the session."""
         return self.tenant, self.session
-
-
-class WaitingRequests:
-    """The requests that wait to be recorded, in the order of their arrival, within `capacity` bytes.
-
-    The newest one always finds space. A request whose session has a later one that begins with it is dropped: the later
-    one holds all of it.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._requests: dict[int, RecordedRequest] = {}
-        self._newest: dict[SessionKey, int] = {}
-        self._count = 0
-        self.size = 0
-        """The bytes of all requests. Messages that several requests share count for each of them."""
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def add(self, request: RecordedRequest) -> None:
-        """Adds a request, and drops the oldest ones if there is no space."""
-        key = request.session_key
-        previous = self._requests.get(self._newest.get(key, 0))
-        if previous is not None and _is_prefix_of(previous.conversation, request.conversation):
-            self._remove(self._newest[key])
-        self._count += 1
-        self._requests[self._count], self._newest[key] = request, self._count
-        self.size += request.size
-        while self.size > self._capacity and len(self._requests) > 1:
-            self._remove(next(iter(self._requests)))
-
-    def take(self, limit: int) -> list[RecordedRequest]:
-        """Removes and returns the oldest requests."""
-        return [self._remove(number) for number in list(islice(self._requests, limit))]
-
-    def put_back(self, requests: Sequence[RecordedRequest]) -> None:
-        """Adds requests again, in front of all others."""
-        others = self.take(len(self))
-        for request in (*requests, *others):
-            self.add(request)
-
-    def drop(self, is_erased: Callable[[SessionKey], bool]) -> None:
-        """Removes the requests of these sessions."""
-        for number, request in list(self._requests.items()):
-            if is_erased(request.session_key):
-                self._remove(number)
-
-    def _remove(self, number: int) -> RecordedRequest:
-        request = self._requests.pop(number)
-        self.size -= request.size
-        if self._newest.get(request.session_key) == number:
-            del self._newest[request.session_key]
-        return request
-
-
-def estimate_size(conversation: Conversation) -> int:
-    """Estimates the bytes of a request in memory: each message is there as it came, and once more parsed."""
-    messages = (*conversation.lead, *conversation.messages)
-    text = sum([len(message.wire) for message in messages])
-    return _REQUEST_BYTES + 2 * text + _MESSAGE_BYTES * len(messages) + _envelope_bytes(conversation)
 
 
 def _envelope_bytes(conversation: Conversation) -> int:

@@ -17,6 +17,7 @@ from accordion.accounting.calibration import LearnedLimits
 from accordion.cli.agents import INSTALL
 from accordion.cli.installation import find_page, own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
+from accordion.composition.configured_store import build_spool
 from accordion.composition.tables import build_windows
 from accordion.config import Settings, SettingsFile
 from accordion.config.checks import WITHOUT_STORE, find_unknown_windows, find_unusable_store_path
@@ -27,8 +28,6 @@ from accordion.model.ports import Key
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from accordion.providers.http.transport_errors import TransportError
 from accordion.stores.open import open_store
-from accordion.stores.spool import SPOOL
-from accordion.stores.sqlite_file import refuse_foreign
 
 Grade = Literal["ok", "note", "broken"]
 _SECONDS = 10.0
@@ -101,9 +100,8 @@ async def _check_store(settings: Settings) -> Finding:
     try:
         if problem:
             raise StoreUnavailable(problem)
-        if spool := settings.store.spool_path():
-            refuse_foreign(Path(spool), SPOOL)
         store = open_store(settings.store.url.reveal(), timeout=_SECONDS)
+        build_spool(settings, store).check()
         try:
             await store.put(_PROBE, b"", ttl=60.0)
             await store.get_many([_PROBE])

@@ -55,10 +55,6 @@ class DiscardingOutbox:
     async def flush(self) -> None:
         """There is nothing to write."""
 
-    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
-        """Drops nothing: the outbox is empty."""
-        return []
-
 
 @dataclass(frozen=True, slots=True)
 class StoredState:

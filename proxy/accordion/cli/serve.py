@@ -27,6 +27,7 @@ from accordion.cli.installation import own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition import Application
+from accordion.composition.configured_store import build_spool
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import how_to_install, is_installed
 from accordion.config.value_types import is_loopback
@@ -44,8 +45,6 @@ from accordion.server.uvicorn_compat import (
 )
 from accordion.sessions.tenants import OWNER_TOKEN_FILE
 from accordion.stores.open import open_store
-from accordion.stores.spool import SPOOL
-from accordion.stores.sqlite_file import refuse_foreign
 from accordion.stores.worker_sync import Slots, shared_slots
 from accordion.summaries.sentence_forms import compile_forms
 
@@ -300,9 +299,8 @@ def _check_stores(file: SettingsFile) -> None:
 
 
 def _open_stores(settings: Settings) -> None:
-    open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
-    if spool := settings.store.spool_path():
-        refuse_foreign(Path(spool), SPOOL)
+    store = open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
+    build_spool(settings, store).recall(secrets.token_bytes(32))
 
 
 def bind(file: SettingsFile) -> socket.socket:

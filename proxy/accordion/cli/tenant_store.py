@@ -57,6 +57,7 @@ from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEM
 from accordion.stores.encryption import open_sealer
 from accordion.stores.open import open_memories, open_store
 from accordion.stores.spool import SpooledStore
+from accordion.stores.store_record import StoreRecord
 from accordion.stores.write_queue import WriteQueue
 
 TIMEOUT = 60.0
@@ -112,7 +113,6 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
     # A proxy may be running.
     erasures = ErasureNotices(store, clock, settings.archive.retention_days * 86_400, asyncio.sleep)
     spool = await _with_spool(settings, store, erasures)
-    erasures.listen(lambda *_: tasks.spawn(spool.spool.clear_recent(), "remove the copies of recent records"))
     try:
         caller = await caller_of(settings, store, await _resolve_tenant(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal())
@@ -153,12 +153,14 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
 
 
 async def _with_spool(settings: Settings, store: KeyValueStore, erasures: ErasureNotices) -> SpooledStore:
-    """Returns the store with the spooled writes of this machine. Raises StoreUnavailable."""
-    spool = build_spool(settings)
+    """Returns the store with the writes that wait for it on this machine. Raises StoreUnavailable."""
+    spooled = build_spool(settings, store)
     mark, secret = await store.get_many([MARK, TENANT_SECRET])
-    key = settings.server.tenant_key.reveal().encode() or secret or b""
-    await spool.identify(identity_from_mark(mark or b""), key, is_persistent=False)
-    return SpooledStore(store, spool, erasures=erasures)
+    if mark is not None:
+        is_configured = bool(settings.server.tenant_key.reveal())
+        spooled.identify(StoreRecord(identity_from_mark(mark), b"" if is_configured else secret or b""))
+    spooled.erasures = erasures
+    return spooled
 
 
 @asynccontextmanager

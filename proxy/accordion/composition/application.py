@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route
@@ -23,19 +22,13 @@ from accordion import __version__
 from accordion.accounting.calibration import Calibrations, LearnedLimits, LearnedSync
 from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
-from accordion.accounting.ledger import Ledger, session_of_record
+from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
-from accordion.composition.configured_store import (
-    StoreIdentity,
-    build_spool,
-    is_needed_while_unavailable,
-    is_server,
-    owns_former,
-)
+from accordion.composition.configured_store import StoreIdentity, build_spool
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.composition.tables import (
@@ -67,8 +60,8 @@ from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import Key, Observer
-from accordion.model.tenant import ArchiveNamespace, TenantScope
+from accordion.model.ports import Observer
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
@@ -113,7 +106,6 @@ from accordion.sessions.tenants import Tenants
 from accordion.stores.encryption import open_block_sealer
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.open import open_store
-from accordion.stores.spool import SpooledStore
 from accordion.stores.sqlite import SqliteStore
 from accordion.stores.worker_sync import Slots, StoreBoard, worker_sync_for
 from accordion.stores.write_queue import WriteQueue
@@ -154,7 +146,7 @@ class Application:
             monotonic=self.clock.monotonic,
             on_change=self._on_store_change,
         )
-        self.spooled = SpooledStore(self.store, build_spool(settings), is_copied=is_needed_while_unavailable)
+        self.spooled = build_spool(settings, self.store)
         self._store_identity = StoreIdentity(
             self.store,
             settings.server.tenant_key.reveal().encode(),
@@ -162,7 +154,7 @@ class Application:
             # A store in memory is never emptied, but a full one drops its oldest entry, which is the mark.
             on_emptied=self._on_store_emptied if url != "memory://" else lambda: None,
             replacements=lambda: store.replacements if isinstance(store, SqliteStore) else 0,
-            on_identified=self._on_store_identified,
+            on_identified=self.spooled.identify,
         )
         self.spooled.confirm = self._store_identity.check
         self.outbox = WriteQueue(self.spooled.with_half_capacity(), on_drop=self.metrics.count_dropped_writes)
@@ -207,12 +199,8 @@ class Application:
         self._archive.erasures.listen(lambda _, session: self._sessions.forget(session))
         # An erasure waits until queued writes are in the store, so that it removes them too.
         self._archive.erasures.listen(lambda *_: self.outbox.write_now())
-        self._archive.erasures.listen_to_others(
-            lambda *erased: self.tasks.spawn(self._drop_unwritten(*erased), "drop erased records")
-        )
+        self._archive.erasures.listen_to_others(lambda *_: self.tasks.spawn(self._drop_erased(), "drop erased records"))
         self._archive.erasures.listen(lambda namespace, _: self._ledger.savings.forget_agents(namespace))
-        self._archive.erasures.listen(lambda *_: self._clear_recent())
-        self._archive.erasures.listen(lambda *_: self.spooled.drop_soon())
         self._compaction_builder = CompactionBuilder(
             settings,
             self.store,
@@ -235,7 +223,7 @@ class Application:
             lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
         )  # fmt: skip
         self._request_points = RequestPoints(_POINTS_BYTES)
-        ledger_queue = self.outbox.slow_queue(self.store)
+        ledger_queue = self.outbox.slow_queue()
         self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
         self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused)
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
@@ -400,11 +388,10 @@ class Application:
     async def start(self) -> None:
         """Opens the store, reads the shared state and starts the background tasks, so that no request waits for it."""
         _log.addHandler(self._recent_log)
+        self._store_identity.recall(self.spooled.recall(self._store_identity.secret))
         # Opening a store takes longer than reading it, and a request waits for the store only briefly.
         with suppress(StoreUnavailable):
             await self.store.ping()
-        if is_server(self.settings):
-            self._store_identity.recall(*await self.spooled.spool.recall(self._store_identity.secret))
         await self._store_identity.poll()
         await self._poll_keys()
         await self._learned_sync.poll()
@@ -472,7 +459,7 @@ class Application:
                 *self.memory_builder.routes(lambda: self.tenants, __version__),
                 *page.at(*addresses.ALL_PATHS),
             ],
-            self.spooled.spool.describe,
+            self.spooled.describe,
             self.clock.now,
             lambda: {
                 "responses_websocket": self.settings.server.model_sockets,
@@ -521,7 +508,7 @@ class Application:
             self.store.is_available,
             "" if self.store.is_available else self.store.problem,
             self.outbox.waiting,
-            self.spooled.spool.describe(),
+            self.spooled.describe(),
             self._limits.list_limits(tenant),
             self._request_health.of(tenant),
             self._recent_log.lines,
@@ -543,47 +530,22 @@ class Application:
                 self.store.problem,
             )
 
-    async def _on_store_identified(self, identity: bytes, secret: bytes) -> None:
-        """Binds the spool to the store that answered, a first or a new one, and adopts a former version's spool."""
-        spool, settings = self.spooled.spool, self.settings
-        await spool.identify(identity, secret, is_persistent=is_server(settings))
-        former = settings.store.former_spool_path()
-        await spool.adopt(
-            self.store,
-            partial(owns_former, settings, self.store),
-            self.spooled.settle,
-            self.spooled.erasures,
-            Path(former) if former else None,
-        )
-
     def _on_store_emptied(self) -> None:
         _log.warning(
             "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
         )
         self._compaction_builder.forget_store()
-        self._clear_recent()
+        self.tasks.spawn(self._drop_erased(), "remove the copies of recent records")
         self._archive.transcripts.begin_anew()
         self._sessions.forget(None)
         self._visibility_builder.forget()
 
-    async def _drop_unwritten(self, namespace: ArchiveNamespace, session: str | None) -> None:
-        """Drops the queued records of what another worker erases, if the store takes no writes, as on a full disk.
-
-        They would be written after the erasure. What the store takes is removed by the erasure.
-        """
-        try:
+    async def _drop_erased(self) -> None:
+        """Writes what is queued, and erases what waits for the store and was erased, and the copies of records."""
+        with suppress(StoreUnavailable):
             await self.outbox.flush()
-        except StoreUnavailable:
-            await self.outbox.drop(partial(self._is_record_of, namespace, session))
-
-    def _is_record_of(self, namespace: ArchiveNamespace, session: str | None, key: Key) -> bool:
-        record = session_of_record(key)
-        if record is None or session not in (None, record[1]):
-            return False
-        return self.tenants.scope(record[0]).archive_namespace == namespace
-
-    def _clear_recent(self) -> None:
-        self.tasks.spawn(self.spooled.spool.clear_recent(), "remove the copies of recent records")
+        with suppress(StoreUnavailable):
+            await self.spooled.drop_erased()
 
     async def poll(self) -> None:
         """Reads the other workers' overrides, learned limits, keys and erasures, and checks the store's identity.

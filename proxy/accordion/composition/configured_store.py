@@ -6,19 +6,22 @@ The identity is the secret for tenant keys, and a mark that shows when the store
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from accordion.archive.archive_entries import ENTRIES_PREFIX, TENANTS_WITH_ARCHIVE
 from accordion.config import Settings
 from accordion.insertions.store import is_insertion_key
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import Key, KeyValueStore, Put
-from accordion.stores.spool import Spool, find_memory_folder, open_spool
+from accordion.model.ports import Key, KeyValueStore
+from accordion.stores.spool import SpooledStore
+from accordion.stores.store_record import StoreRecord
 
 TENANT_SECRET = Key("", "secret/tenants")
 """The key of the tenants' secret, if none is configured."""
@@ -26,6 +29,8 @@ MARK = Key("", "mark")
 """The key of the mark."""
 _IDENTITY, _SECRET_BYTES = 16, 32
 _log = logging.getLogger("accordion")
+_MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - anybody can write there, so the folder in it is checked
+"""Where Linux has a disk in memory, in containers too."""
 _ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
 """The prefixes of essential keys (compaction/repository.py, insertions/store.py, archive/stored_responses.py,
 sessions/prefix_nodes.py)."""
@@ -36,8 +41,7 @@ class StoreIdentity:
 
     A `configured` secret is never written anywhere. `on_secret_change` is called when another secret holds from now on,
     `on_emptied` when the store lost its content. Neither may raise. `replacements` returns how often another store took
-    the place of this one: a backup has the same mark. `on_identified` receives the store's identity and the secret when
-    either is new.
+    the place of this one: a backup has the same mark. `on_identified` receives which store answered, when that is new.
 
     A mark begins with the store's identity, which survives an emptied store: a worker that knows the identity writes
     the new mark with it.
@@ -51,13 +55,13 @@ class StoreIdentity:
         on_secret_change: Callable[[], object],
         on_emptied: Callable[[], object],
         replacements: Callable[[], int] = lambda: 0,
-        on_identified: Callable[[bytes, bytes], Awaitable[object]] | None = None,
+        on_identified: Callable[[StoreRecord], object] = lambda _: None,
     ) -> None:
         self._store = store
         self._keys = [MARK] if configured else [MARK, TENANT_SECRET]
         self._is_configured, self._on_identified = bool(configured), on_identified
         self._identity = b""
-        self._reported = b"", b""
+        self._reported: StoreRecord | None = None
         self._on_secret_change, self._on_emptied, self._replacements = on_secret_change, on_emptied, replacements
         self._last_mark: tuple[bytes, int] | None = None
         self._lock = asyncio.Lock()
@@ -65,11 +69,11 @@ class StoreIdentity:
         self.secret = configured or secrets.token_bytes(_SECRET_BYTES)
         """The secret from which the tenants' keys are derived."""
 
-    def recall(self, identity: bytes, secret: bytes) -> None:
+    def recall(self, record: StoreRecord) -> None:
         """Restores the identity and the secret that the store last gave to a process of this machine."""
-        self._identity = identity
-        if not self._is_configured and secret != self.secret:
-            self.secret = secret
+        self._identity = record.identity
+        if not self._is_configured and record.secret != self.secret:
+            self.secret = record.secret
             self._on_secret_change()
 
     async def poll(self) -> None:
@@ -87,9 +91,10 @@ class StoreIdentity:
                 replacements = self._replacements()
                 mark = await self._read_mark()
             self._identity = identity_from_mark(mark)
-            if self._on_identified is not None and self._reported != (self._identity, self.secret):
-                await self._on_identified(self._identity, self.secret)
-                self._reported = self._identity, self.secret
+            record = StoreRecord(self._identity, b"" if self._is_configured else self.secret)
+            if self._reported != record:
+                self._on_identified(record)
+                self._reported = record
             if (mark, replacements) != self._last_mark:
                 former, self._last_mark = self._last_mark, (mark, replacements)
                 if former is not None:
@@ -130,17 +135,40 @@ def identity_from_mark(mark: bytes) -> bytes:
 # -- the spool --------------------------------------------------------------------------------------------------------
 
 
-def build_spool(settings: Settings) -> Spool:
-    """Opens the spool of the configured store. Raises ConfigError if its file belongs to another program."""
-    path = Path(text) if (text := settings.store.spool_path()) else None
-    return open_spool(
-        path,
+def build_spool(settings: Settings, store: KeyValueStore) -> SpooledStore:
+    """Puts the spool in front of the configured store."""
+    path, is_server = settings.store.spool_path(), not settings.store.file()
+    return SpooledStore(
+        store,
+        spool_places(Path(path)) if path else (),
         address_hash=settings.store.address_hash(),
-        memory_folder=find_memory_folder(path.parent) if path is not None else None,
+        tenant_key=settings.server.tenant_key.reveal().encode(),
         capacity=settings.store.spool_bytes,
-        has_copies=is_server(settings),
+        is_copied=is_needed_while_unavailable if is_server else lambda _: False,
         is_merged=is_insertion_key,
     )
+
+
+def spool_places(path: Path) -> list[Path]:
+    """Returns the places of what waits: `path` and, where there is a disk in memory, a file there."""
+    memory = find_memory_folder()
+    name = f"spool-{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]}.log"
+    return [path] if memory is None else [path, memory / name]
+
+
+def find_memory_folder() -> Path | None:
+    """Returns this user's folder on a disk in memory; None if there is no such disk.
+
+    Makes the folder. One that others may read, or that another user made, is not used.
+    """
+    with suppress(OSError):
+        folder = _MEMORY_DISK / f"accordion-{os.getuid()}"
+        if _MEMORY_DISK.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+                return folder
+    return None
 
 
 def is_needed_while_unavailable(key: Key) -> bool:
@@ -149,25 +177,3 @@ def is_needed_while_unavailable(key: Key) -> bool:
     That holds for compactions, insertions, and the history behind a response's id.
     """
     return not key.collection and key.name.startswith(_ESSENTIAL_PREFIXES)
-
-
-def is_server(settings: Settings) -> bool:
-    """Whether the store is a server, which may be unavailable when the proxy starts, unlike the spool."""
-    return not settings.store.file() and settings.store.url.reveal() != "memory://"
-
-
-async def owns_former(settings: Settings, store: KeyValueStore, puts: Sequence[Put]) -> bool:
-    """Whether writes that a former version spooled without an identity belong to this store. Raises StoreUnavailable.
-
-    A file beside an SQLite store belongs to that store. Any other store must know each tenant in the writes: the
-    tenants' names depend on a key that is random for each store, unless `server.tenant_key` sets it.
-    """
-    if settings.store.file() and settings.store.spool is None:
-        return True
-    tenants = {
-        put.key.collection.removeprefix(ENTRIES_PREFIX) for put in puts if put.key.collection.startswith(ENTRIES_PREFIX)
-    }
-    if not tenants or settings.server.tenant_key.reveal():
-        return False
-    values = await store.get_many([Key(TENANTS_WITH_ARCHIVE, tenant) for tenant in sorted(tenants)])
-    return None not in values

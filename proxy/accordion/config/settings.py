@@ -388,11 +388,7 @@ class StoreConfig(ConfigSection, frozen=True):
             return f"{file}.spool"
         if self.url.reveal() == "memory://":
             return ""
-        return os.path.expanduser(f"{_STATE}/spool-{self.address_hash()}.db")
-
-    def former_spool_path(self) -> str:
-        """Returns the file that former versions used for all servers; empty if this store is no server."""
-        return "" if self.file() or not self.spool_path() else os.path.expanduser(f"{_STATE}/spool.db")
+        return os.path.expanduser(f"{_STATE}/spool-{self.address_hash()}.log")
 
     def address_hash(self) -> str:
         """Returns a hash of the store's normalized address, without credentials and options."""

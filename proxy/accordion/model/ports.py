@@ -39,7 +39,7 @@ class Key(msgspec.Struct, frozen=True):
         return f"{self.collection}\n{self.name}"
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, tag=True):
     """A write of a batch that sets the value of a key; with `if_absent`, only if the key has none.
 
     `ttl` is in seconds, None means no expiry. `for_erasing` marks a write that an erasure needs: it may use the disk
@@ -53,7 +53,7 @@ class Put(msgspec.Struct, frozen=True):
     for_erasing: bool = False
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, tag=True):
     """A write of a batch that adds `value` to the end of the log `key`; only the newest `keep` entries stay."""
 
     key: Key
@@ -378,8 +378,8 @@ class Outbox(Protocol):
     """A write-behind queue: writes that no caller waits for. They reach the store soon, in batches.
 
     The last value of a key wins. A value is passed as a function that is called when the value is written, so that a
-    value that is replaced before costs nothing. No method blocks or fails; when the store is unavailable for long, the
-    oldest writes are dropped and counted.
+    value that is replaced before costs nothing. No method blocks or fails; writes that the store does not take are
+    dropped and counted.
     """
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
@@ -402,11 +402,7 @@ class Outbox(Protocol):
         """Queues an entry for the end of a log."""
 
     async def flush(self) -> None:
-        """Returns when all writes queued so far are in the store. Raises StoreUnavailable."""
-
-    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
-        """Removes the pending writes of erased keys and returns these keys; also works while the store is
-        unavailable."""
+        """Returns when all writes queued so far were made. Raises StoreUnavailable; then some of them are lost."""
 
 
 class WorkerSync(Protocol):

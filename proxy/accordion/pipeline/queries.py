@@ -357,13 +357,7 @@ class Queries(msgspec.Struct, frozen=True):
         Sums by model stay, since they reveal no conversation.
         """
         await self._flush()
-        # A write that waits because the disk is full must never be written.
-        waiting = await self.outbox.drop(
-            lambda key: key.collection == sessions_collection(tenant) and session_id in (None, session_of(key.name))
-        )
-        found = {session_of(key.name): [exchanges_key(tenant, session_of(key.name)), key] for key in waiting}
-        logs = {keys[0] for keys in found.values()}
-        await self.outbox.drop(logs.__contains__)
+        found = dict[str, list[Key]]()
         prefix = f"{session_id}." if session_id is not None else ""
         async for name, _ in self._scan_rows(sessions_collection(tenant), prefix, self.erasable_store):
             each = session_of(name)

@@ -6,7 +6,7 @@ import secrets
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -90,10 +90,6 @@ class InMemoryStore:
             self._remove(False, key)
             self._remove(True, key)
         return count
-
-    async def delete_unchanged(self, rows: Mapping[Key, bytes]) -> None:
-        """Deletes values, each only if it is still equal to the one in `rows`."""
-        await self.delete([key for key, value in rows.items() if await self.get(key) == value])
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -48,7 +47,7 @@ class SqliteStore:
     One thread writes, another reads and a third does housekeeping, each on its own connection: reads do not wait for
     large writes, and writes do not wait for checkpoints. The file is opened at the first call, and again after an
     error. Every write is one transaction; a write whose caller no longer waits is done completely or not at all. A
-    large batch is several transactions, in its order, unless `is_atomic` is set.
+    large batch is several transactions, in its order.
 
     `reserve` is disk space that only erasures may use: on a full disk ordinary writes raise StoreFull, and deletions
     use that space. `now` returns seconds since the epoch, the same for all workers. Raises ConfigError for a file of a
@@ -60,12 +59,10 @@ class SqliteStore:
         path: Path,
         *,
         timeout: float,
-        is_atomic: bool = False,
         reserve: DiskReserve | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         refuse_foreign(path)
-        self._max_batch = sys.maxsize if is_atomic else _LARGE
         self._reserve = reserve
         self._now = now
         self._next_housekeeping = 0.0
@@ -105,10 +102,6 @@ class SqliteStore:
             self._wipe_soon()
         return count
 
-    async def delete_unchanged(self, values: Mapping[Key, bytes]) -> None:
-        """Deletes values, each only if it is still equal to the one in `values`."""
-        await self._write(rows.delete_unchanged, values)
-
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
@@ -132,7 +125,7 @@ class SqliteStore:
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore."""
         # In the order of the batch: a list of keys may come before the keys, so that these can be found and erased.
-        size = _STEP if len(batch) > self._max_batch else max(1, len(batch))
+        size = _STEP if len(batch) > _LARGE else max(1, len(batch))
         steps = [split_batch(batch[at : at + size]) for at in range(0, len(batch), size)]
         if batch and all(isinstance(each, Put) and each.for_erasing for each in batch):
             return await self._run(self._with_reserve, lambda connection, now: _write_in_steps(connection, steps, now))

@@ -35,11 +35,10 @@ CREATE TABLE lock (
 """
 
 
-def refuse_foreign(path: Path, key: str = "$.store.url") -> None:
+def refuse_foreign(path: Path) -> None:
     """Raises ConfigError if `path` is a file that this version must not use; a missing file is allowed.
 
-    `key` is the path of the setting that names the file. A file that cannot be read at the moment is allowed, too: the
-    store's first call fails then.
+    A file that cannot be read at the moment is allowed, too: the store's first call fails then.
     """
     if not path.is_file() or path.stat().st_size == 0:
         return
@@ -49,9 +48,9 @@ def refuse_foreign(path: Path, key: str = "$.store.url") -> None:
     except sqlite3.OperationalError:
         return
     except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{path} is not an SQLite database: choose another path", path=key) from error
+        raise ConfigError(f"{path} is not an SQLite database: choose another path", path="$.store.url") from error
     if fault:
-        raise ConfigError(fault, path=key)
+        raise ConfigError(fault, path="$.store.url")
 
 
 def transact(connection: sqlite3.Connection, work: Callable[[], T]) -> T:

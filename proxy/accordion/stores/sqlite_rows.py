@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -172,13 +172,6 @@ def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
     if log is None:
         return 0
     return connection.execute(_PURGE_LOG, (log[0] * _STRIDE, (log[0] + 1) * _STRIDE, _ENTRIES_PER_STEP)).rowcount
-
-
-def delete_unchanged(connection: sqlite3.Connection, values: Mapping[Key, bytes], now: float) -> None:
-    """Deletes values, each only if it is still equal to the one in `values`."""
-    connection.executemany(
-        f"{_DELETE} AND value = ?", [(*key_columns(key), now, value) for key, value in values.items()]
-    )
 
 
 def append_all(connection: sqlite3.Connection, log_appends: Iterable[LogAppend], now: float) -> None:

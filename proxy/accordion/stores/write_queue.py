@@ -3,9 +3,8 @@
 Theory of operation. A put, merge or append is queued as a function that makes its value; the first one starts a timer.
 When the timer fires, the queue makes the values of up to a batch of writes and sends them to the store, until all
 writes that waited at the start are written. A merge is sent as a put with `if_absent` first; if the key has a value,
-its function is called again with that value, and the result is written. If the store is unavailable, the writes go back
-to the queue, except those that a newer write replaced, and are tried again later. Beyond the capacity the oldest are
-dropped.
+its function is called again with that value, and the result is written. The store takes writes while it is unavailable,
+too (spool.py). What it does not take is dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,93 +12,80 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import islice
-from operator import attrgetter
+from itertools import count, islice
 
-from accordion.model.cache import string_size
+import msgspec
+from msgspec.structs import astuple
+
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, KeyValueStore, Put
 
 _log = logging.getLogger("accordion")
 
-# Seconds that a write waits for others.
-_DELAY = 0.05
-# Writes in one batch: a store writes them well within its time-out, and they are encoded in about half a millisecond.
-_BATCH = 256
-
-# The delay and the batch size of the slow queue. Batches are sorted by name: the larger they are, the more writes share
-# a page of the store's index, and the number of pages decides the cost of writing.
+_DELAY, _BATCH = 0.05, 256
+"""Seconds that a write waits for others, and writes in one batch: a store writes them well within its time-out, and
+they are encoded in about half a millisecond."""
 _SLOW_DELAY, _SLOW_BATCH = 1.0, 2_048
-
-# Seconds until the next attempt while the store is unavailable.
-_RETRY_DELAY = 1.0
-
-# Values that are encoded before requests may run. While more writes wait than fit in one batch, a whole batch is
-# encoded at once: a turn of a busy event loop takes long, and writes must not come in faster than they go out.
+"""The same for the slow queue. Batches are sorted by name: the larger they are, the more writes share a page of the
+store's index, and the number of pages decides the cost of writing."""
 _TURN = 16
-
-# Bytes of writes that wait in memory while the store is unavailable. 20,000 ordinary writes take 20 MiB (measured:
-# values of 170 to 600 bytes); the record of a response history at a provider takes 2 KB, and may take megabytes.
-_CAPACITY = 32 * 2**20
-
-_Value = Callable[[], bytes]
-_name = attrgetter("name")
+"""Values that are encoded before requests may run. While more writes wait than fit in one batch, a whole batch is
+encoded at once: a turn of a busy event loop takes long, and writes must not come in faster than they go out."""
 
 
-# A waiting put or merge: the function that makes the value; the seconds until it expires; for a merge, the function to
-# call if the key has no value; and the size in bytes, 0 until it is measured.
-_QueuedPut = tuple[Callable[..., bytes], float | None, Callable[[], object] | None, int]
-_NO_PUT: _QueuedPut = bytes, None, None, 0
-# A waiting append: the key of the log, the function that makes the entry, the number of entries that stay, the seconds
-# until the log expires, and the size as above.
-_QueuedAppend = tuple[Key, _Value, int | None, float | None, int]
+class _QueuedWrite(msgspec.Struct, frozen=True):
+    """A function that makes a value, and seconds until it expires.
+
+    A merge has the function to call if the key has no value; an append has the number of entries of the log that stay.
+    """
+
+    key: Key
+    value: Callable[..., bytes]
+    ttl: float | None
+    on_absent: Callable[[], object] | None = None
+    is_append: bool = False
+    keep: int | None = None
 
 
 class WriteQueue:
     """An Outbox that writes to a store in the background.
 
-    While the store is unavailable, at most `capacity` bytes wait, half of them for puts and merges and half for entries
-    of logs; beyond that the oldest are dropped. `on_drop` is called with the number of dropped writes. A value that is
-    replaced before it is written is never made.
+    `on_drop` is called with the number of writes that the store did not take. A value that is replaced before it is
+    written is never made.
     """
 
     def __init__(
-        self, store: KeyValueStore, *, capacity: int = _CAPACITY, on_drop: Callable[[int], None] = lambda _: None
+        self, store: KeyValueStore, *, on_drop: Callable[[int], None] = lambda _: None, is_slow: bool = False
     ) -> None:
-        self._store = store
-        self._capacity = capacity
-        self._on_drop = on_drop
-        self._delay, self._batch_size = _DELAY, _BATCH
+        self._store, self._on_drop = store, on_drop
+        self._delay, self._batch_size = (_SLOW_DELAY, _SLOW_BATCH) if is_slow else (_DELAY, _BATCH)
         self._slow_queue: WriteQueue | None = None
-        self._puts: dict[Key, _QueuedPut] = {}
-        self._appends: list[_QueuedAppend] = []
+        self._writes: dict[Key | int, _QueuedWrite] = {}
+        """Puts and merges by their keys, appends by numbers."""
+        self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._write_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def slow_queue(self, store: KeyValueStore | None = None) -> WriteQueue:
+    def slow_queue(self) -> WriteQueue:
         """Returns the queue for writes that no request needs soon, such as totals; it writes once a second.
 
-        It writes to `store`, or to this queue's store without one. `flush`, `drop`, `write_now` and `close` of this
-        queue apply to it, too.
+        `flush`, `write_now` and `close` of this queue apply to it, too.
         """
         if self._slow_queue is None:
-            self._slow_queue = WriteQueue(store or self._store, capacity=self._capacity, on_drop=self._on_drop)
-            self._slow_queue._delay, self._slow_queue._batch_size = _SLOW_DELAY, _SLOW_BATCH
+            self._slow_queue = WriteQueue(self._store, on_drop=self._on_drop, is_slow=True)
         return self._slow_queue
 
     @property
     def waiting(self) -> int:
-        """The number of writes that are not in the store yet."""
-        own = len(self._puts) + len(self._appends)
-        return own + (self._slow_queue.waiting if self._slow_queue is not None else 0)
+        """The number of writes that were not sent yet."""
+        return len(self._writes) + (self._slow_queue.waiting if self._slow_queue is not None else 0)
 
-    def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         """See Outbox."""
-        self._puts[key] = value, ttl, None, 0
-        if self._timer is None:
-            self._schedule()
+        self._queue(key, _QueuedWrite(key, value, ttl))
 
     def merge(
         self,
@@ -109,57 +95,42 @@ class WriteQueue:
         ttl: float | None = None,
     ) -> None:
         """See Outbox."""
-        self._enqueue(key, (value, ttl, on_absent, 0))
-        if self._timer is None:
-            self._schedule()
+        waiting = self._writes.get(key)
+        if waiting is None or waiting.on_absent is not None:
+            self._queue(key, _QueuedWrite(key, value, ttl, on_absent))
+        elif (encoded := self._make_value(key, lambda: value(waiting.value()))) is not None:
+            self._queue(key, _QueuedWrite(key, partial(bytes, encoded), ttl))
 
-    def append(self, key: Key, value: _Value, keep: int | None = None, ttl: float | None = None) -> None:
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         """See Outbox."""
-        self._appends.append((key, value, keep, ttl, 0))
+        self._queue(next(self._numbers), _QueuedWrite(key, value, ttl, is_append=True, keep=keep))
+
+    def _queue(self, name: Key | int, write: _QueuedWrite) -> None:
+        self._writes[name] = write
         if self._timer is None:
             self._schedule()
 
     async def flush(self) -> None:
         """See Outbox."""
-        await self._write_all()
+        # In a task of its own: a write must not end half-way because its caller does.
+        await asyncio.shield(self._start_writing())
         if self._slow_queue is not None:
             await self._slow_queue.flush()
-
-    async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
-        """See Outbox."""
-        async with self._write_lock:
-            dropped = [key for key in (*self._puts, *(entry[0] for entry in self._appends)) if is_erased(key)]
-            self._puts = {key: queued_put for key, queued_put in self._puts.items() if not is_erased(key)}
-            self._appends = [entry for entry in self._appends if not is_erased(entry[0])]
-        return dropped + (await self._slow_queue.drop(is_erased) if self._slow_queue is not None else [])
 
     def write_now(self) -> None:
         """Starts to write the waiting writes at once."""
         if self._timer is not None:
-            self._timer.cancel()
             self._start_writing()
         if self._slow_queue is not None:
             self._slow_queue.write_now()
 
     async def close(self) -> None:
         """Writes the waiting writes; those that the store does not take are dropped and counted."""
-        if self._timer is not None:
-            self._timer.cancel()
-        try:
-            await self._write_all()
-        except StoreUnavailable:
-            self._on_drop(len(self._puts) + len(self._appends))
-        if self._slow_queue is not None:
-            await self._slow_queue.close()
+        with suppress(StoreUnavailable):
+            await self.flush()
 
-    def _enqueue(self, key: Key, queued_put: _QueuedPut) -> None:
-        """Queues the newest write of a key. A merge with a waiting put is made from that put's value at once."""
-        value, ttl, on_absent, _ = queued_put
-        waiting = self._puts.get(key) if on_absent else None
-        if waiting is None or waiting[2]:
-            self._puts[key] = queued_put
-        elif (encoded := self._make_value(key, lambda: value(waiting[0]()))) is not None:
-            self._puts[key] = partial(bytes, encoded), ttl, None, 0
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._delay, self._on_timer)
 
     def _on_timer(self) -> None:
         if self._write_lock.locked():
@@ -168,109 +139,79 @@ class WriteQueue:
         else:
             self._start_writing()
 
-    def _start_writing(self) -> None:
-        self._timer = None
-        task = asyncio.get_running_loop().create_task(self._flush_behind())
+    def _start_writing(self) -> asyncio.Task[None]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        task = asyncio.get_running_loop().create_task(self._write_all())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._after_writing)
+        return task
 
-    async def _flush_behind(self) -> None:
-        delay = self._delay
-        try:
-            await self._write_all()
-        except StoreUnavailable:
-            await self._drop_oldest()
-            delay = _RETRY_DELAY
-        if self._timer is None and (self._puts or self._appends):
-            self._schedule(delay)
-
-    def _schedule(self, delay: float = 0.0) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay or self._delay, self._on_timer)
+    def _after_writing(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), StoreUnavailable):
+            _log.error("the write-behind queue failed", exc_info=task.exception())
+        if self._writes and self._timer is None and not task.cancelled():
+            self._schedule()
 
     async def _write_all(self) -> None:
         async with self._write_lock:
             # Writes that come in meanwhile are left for the next time: waiting for them too might never end.
-            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._batch_size)):
+            for _ in range(-(-len(self._writes) // self._batch_size)):
                 await self._write_some()
 
     async def _write_some(self) -> None:
-        is_backlogged = max(len(self._puts), len(self._appends)) > self._batch_size
-        if len(self._puts) <= self._batch_size:
-            puts, self._puts = self._puts, {}
-        else:
-            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._batch_size))}
-        appends, self._appends = self._appends[: self._batch_size], self._appends[self._batch_size :]
+        is_backlogged = len(self._writes) > self._batch_size
+        queued = [self._writes.pop(name) for name in list(islice(self._writes, self._batch_size))]
+        # Adjacent names share pages of a store's index: in this order each page is written about once, also in steps.
+        queued.sort(key=lambda write: (write.is_append, "" if write.is_append else write.key.name))
+        existing: dict[Key, bytes] = {}
         try:
-            batch = await self._encode_batch(puts, appends, is_backlogged)
-            existing: dict[Key, bytes] = {}
+            batch = await self._encode(queued, existing, is_backlogged)
             # In several steps, so that writes whose callers wait can run in between.
             for at in range(0, len(batch), _BATCH):
                 existing |= await self._store.write(batch[at : at + _BATCH])
-            # After this line an error must not queue writes again that are in the store.
-            sent_puts, puts, appends = puts, {key: puts[key] for key in existing}, []
-            self._report_absent(batch, sent_puts, existing)
-            if puts:
-                await self._write_merged(puts, existing)
-        except BaseException:
-            # Writes that came meanwhile are newer than those that failed. An append that the store did although its
-            # answer was lost is written twice: a log may repeat an entry, but it never lacks one.
-            newer, self._puts = self._puts, puts
-            for key, queued_put in newer.items():
-                self._enqueue(key, queued_put)
-            self._appends = appends + self._appends
+            merges = [write for write in queued if write.on_absent is not None]
+            absent = {write.key for write in batch if isinstance(write, Put) and write.key not in existing}
+            self._report_absent([write for write in merges if write.key in absent])
+            queued = [write for write in merges if write.key in existing]
+            if batch := await self._encode(queued, existing, is_backlogged):
+                await self._store.write(batch)
+        except StoreUnavailable:
+            self._on_drop(len(queued))
             raise
 
-    async def _encode_batch(
-        self, puts: Mapping[Key, _QueuedPut], appends: Sequence[_QueuedAppend], is_backlogged: bool
+    async def _encode(
+        self, queued: Sequence[_QueuedWrite], existing: Mapping[Key, bytes], is_backlogged: bool
     ) -> list[Put | Append]:
+        """Makes the values of writes; those of merges from the existing values."""
         batch: list[Put | Append] = []
-        # Adjacent names share pages of a store's index: in this order each page is written about once, also in steps.
-        for number, key in enumerate(sorted(puts, key=_name)):
-            value, ttl, on_absent, _ = puts[key]
+        for number, (key, value, ttl, on_absent, is_append, keep) in enumerate(map(astuple, queued)):
             if number % _TURN == 0 and not is_backlogged:
                 await asyncio.sleep(0)
+            is_merge = on_absent is not None
             # Nearly all keys of merges have no value: reading first costs more than a put that fails now and then.
-            if (encoded := self._make_value(key, partial(value, None) if on_absent else value)) is not None:
-                batch.append(Put(key, encoded, ttl, if_absent=on_absent is not None))
-        for number, (key, value, keep, ttl, _) in enumerate(appends):
-            if number % _TURN == 0 and not is_backlogged:
-                await asyncio.sleep(0)
-            if (encoded := self._make_value(key, value)) is not None:
+            encoded = self._make_value(key, partial(value, existing.get(key)) if is_merge else value)
+            if encoded is not None and is_append:
                 batch.append(Append(key, encoded, keep, ttl))
+            elif encoded is not None:
+                batch.append(Put(key, encoded, ttl, if_absent=is_merge and key not in existing))
         return batch
 
-    def _report_absent(
-        self, batch: Sequence[Put | Append], queued_puts: Mapping[Key, _QueuedPut], existing: Mapping[Key, bytes]
-    ) -> None:
-        """Calls `on_absent` for merges whose keys had no value.
+    def _report_absent(self, merges: Sequence[_QueuedWrite]) -> None:
+        """Calls `on_absent` of merges whose keys had no value.
 
         A merge of such a key that came meanwhile becomes a put: the stored value is this queue's own, and is older.
         """
-        for write in batch:
-            on_absent = queued_puts[write.key][2] if isinstance(write, Put) and write.key not in existing else None
-            if on_absent is None:
-                continue
-            on_absent()
-            value, ttl, newer, _ = self._puts.get(write.key, _NO_PUT)
-            if newer is not None:
-                newer()
-                self._puts[write.key] = partial(value, None), ttl, None, 0
+        for merge in merges:
+            for write in (merge, self._writes.get(merge.key)):
+                if write is not None and write.on_absent is not None:
+                    write.on_absent()
+                    if write is not merge:
+                        self._writes[merge.key] = _QueuedWrite(write.key, partial(write.value, None), write.ttl)
 
-    async def _write_merged(self, puts: Mapping[Key, _QueuedPut], existing: Mapping[Key, bytes]) -> None:
-        batch: list[Put] = []
-        for number, (key, (value, ttl, _, _)) in enumerate(puts.items()):
-            if number and number % _TURN == 0:
-                await asyncio.sleep(0)
-            waiting = self._puts.get(key)
-            # A put that came meanwhile replaces this merge: its caller knew the stored value.
-            if waiting is not None and waiting[2] is None:
-                continue
-            if (encoded := self._make_value(key, partial(value, existing[key]))) is not None:
-                batch.append(Put(key, encoded, ttl))
-        if batch:
-            await self._store.write(batch)
-
-    def _make_value(self, key: Key, value: _Value) -> bytes | None:
+    def _make_value(self, key: Key, value: Callable[[], bytes]) -> bytes | None:
         """Makes a value; returns None if its function fails, so that other writes go on."""
         try:
             return value()
@@ -278,54 +219,3 @@ class WriteQueue:
             _log.exception("a value for the collection %r could not be encoded and is dropped", key.collection)
             self._on_drop(1)
             return None
-
-    async def _drop_oldest(self) -> None:
-        """Drops the oldest writes beyond the capacity, while the store is unavailable."""
-        async with self._write_lock:
-            await self._measure()
-            dropped, excess = 0, sum(size for *_, size in self._puts.values()) - self._capacity // 2
-            while excess > 0:
-                *_, size = self._puts.pop(next(iter(self._puts)))
-                excess, dropped = excess - size, dropped + 1
-            entries, excess = 0, sum(size for *_, size in self._appends) - self._capacity // 2
-            while excess > 0:
-                excess, entries = excess - self._appends[entries][-1], entries + 1
-            del self._appends[:entries]
-        if dropped + entries:
-            self._on_drop(dropped + entries)
-
-    async def _measure(self) -> None:
-        """Makes the waiting values to measure their sizes. Only merges are made again later."""
-        for number, (key, queued_put) in enumerate(list(self._puts.items())):
-            value, ttl, on_absent, size = queued_put
-            if size:
-                continue
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
-            # A write that replaced it meanwhile is measured the next time.
-            if self._puts.get(key) is not queued_put:
-                continue
-            if (encoded := self._make_value(key, partial(value, None) if on_absent else value)) is None:
-                del self._puts[key]
-            else:
-                self._puts[key] = (
-                    value if on_absent else partial(bytes, encoded),
-                    ttl,
-                    on_absent,
-                    _size_of(key, encoded),
-                )
-        measured_appends, count = list[_QueuedAppend](), len(self._appends)
-        for number, entry in enumerate(self._appends[:count]):
-            key, value, keep, ttl, size = entry
-            if size:
-                measured_appends.append(entry)
-                continue
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
-            if (encoded := self._make_value(key, value)) is not None:
-                measured_appends.append((key, partial(bytes, encoded), keep, ttl, _size_of(key, encoded)))
-        self._appends[:count] = measured_appends
-
-
-def _size_of(key: Key, value: bytes) -> int:
-    return string_size(key.collection, key.name, value)
