@@ -54,7 +54,7 @@ def test_the_passages_of_a_text_are_the_text(text: str) -> None:
     fields = build_block(client.messages, range(1)).fields
     pieces = [text[start:end] for start, end in zip(fields[2::4], fields[3::4], strict=True)]
     assert "".join(pieces).strip() == text.strip()
-    assert all(len(piece) <= 1_000 for piece in pieces)
+    assert all(len(piece) <= 400 for piece in pieces)
 
 
 def test_a_result_is_found_by_the_words_of_its_call() -> None:

@@ -196,6 +196,22 @@ async def test_a_recall_at_the_newest_message_goes_out_with_it():
     assert [block["text"] for block in sent(setup)["messages"][-1]["content"]] == ["What is next?", "Recalled: r3_7."]
 
 
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_an_excerpt_stands_in_front_of_its_turn_and_leaves_with_it(path: str):
+    setup = build_setup()
+    asked = request(20, path)
+    await setup.ask(path, asked)
+    wire = json.dumps({"role": "user", "content": "Recalled: r3_7."}).encode()
+    await setup.add(path, asked, lambda anchor: RecallInsertion(anchor, wire, 1.0, before=1))
+    await setup.ask(path, later(asked, path))
+    text = json.dumps(sent(setup))
+    assert text.index("Recalled: r3_7.") < text.index("What is next?")
+    covering = later(asked, path)
+    covering["messages"] = [*covering["messages"], *request(30, path)["messages"]]
+    await setup.ask(path, covering)
+    assert "Recalled: r3_7." not in json.dumps(sent(setup))
+
+
 async def test_counting_includes_the_tool_and_the_tool_rounds():
     setup = build_setup()
     asked = request(20, MESSAGES)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
@@ -708,8 +709,19 @@ class Worker:
 
 
 def test_stored_insertions_are_read_unchanged():
-    kept = StoredInsertions("s-1", (build_recall(3), build_tool_rounds(3), build_tool_rounds(3, "", 2.5)))
+    kept = StoredInsertions(
+        "s-1", (replace(build_recall(3), before=2), build_tool_rounds(3), build_tool_rounds(3, "", 2.5))
+    )
     assert decode(encode(kept), CHAIN[3]) == kept
+
+
+async def test_a_turn_has_one_excerpt_before_it_and_one_recall_behind_it():
+    excerpts = [replace(build_recall(3, when), before=1) for when in (2.0, 1.0)]
+    memories = [build_recall(3, when, b"[]") for when in (4.0, 3.0)]
+    for fresh in (False, True):
+        worker = Worker(InMemoryStore())
+        await worker.add(excerpts[0], memories[0], memories[1], excerpts[1])
+        assert await worker.find(fresh=fresh) == [excerpts[1], memories[1]]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))

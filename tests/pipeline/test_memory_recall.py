@@ -118,6 +118,17 @@ def there(of: PipelineSetup, path: str) -> bool:
 
 
 @pytest.mark.parametrize("path", PATHS)
+async def test_an_excerpt_of_the_archive_stands_before_the_turn_and_the_memory_behind_it(path: str):
+    made, _ = ready(window=3_000)
+    await made.ask(path, request(path))
+    asked = request(path, assistant_entry(path, "Nothing yet."), user_entry(path, f"Is W5918442 gone? {ASK}"))
+    for _ in range(2):
+        await made.ask(path, asked)
+        text = json.dumps(sent(made, path))
+        assert text.index("7706410293") < text.index(ASK) < text.index(TOLD)
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_for_byte(path: str):
     made, memories = ready()
     history = [user_entry(path, "Hello there."), assistant_entry(path, "Hi."), user_entry(path, ASK)]

@@ -150,4 +150,3 @@ def test_what_each_word_of_a_text_is_does_not_depend_on_the_words_around_it(list
     found = judge.find_words(" ".join(listed), numbers=True)
     for kind in ("paths", "ids", "names"):
         assert getattr(found, kind) == tuple(dict.fromkeys(word for each in alone for word in getattr(each, kind)))
-    assert judge.find_all_words(" ".join(listed)) == [*found.paths, *found.ids, *found.names, *found.links]

@@ -1,10 +1,10 @@
 """The index of a conversation's passages, and the search for words in it.
 
-Theory of operation. The text of each message is cut into passages of about a thousand characters, and each passage is
-known by the set of its terms (`search_terms`). The messages are indexed in blocks of a fixed number, and a block is
-found by the chain key of its last message: so a later request of the same history, or of a branch of it, indexes only
-the messages of its last, incomplete block and those after it. `PassageIndex` joins the blocks of one history. The index
-has all messages, in view or not; whoever searches decides what is of use.
+Theory of operation. The text of each message is cut into passages of one sentence or line, or a few short ones, and
+each passage is known by the set of its terms (`search_terms`). The messages are indexed in blocks of a fixed number,
+and a block is found by the chain key of its last message: so a later request of the same history, or of a branch of it,
+indexes only the messages of its last, incomplete block and those after it. `PassageIndex` joins the blocks of one
+history. The index has all messages, in view or not; whoever searches decides what is of use.
 
 Texts are not copied: a passage is a range of characters in a part of a message, and the client sends its whole history
 with every request.
@@ -13,6 +13,7 @@ with every request.
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -29,16 +30,18 @@ from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.words import search_terms
 
-_BLOCK: Final = 32
+_BLOCK: Final = 64
 """Messages of a block."""
-_PASSAGE: Final = 1_000
-"""Characters of a passage, at most."""
+MAX_CALL_DISTANCE: Final = 32
+"""Messages between a call and its result."""
+_MIN_PASSAGE, _MAX_PASSAGE = 40, 400
+"""Characters of a passage."""
 _MAX_PART: Final = 1_000_000
 """Characters of one part that are indexed."""
 _BRIEF_CALL: Final = 300
 """Characters of a call's arguments up to which they belong to its result, and are no passages of their own."""
-_ENDS: Final = ("\n", ". ", " ")
-"""The places at which a long text is cut, the best first."""
+_END = re.compile(r"\n+|(?<=[.!?])[\"')\]]?\s+|(?<=[。！？])")
+"""The end of a line or of a sentence."""
 _LENGTH_WEIGHT: Final = 0.3
 """How much a long passage counts less than one of average length: b of BM25."""
 _MAX_DEPTH: Final = 12
@@ -163,7 +166,7 @@ def _ranges(count: int) -> Iterator[range]:
 def build_block(messages: Sequence[Message], numbers: range) -> PassageBlock:
     """Indexes messages of a list."""
     passages, terms = list[tuple[int, int, int, int]](), list[Iterable[str]]()
-    start = max(0, numbers.start - _BLOCK)
+    start = max(0, numbers.start - MAX_CALL_DISTANCE)
     calls = match_results_to_calls(messages[start : numbers.stop])
     for at in numbers:
         for part_at, part in enumerate(messages[at].parts):
@@ -184,16 +187,17 @@ def _call_terms(call: Part) -> Sequence[str]:
 
 
 def _cut(text: str) -> Iterator[tuple[int, int]]:
-    """Cuts a text into ranges of at most `_PASSAGE` characters, at the ends of lines, sentences or words."""
+    """Cuts a text into the ranges of its passages: at the ends of lines and sentences, and within long ones."""
     start = 0
-    while len(text) - start > _PASSAGE:
-        limit = start + _PASSAGE
-        ends = (text.rfind(end, start + _PASSAGE // 4, limit) + len(end) for end in _ENDS)
-        stop = next((end for end, sign in zip(ends, _ENDS, strict=True) if end >= len(sign)), limit)
-        yield start, stop
-        start = stop
-    if text[start:].strip():
-        yield start, len(text)
+    for end in chain((match.end() for match in _END.finditer(text)), [len(text)]):
+        while end - start > _MAX_PASSAGE:
+            # Without a space, it is data.
+            middle = text.rfind(" ", start + _MIN_PASSAGE, start + _MAX_PASSAGE) + 1 or start + _MAX_PASSAGE
+            yield start, middle
+            start = middle
+        if end - start >= _MIN_PASSAGE or (end == len(text) and text[start:].strip()):
+            yield start, end
+            start = end
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------

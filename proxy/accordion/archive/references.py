@@ -7,7 +7,7 @@ or not the request offers that tool ("if available"), and the id is the same for
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -38,14 +38,6 @@ def artifact_id(tenant: TenantScope, message_key: bytes, part: int | None) -> st
 def range_id(tenant: TenantScope, keys: Iterable[bytes]) -> str:
     """Returns the id of a range of messages, given their keys in order."""
     return _id(b"range", tenant, keys)
-
-
-def growing_range_ids(tenant: TenantScope, keys: Iterable[bytes]) -> Iterator[str]:
-    """Yields the ids of the ranges of the first message, of the first two, and so on."""
-    digest = hashlib.sha256(b"range" + _encode(tenant.key))
-    for key in keys:
-        digest.update(_encode(key))
-        yield _name(digest.hexdigest())
 
 
 def slice_id(tenant: TenantScope, keys: Iterable[bytes], number: int, of: int) -> str:

@@ -28,7 +28,7 @@ class CacheShares(NamedTuple):
     renewals: int = 2
     """The time of the next renewal of entries that are in use."""
     words: int = 7
-    """The kinds of words, for each of three classifiers: summaries, recall, and the writer of memories."""
+    """The kinds of words, for each of two classifiers: summaries, and the writer of memories."""
     facts: int = 5
     """The facts of messages that were read for a summary."""
     compaction_positions: int = 4
@@ -52,12 +52,12 @@ class CacheShares(NamedTuple):
 class CompactionCacheShares(NamedTuple):
     """The capacity in bytes of each cache for compactions. The defaults are shares of the whole, in thirty-seconds.
 
-    A cache has the more, the more it costs to make its entries again: an index for recall takes 20 to 100 ms of CPU
+    A cache has the more, the more it costs to make its entries again: an index for recall takes 20 to 50 ms of CPU
     for a conversation of 100,000 tokens, a list or a record 1 to 3 ms, a rendered request 0.3 ms.
     """
 
     recall: int = 11
-    """The indexes of what left the window, and of what is in view."""
+    """The indexes of conversations that are compacted."""
     lists: int = 5
     """Lists of messages with a compaction applied."""
     records: int = 2

@@ -213,7 +213,7 @@ class InsertionPlacement:
         client = self._history.conversation.messages
         for insertion in group:
             if isinstance(insertion, RecallInsertion):
-                builder.insert_recall(insertion.wire, self._client_index(at))
+                builder.insert_recall(insertion, self._client_index(at))
         count, wires = self._insert_tool_rounds(client[at:], group) if at < len(client) else (0, ())
         if count:
             builder.insert_messages(wires, (self._client_index(at), self._client_index(at) + count - 1, False))
@@ -271,10 +271,11 @@ class _HistoryBuilder:
         self._spans += history.spans[start:end]
         self._chain += [key + insertion_hash for key in history.conversation.chain[start:end]]
 
-    def insert_recall(self, wire: bytes, client_index: int) -> None:
-        """Inserts a user message before the client's message `client_index`. If roles must alternate, it is merged into
-        the message before it, which keeps its origin."""
-        before = [message.wire for message in self._messages[-1:]]
+    def insert_recall(self, recall: RecallInsertion, client_index: int) -> None:
+        """Inserts a user message before the client's message `client_index`. If roles must alternate, an excerpt is
+        merged into the turn that follows it, and memories into the message before them, which keeps its origin."""
+        wire = recall.wire
+        before = [message.wire for message in self._messages[-1:]] if not recall.before else []
         joined = self._protocol.join_messages([*before, wire], {len(before)})
         if before and len(joined) == 1:
             message = self._read_message(joined[0])

@@ -2,10 +2,10 @@
 
 Theory of operation. `Query` has the terms of the sentences in a turn that ask something, and the names in it (paths,
 identifiers, quotations), which count more. `PassageIndex` gives the passages that have these terms; their sentences
-(lines, in results of tools) are ranked by the terms in them, in the rest of the passage, and in its neighbours, as an
-answer stands next to its question. Terms that the last exchange has count half: the turn speaks of what is in view.
-Most turns need nothing, so the best sentence must have a least score, which does not depend on the length of the
-archive. Sentences in view are left out, and so are values that a newer sentence replaces (`select_standing`).
+(lines, in results of tools) are ranked by the terms in them and near them, as an answer stands next to its question.
+Terms that the last exchange has count half: the turn speaks of what is in view. Most turns need nothing. So the best
+sentence must have a least score, which does not depend on the length of the archive, or all terms of the question.
+Sentences in view are left out, and so are values that a newer sentence replaces (`select_standing`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import nlargest
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final
 
 import msgspec
 
-from accordion.archive.passage_index import Passage, PassageIndex, PassageIndexes, readable_text
+from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndex, PassageIndexes, readable_text
 from accordion.archive.references import artifact_id, shorten_arguments
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
+from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 from accordion.sessions.user_text import is_client_summary, user_text
@@ -47,12 +47,15 @@ _INDIRECT_FACTOR: Final = 0.5
 _IN_VIEW_FACTOR: Final = 0.5
 _RECENT: Final = 4
 """Messages before the turn whose terms count half: the turn speaks of them."""
-_PASSAGE_SHARE, _NEIGHBOUR_SHARE = 0.5, 0.4
-"""The share of a term's weight that it has elsewhere in the sentence's passage, or in a neighbour of that."""
-_NEAR: Final = 2
-"""Sentences between one that has a term and one that may be its answer."""
-_MAX_PASSAGES: Final = 40
+_NEAR: Final = 3
+"""Passages on either side whose terms count for a sentence, as an answer may share no word with its question."""
+_NEAR_SHARE: Final = 0.5
+"""The share of a term's weight that it has near a sentence."""
+_MIN_COMPLETE: Final = 3
+"""Terms of a question that a sentence must have, and all of them, to be good enough in any case."""
+_MAX_PASSAGES: Final = 30
 """Passages whose sentences are ranked."""
+_MAX_CANDIDATES: Final = 150
 _MAX_COMPARED: Final = 30
 """Sentences that are compared for newer values, of the archive, and half as many of those in view."""
 _MAX_TEXT: Final = 20_000
@@ -65,8 +68,6 @@ _MAX_LINE, _MAX_CALL = 400, 100
 """Characters of a quoted line, and of the arguments in the heading of a result."""
 _LINES_BEFORE, _LINES_AFTER = 1, 4
 """Lines of a result that are quoted around one that was found."""
-_MAX_CALL_DISTANCE: Final = 32
-"""Messages between a call and its result."""
 _MAX_DATE_DISTANCE: Final = 200
 """Messages between a date and a sentence."""
 
@@ -93,6 +94,10 @@ _DATE = re.compile(
 )
 _DATE_LINE = re.compile(rf"[\[(*]?[^\n]{{0,40}}?({_DATE.pattern})[^\n]{{0,20}}(?:\n|$)|\[?({_DATE.pattern})")
 """A line that dates what follows."""
+
+
+Place = tuple[PartPosition, int]
+"""The position of a part, and the number of a line in it."""
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -211,41 +216,39 @@ class _Search:
         self._matches = defaultdict[int, list[str]](list)
         """The terms and names that each passage has."""
         self._sums = defaultdict[int, float](float)
+        self._least = _LEAST_SCORE * index.weight(1)
         self._match()
 
     def find_candidates(self) -> list[Candidate]:
-        """Returns the sentences that are good enough and not in view, the best first; none if the best is not."""
-        least = _LEAST_SCORE * self._index.weight(1)
-        candidates = [each for at in self._best_passages() for each in self._rank_passage(at)]
-        # Most turns ask for nothing archived. Only for the others, the texts in view are read.
-        if max(map(attrgetter("score"), candidates), default=0.0) < least:
+        """Returns the sentences that are good enough, those in view too, the best first; none if all good ones are."""
+        passages = self._best_passages()
+        # Most turns ask for nothing archived. Only for the others, passages are read, and then the texts in view.
+        if not passages:
             return []
-        candidates.sort(key=lambda each: (each.score, each.order), reverse=True)
-        best, chosen, texts = 0.0, list[Candidate](), set[str]()
-        for each in candidates:
-            if each.score < max(best * _LEAST_SHARE, 0.0 if best else least):
-                break
-            if each.text not in texts and not self.is_in_view(each.text):
-                best = best or each.score
-                chosen.append(each)
-                texts.add(each.text)
-        return chosen
+        candidates = sorted(
+            (each for at in passages for each in self._rank_passage(at)),
+            key=lambda each: (each.score, each.order),
+            reverse=True,
+        )
+        chosen = [each for each in candidates[:_MAX_CANDIDATES] if each.score >= self._least * _LEAST_SHARE]
+        best = next((each.score for each in chosen if not self.is_in_view(each.text)), 0.0)
+        return [each for each in chosen if each.score >= best * _LEAST_SHARE] if best >= self._least else []
 
     def choose_newest(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, CitedInstruction | None]]:
-        """Returns the candidates in their order, without values that a newer sentence replaces.
+        """Returns the candidates that are not in view, in their order, without values that a newer sentence replaces.
 
         A sentence that a newer one may contradict has a note, or follows that one.
         """
         by_instruction = dict[int, Candidate]()
         pool = list[tuple[tuple[int, int, int], Instruction]]()
-        prose = [each for each in candidates if each.is_prose][:_MAX_COMPARED]
-        for candidate in prose:
+        for candidate in [each for each in candidates if each.is_prose][:_MAX_COMPARED]:
             instruction = build_instruction(candidate.text)
             by_instruction[id(instruction)] = candidate
             pool.append((candidate.order, instruction))
         pool += ((order, build_instruction(text)) for order, text in self._sentences_in_view())
         pool.sort(key=itemgetter(0))
-        listed = {(each.message, each.text) for each in prose}
+        new = [each for each in candidates if not self.is_in_view(each.text)]
+        listed = {(each.message, each.text) for each in new if each.is_prose}
         standing = select_standing(
             ((order[0], instruction) for order, instruction in pool), lambda index, text: (index, text) in listed
         )
@@ -255,7 +258,7 @@ class _Search:
             for at in each.newer_than:
                 newer[at].append(by_instruction[id(each.instruction)])
         chosen = dict[int, tuple[Candidate, CitedInstruction | None]]()
-        for candidate in chain.from_iterable((*newer[own.message], own) for own in candidates):
+        for candidate in chain.from_iterable((*newer[own.message], own) for own in new):
             if not candidate.is_prose or id(candidate) in cited:
                 chosen.setdefault(id(candidate), (candidate, cited.get(id(candidate))))
         return list(chosen.values())
@@ -322,32 +325,54 @@ class _Search:
         return readable_text(self._messages[message].parts[part])[passage.start : passage.end]
 
     def _best_passages(self) -> list[int]:
-        # What a neighbour adds is little: a passage far behind the best ones stays there.
+        """Returns the passages with the best scores, and those with answers; none if no sentence can be good enough."""
         likely = nlargest(4 * _MAX_PASSAGES, self._sums, key=self._sums.__getitem__)
-        scores = {at: self._sums[at] * self._index.length_factor(at) + self._neighbours(at) for at in likely}
-        return nlargest(_MAX_PASSAGES, scores, key=lambda at: (scores[at], at))
+        near = {at: self._weigh_near(at, self._matches[at]) for at in likely}
+        if not any(self._sums[at] + near[at] >= self._least or self._is_complete(self._matches[at]) for at in likely):
+            return []
+        scores = {at: self._sums[at] * self._index.length_factor(at) + near[at] for at in likely}
+        best = nlargest(_MAX_PASSAGES, scores, key=lambda at: (scores[at], at))
+        return list(dict.fromkeys(chain.from_iterable((at, *self._find_answers(at)) for at in best)))
 
-    def _neighbours(self, at: int) -> float:
-        return _NEIGHBOUR_SHARE * max(self._sums.get(at - 1, 0.0), self._sums.get(at + 1, 0.0))
+    def _find_answers(self, at: int) -> Iterator[int]:
+        """Yields the passages near one that may say more of the same: of its message, and behind a question."""
+        passage = self._index[at]
+        is_question = self._text_of(passage).rstrip()[-1:] in "?？"
+        for other in range(max(0, at - _NEAR), min(len(self._index), at + _NEAR + 1)):
+            if self._index[other].position[0] == passage.position[0] or (is_question and other > at):
+                yield other
+
+    def _weigh_near(self, at: int, terms: Sequence[str]) -> float:
+        """Returns what the terms in and near a passage add to the score of a sentence in it that has `terms`."""
+        near = set(chain.from_iterable(self._matches.get(each, ()) for each in range(at - _NEAR, at + _NEAR + 1)))
+        return _NEAR_SHARE * sum(self._weights[term] for term in near.difference(terms))
+
+    def _is_complete(self, terms: Sequence[str]) -> bool:
+        """Whether these are all terms and names of a question that asks for what was said."""
+        factors, names = self._query.factors, self._query.names
+        return (
+            len(factors) + len(names) >= _MIN_COMPLETE
+            and min(factors.values(), default=1.0) == 1.0
+            and ({*factors, *names} <= {*terms})
+        )
 
     def _rank_passage(self, at: int) -> Iterator[Candidate]:
-        """Yields the sentences of a passage with their scores."""
-        passage, terms = self._index[at], self._matches[at]
+        """Yields the sentences of a passage with their scores, or the lines of a result or of arguments."""
+        passage, terms = self._index[at], self._matches.get(at, [])
         message, part = passage.position
         if self._messages[message].role == "other":
             return
         is_prose = isinstance(self._messages[message].parts[part], Text)
-        rest, neighbours = self._sums[at] * _PASSAGE_SHARE, self._neighbours(at)
         texts = [*_split(self._text_of(passage), is_prose)]
         found = [self._find_terms(text, terms) for text in texts]
-        for number, text in enumerate(texts):
-            # An answer may share no word with the question, if it stands next to a sentence that does.
-            if found[number] or (is_prose and any(found[max(0, number - _NEAR) : number + _NEAR + 1])):
-                score = sum(map(self._weights.__getitem__, found[number])) * (1 - _PASSAGE_SHARE) + rest + neighbours
-                yield Candidate(score, passage, (message, passage.at, number), text, is_prose, found[number])
-        if texts and not is_prose and passage.start == 0:
+        if not is_prose and passage.start == 0 and not any(found):
             # What no line has, the call has.
-            yield Candidate(self._sums[at], passage, (message, passage.at, 0), texts[0], is_prose, ())
+            found = [tuple(terms)]
+        for number, (text, own) in enumerate(zip(texts, found, strict=False)):
+            if text and (own or is_prose):
+                score = sum(map(self._weights.__getitem__, own)) + self._weigh_near(at, own)
+                score += self._least if self._is_complete(own) else 0.0
+                yield Candidate(score, passage, (message, passage.at, number), text, is_prose, own)
 
     def _find_terms(self, text: str, terms: Iterable[str]) -> tuple[str, ...]:
         """Returns those of the terms and names that a sentence has."""
@@ -372,18 +397,18 @@ class _Search:
 
 
 def _split(text: str, is_prose: bool) -> Iterator[str]:
-    """Yields the sentences of a text, or its lines, without those that only have a date."""
+    """Yields the sentences of a text, without lines that only have a date, or all its lines."""
     for line in text.splitlines():
         if is_prose:
             date = _DATE_LINE.match(line)
             yield from split_sentences(line) if date is None or date.end() < len(line) else ()
-        elif line.strip():
+        else:
             yield line.strip()
 
 
 def find_call(messages: Sequence[Message], result: PartPosition) -> ToolCall | None:
     """Returns the call of a result; None if the part is none, or if the call is far away."""
-    start = max(0, result[0] - _MAX_CALL_DISTANCE)
+    start = max(0, result[0] - MAX_CALL_DISTANCE)
     position = match_results_to_calls(messages[start : result[0] + 1]).get((result[0] - start, result[1]))
     call = messages[start + position[0]].parts[position[1]] if position else None
     return call if isinstance(call, ToolCall) else None
@@ -405,16 +430,17 @@ class _ExcerptWriter:
     ) -> None:
         self._tenant, self._count, self._tokens = tenant, count, tokens
         self._artifacts = frozenset(history.compaction.artifacts if history.compaction is not None else ())
-        self._messages, self._covered_count = client.messages, history.covered_count
+        self._messages = client.messages
+        self._find_date = cache(self._read_date)
 
     def write(self, chosen: Sequence[tuple[Candidate, CitedInstruction | None]]) -> Excerpt | None:
         """Returns the excerpt of as many sentences as fit, those of the newest message first; None if none fits."""
         available = self._tokens - self._count(OPENING)
         quotes = dict[tuple[int, int, int], tuple[str, str]]()
         """The heading and the text of each quote."""
-        texts, headings, lines = set[str](), set[str](), set[tuple[int, int]]()
+        texts, headings, lines = set[str](), set[str](), set[Place]()
         for candidate, cited in chosen:
-            if candidate.text in texts or candidate.order[1:] in lines:
+            if candidate.text in texts or self._place(candidate) in lines:
                 continue
             heading, date = self._heading(candidate, cited), self._find_date(candidate.message)
             new = [each for each in (heading, date) if each not in headings]
@@ -431,7 +457,8 @@ class _ExcerptWriter:
             headings.update(new)
             quotes[candidate.order] = heading, text
             texts.add(candidate.text)
-            lines.update(self._lines_around(candidate) if "\n" in text else [candidate.order[1:]])
+            if not candidate.is_prose:
+                lines.update(self._lines_around(candidate) if "\n" in text else [self._place(candidate)])
         while quotes and self._count(text := "\n".join([OPENING, *self._render(quotes)])) > self._tokens:
             quotes.popitem()
         if not quotes:
@@ -479,7 +506,7 @@ class _ExcerptWriter:
         name = artifact_id(self._tenant, self._messages[at].key, part)
         return name if name in self._artifacts else ""
 
-    def _find_date(self, at: int) -> str:
+    def _read_date(self, at: int) -> str:
         """Returns the date of a message that it, or one before it, begins with; empty if none does."""
         for message in reversed(self._messages[max(0, at - _MAX_DATE_DISTANCE) : at + 1]):
             for part in message.parts:
@@ -487,16 +514,23 @@ class _ExcerptWriter:
                     return match[1] or match[2]
         return ""
 
-    def _lines_around(self, candidate: Candidate) -> dict[tuple[int, int], str]:
-        """Returns a line of a result or of arguments with those around it, by their places."""
-        message, part = candidate.passage.position
-        text = readable_text(self._messages[message].parts[part])[candidate.passage.start : candidate.passage.end]
-        lines = [line for line in text.splitlines() if line.strip()]
-        _, passage, at = candidate.order
-        around = range(max(0, at - _LINES_BEFORE), min(len(lines), at + 1 + _LINES_AFTER))
-        return {(passage, number): lines[number] for number in around}
+    def _place(self, candidate: Candidate) -> Place:
+        """Returns the part of a candidate's line, and the number of the line in it."""
+        text = readable_text(self._part(candidate))
+        return candidate.passage.position, len(text[: candidate.passage.start].splitlines()) + candidate.order[2]
 
-    def _quote_lines(self, candidate: Candidate, quoted: Container[tuple[int, int]]) -> Iterator[str]:
+    def _lines_around(self, candidate: Candidate) -> dict[Place, str]:
+        """Returns a line of a result or of arguments with those around it, by their places."""
+        lines = readable_text(self._part(candidate)).splitlines()
+        _, at = self._place(candidate)
+        around = range(max(0, at - _LINES_BEFORE), min(len(lines), at + 1 + _LINES_AFTER))
+        return {(candidate.passage.position, number): lines[number] for number in around if lines[number].strip()}
+
+    def _part(self, candidate: Candidate) -> Part:
+        message, part = candidate.passage.position
+        return self._messages[message].parts[part]
+
+    def _quote_lines(self, candidate: Candidate, quoted: Container[Place]) -> Iterator[str]:
         """Yields quotes of a line, from long to short: with those around it that are not quoted, and alone."""
         around = (line for place, line in self._lines_around(candidate).items() if place not in quoted)
         yield "\n".join(f"> {line[:_MAX_LINE]}{'…' if len(line) > _MAX_LINE else ''}" for line in around)

@@ -110,10 +110,6 @@ class ExtractiveWriter:
         instructions = self._facts_of(message).instructions if is_text else self._find_instructions(text)
         return sum(_estimate_tokens(each.text) for each in instructions if each.is_listed)
 
-    def are_instructions_in(self, text: str, message: Message) -> bool:
-        """Returns whether a text has all instructions of a user's message, those that no longer stand too."""
-        return all(each.text in text for each in self._facts_of(message).instructions)
-
     def find_standing_instructions(
         self,
         sources: Sequence[SourceMessage],

@@ -353,11 +353,6 @@ class WordClassifier(dict[str, WordClass]):
             tuple(paths)[:_MAX_WORDS], tuple(ids)[:_MAX_WORDS], tuple(names)[:_MAX_WORDS], tuple(links)[:_MAX_LINKS]
         )
 
-    def find_all_words(self, text: str) -> list[str]:
-        """Finds all words of a text, numbers included, grouped by kind."""
-        paths, ids, names, links = self._scan(text, numbers=True)
-        return [*paths, *ids, *names, *islice(links, _MAX_LINKS)]
-
     def _scan(self, text: str, numbers: bool) -> tuple[_WordSet, _WordSet, _WordSet, _WordSet]:
         """Returns paths, ids, names and links."""
         paths: _WordSet = {}
