@@ -36,6 +36,8 @@ class StoringProvider(ReadingProvider):
     talks: dict[str, list[Json]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """The requests for stored responses and conversations: method and target."""
+    lists: bool = True
+    """Whether stored responses can be read."""
     _own: list[Json] = field(default_factory=list)
 
     async def __call__(self, request: Recorded, answer: Answer) -> None:
@@ -94,7 +96,7 @@ class StoringProvider(ReadingProvider):
         await super()._send_reply(said, body, answer)
 
     async def _serve_stored(self, method: str, path: list[str], query: dict[str, list[str]], answer: Answer) -> None:
-        kept = self.held.get(path[0])
+        kept = self.held.get(path[0]) if self.lists or method == "DELETE" else None
         if kept is None:
             told = f"Response with id '{path[0]}' not found."
             return await strict_provider.send_json(answer, 404, strict_provider.request_error("responses", told))
@@ -102,7 +104,9 @@ class StoringProvider(ReadingProvider):
             del self.held[path[0]]
             return await strict_provider.send_json(answer, 200, {"id": path[0], "object": "response", "deleted": True})
         if path[1:] == ["input_items"]:
-            items = [{"id": f"in_{at}", **item} for at, item in enumerate(reversed(kept.before))]
+            items = [{"id": f"in_{at}", **item} for at, item in enumerate(kept.before)]
+            if query.get("order") != ["asc"]:
+                items.reverse()
             ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
             return await strict_provider.send_json(answer, 200, {"object": "list", "data": items, **ends})
         if query.get("stream") == ["true"]:

@@ -77,17 +77,32 @@ async def test_what_the_provider_finds_too_long_is_folded_before_the_client_hear
         assert max(each.tokens for each in one.provider.taken) <= 3_000
 
 
-async def test_what_began_elsewhere_passes_as_it_came_and_says_so(start: Start):
+async def test_what_began_elsewhere_is_read_from_the_provider_to_be_compacted(start: Start):
     proxy = start(config("responses"))
     async with start_reading_agent(proxy, "responses", "chain elsewhere", ways=(), **CHAIN) as one:
         await one.rounds(1)
         # The reply is known to the provider alone.
         one.provider.held["resp_of_old"] = one.provider.held.pop(one.run.reply)
         one.run.reply = "resp_of_old"
+        await one.rounds(45)
+        assert one.provider.problems == []
+        assert len(compacted_requests(one.run)) > 1
+        assert len(one.provider.asked) == 2, "the provider is asked once: for the response, and for its items"
+
+
+async def test_what_began_elsewhere_passes_as_it_came_if_the_provider_lists_no_items(start: Start):
+    proxy = start(config("responses"))
+    async with start_reading_agent(proxy, "responses", "chain unlisted", ways=(), **CHAIN) as one:
+        one.provider.lists = False
+        await one.rounds(1)
+        one.provider.held["resp_of_old"] = one.provider.held.pop(one.run.reply)
+        one.run.reply = "resp_of_old"
         await one.rounds(20)
         assert one.provider.problems == []
         assert not compacted_requests(one.run)
-        assert all("previous_response_id" in body for body in bodies(one)[1:])
+        posted = [json.loads(each.body) for each in one.behind.requests if each.method == "POST"]
+        assert all("previous_response_id" in body for body in posted[1:])
+        assert len(one.provider.asked) == 1, "it is asked once in a session"
         shown = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], 20)
     assert "the history that the provider keeps is not completely on record" in shown["exchanges"][-1]["decision"]
 

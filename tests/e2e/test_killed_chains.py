@@ -83,3 +83,22 @@ async def test_a_kill_behind_any_reply_loses_nothing_of_the_transcript(start: St
         for _ in range(3):
             await killed_behind_the_reply(one, proxy)
             assert await missing(proxy, one.run) == []
+
+
+@pytest.mark.parametrize("way", ["", "o", "t"])
+async def test_a_chain_goes_on_after_its_store_was_replaced(start: Start, way: str):
+    """Only the provider has the history then, with the proxy's own calls in it."""
+    proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
+    async with start_reading_agent(proxy, "responses", f"replaced store {way}", stream=False, **CHAIN) as one:
+        if way:
+            await prepare_way(one, way)
+        one.provider.ways = ()
+        await goes_on(one, proxy, 14 if not way else 1)
+        proxy.kill()
+        for file in proxy.folder.glob("chain.db*"):
+            file.unlink()
+        proxy.start()
+        await goes_on(one, proxy, 12)
+        assert one.provider.problems == []
+        assert one.provider.refusals == []
+        assert max(each.tokens for each in one.provider.taken) <= WINDOW

@@ -30,7 +30,7 @@ class Provider(FakeUpstream):
     async def send(self, request: UpstreamRequest) -> FakeReply:
         self.requests.append(request)
         assert isinstance(request.body, bytes)
-        if self.refuses and b"previous_response_id" not in request.body and b"call_0" in request.body:
+        if self.refuses and b"previous_response_id" not in request.body and b"function_call" in request.body:
             told = {"error": {"message": "Duplicate item found", "type": "invalid_request_error", "param": "input"}}
             return FakeReply(400, pieces=(json.dumps(told).encode(),))
         if not self.streams:

@@ -168,6 +168,14 @@ class StoredResponses:
             return None
         return [entry for link in reversed(links) for entry in (*link.input_items, *link.output_items)]
 
+    async def store_history(
+        self, tenant: TenantScope, session: str, response_id: str, entries: Sequence[bytes]
+    ) -> None:
+        """Records the whole history up to a response, as its provider lists it. Raises StoreUnavailable."""
+        link = StoredResponse(tuple(entries), ())
+        self._remember((tenant, response_id), session, link)
+        await self._archive.write(await self._write_links(tenant, session, {response_id: link}, None))
+
     async def unadded_items(self, tenant: TenantScope, object_id: str) -> tuple[bytes, ...]:
         """Returns the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
         key = unadded_key(tenant, object_id)

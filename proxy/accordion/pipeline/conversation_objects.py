@@ -1,4 +1,4 @@
-"""Reads and extends the `conversation` objects of the Responses API, whose items the provider keeps.
+"""Reads the items that a provider of the Responses API keeps, and extends its `conversation` objects.
 
 A request that names a conversation object has only the new items. If such a conversation is to be compacted, its items
 are read from the provider and take the object's place in the request (history_reconstruction.py). The provider then
@@ -6,17 +6,21 @@ adds nothing to the object by itself. So the items of the request and of its res
 ends, and the object stays whole: for the client, which may list it, and for the next request, which reads it again.
 Nothing of it is cached, because a client may add and delete items itself.
 
+A request that names a response by `previous_response_id` is reconstructed from the items on record. If they are not on
+record, since the store was replaced or the conversation began without this proxy, the provider lists them as well.
+
 Items that the provider does not take are stored, count as a part of the object, and are added with the next response.
 Once this has begun, it goes on also if the client leaves: of a request that was cancelled it is not known whether the
 provider has taken the items, and they must not be added twice.
 
-Source: the API reference, "Conversations" (`GET` and `POST /v1/conversations/{id}/items`).
+Source: the API reference, "Conversations" (`GET` and `POST /v1/conversations/{id}/items`) and "Responses" (`GET
+/v1/responses/{id}` and `…/input_items`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -31,7 +35,7 @@ from accordion.model.ports import Signal, Tasks, UpstreamResponse, Waiter
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.relay import content_type_and_encoding, read_body
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
-from accordion.protocols.json_spans import fields_of, is_list, is_object, is_text, items_of, list_of, object_of
+from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of
 from accordion.protocols.openai_responses.response import text_field
 
 _log = logging.getLogger("accordion")
@@ -49,11 +53,15 @@ _INCLUDED = (
     "web_search_call.action.sources",
 )
 """Content that the API leaves out of a list unless it is asked for."""
-_LIST_QUERY = "&".join([f"limit={_PAGE}", "order=asc", *(f"include[]={name}" for name in _INCLUDED)])
+_INCLUDE_QUERY = "&".join(f"include[]={name}" for name in _INCLUDED)
+_LIST_QUERY = f"limit={_PAGE}&order=asc&{_INCLUDE_QUERY}"
+_MAX_RESPONSES = 100
+"""The most responses of a chain that are read; usually the last one lists the items of all."""
 _BODY_HEADERS = frozenset(
     {b"accept", b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"}
 )
 _MAX_LOGGED = 1_000
+_ENDED = ("completed", "incomplete")
 
 SendRequest = Callable[[PassthroughRequest], Awaitable[UpstreamResponse]]
 
@@ -74,6 +82,8 @@ class ConversationObjects(msgspec.Struct, frozen=True):
     send: SendRequest
     logged: set[str] = msgspec.field(default_factory=set)
     """The objects for which a refusal was already logged."""
+    unlisted: dict[str, str] = msgspec.field(default_factory=dict)
+    """The sessions whose provider does not list a chain's items, with the reason."""
 
     async def read_items(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
         """Returns the items of the object that a request names, or the reason why they cannot be read.
@@ -85,20 +95,73 @@ class ConversationObjects(msgspec.Struct, frozen=True):
             return NotReconstructed(
                 "with `background` or `store: false`, the items of the response could not be added to the conversation"
             )
+        object_id = _object_id(request)
+        items = await self._list_items(request, f"/conversations/{_quote(object_id)}/items")
+        if isinstance(items, NotReconstructed):
+            return items
+        return [*items, *await self.stored_responses.unadded_items(request.caller.tenant, object_id)]
+
+    async def read_chain(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
+        """Returns the items of the response that a request continues, with those before it; or why that is impossible.
+
+        They are recorded, so that they are read once. A session whose provider does not list them is not tried again.
+        Raises the errors of `send`.
+        """
+        tenant, session = request.caller.tenant, request.session_match.session.id
+        if session in self.unlisted:
+            return NotReconstructed(self.unlisted[session])
+        chain = await self._walk_chain(request)
+        if isinstance(chain, NotReconstructed):
+            if len(self.unlisted) >= _MAX_LOGGED:
+                self.unlisted.clear()
+            self.unlisted[session] = chain.reason
+        elif not self.erasures.was_erased_since(tenant, session, request.started_at):
+            with suppress(StoreUnavailable):
+                await self.stored_responses.store_history(
+                    tenant, session, request.client_conversation.continued_id, chain
+                )
+        return chain
+
+    async def _walk_chain(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
+        """Reads a chain from its last response back: the provider may list a response's input without earlier ones."""
+        items, ids, response_id = list[bytes](), set[str](), request.client_conversation.continued_id
+        for _ in range(_MAX_RESPONSES):
+            path = f"/responses/{_quote(response_id)}"
+            status, response = await self._get(request, path, _INCLUDE_QUERY)
+            if text_field(response, "status") not in _ENDED or not is_list(response.get("output", b"")):
+                return NotReconstructed(f"the provider does not show the response that it continues (status {status})")
+            if response.get("prompt", NULL) != NULL:
+                return NotReconstructed("the provider does not show the messages of its template")
+            output = items_of(response["output"])
+            if ids.intersection(map(_item_id, output)):
+                return items
+            inputs = await self._list_items(request, f"{path}/input_items")
+            if isinstance(inputs, NotReconstructed):
+                return inputs
+            items = [*inputs, *output, *items]
+            ids.update(filter(None, map(_item_id, items)))
+            response_id = text_field(response, "previous_response_id")
+            if not response_id:
+                return items
+        return NotReconstructed(f"the chain has more than {_MAX_RESPONSES} responses")
+
+    async def _list_items(self, request: MeasuredRequest, path: str) -> list[bytes] | NotReconstructed:
         items, after = list[bytes](), ""
         for _ in range(_MAX_PAGES):
-            response = await self.send(_build_request(request, "GET", query=_LIST_QUERY + after))
-            body = await read_body(response, content_type_and_encoding(response.headers)[1])
-            page = fields_of(body) if response.status == 200 and is_object(body) else {}
+            status, page = await self._get(request, path, _LIST_QUERY + after)
             if not is_list(page.get("data", b"")):
-                return NotReconstructed(
-                    f"the provider does not list the conversation object (status {response.status})"
-                )
+                return NotReconstructed(f"the provider does not list the items that it keeps (status {status})")
             items += items_of(page["data"])
             if page.get("has_more") != b"true":
-                return [*items, *await self.stored_responses.unadded_items(request.caller.tenant, _object_id(request))]
-            after = "&after=" + quote(text_field(page, "last_id"), safe="")
-        return NotReconstructed(f"the conversation object has more than {_PAGE * _MAX_PAGES:,} items")
+                return items
+            after = "&after=" + _quote(text_field(page, "last_id"))
+        return NotReconstructed(f"the provider keeps more than {_PAGE * _MAX_PAGES:,} items")
+
+    async def _get(self, request: MeasuredRequest, path: str, query: str) -> tuple[int, Mapping[str, bytes]]:
+        """Returns the status and the fields of an object; no fields if there is none."""
+        response = await self.send(_build_request(request, "GET", path, query=query))
+        body = await read_body(response, content_type_and_encoding(response.headers)[1])
+        return response.status, fields_of(body) if response.status == 200 and is_object(body) else {}
 
     async def add_items(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Adds the items of a request and its response to the object that the request named.
@@ -153,7 +216,8 @@ class ConversationObjects(msgspec.Struct, frozen=True):
         """Adds items with one request; returns the reason why the provider did not take them, or an empty text."""
         body = object_of({"items": list_of(items)})
         try:
-            response = await self.send(_build_request(request, "POST", body=body))
+            path = f"/conversations/{_quote(_object_id(request))}/items"
+            response = await self.send(_build_request(request, "POST", path, body=body))
         except AccordionError as error:
             return error.message
         # The status says whether they were taken, also if the rest of the response is lost.
@@ -185,10 +249,20 @@ def _as_item(wire: bytes) -> bytes:
     return b'{"type":"message","role":"user","content":%s}' % wire if is_text(wire) else wire
 
 
-def _build_request(request: MeasuredRequest, method: str, *, query: str = "", body: bytes = b"") -> PassthroughRequest:
-    """Builds a request for the items of the object that a request names, to the same provider as that one."""
+def _item_id(item: bytes) -> str:
+    return text_field(fields_of(item), "id") if is_object(item) else ""
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _build_request(
+    request: MeasuredRequest, method: str, path: str, *, query: str = "", body: bytes = b""
+) -> PassthroughRequest:
+    """Builds a request for what the provider keeps, at `path` below its base, to the same provider as `request`."""
     inbound = request.inbound
-    path = inbound.path.removesuffix("/responses") + f"/conversations/{quote(_object_id(request), safe='')}/items"
+    path = inbound.path.removesuffix("/responses") + path
     headers = tuple([pair for pair in inbound.headers if pair[0].lower() not in _BODY_HEADERS])
     headers = derive_idempotency_key(headers, path.encode() + body)
     headers += ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))

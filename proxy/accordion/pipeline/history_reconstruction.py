@@ -2,11 +2,11 @@
 
 The Responses API lets a client send `previous_response_id` or a `conversation`, and only the new messages. Below the
 trigger such a request passes unchanged. If a compaction is due, the whole request is reconstructed, from the recorded
-items of a response (archive/stored_responses.py) or from those that the provider lists of a conversation object
-(conversation_objects.py). It is then treated like any other: measured, compacted, and given tool rounds and recalled
-excerpts. From then on the provider has another list than the client, so every later request of the conversation is
-reconstructed too. A request passes unchanged if some of its history is not on record, or if the provider refuses the
-reconstructed form.
+items of a response (archive/stored_responses.py) or, of a conversation object and where they are not on record, from
+those that the provider lists (conversation_objects.py). It is then treated like any other: measured, compacted, and
+given tool rounds and recalled excerpts. From then on the provider has another list than the client, so every later
+request of the conversation is reconstructed too. A request passes unchanged if some of its history is not on record, or
+if the provider refuses the reconstructed form.
 """
 
 from __future__ import annotations
@@ -86,7 +86,11 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
             return earlier
         if not self.stored_responses.is_available:
             return NotReconstructed("the store is unavailable")
-        return NotReconstructed("the history that the provider keeps is not completely on record")
+        unrecorded = "the history that the provider keeps is not completely on record"
+        if request.is_dry_run:
+            return NotReconstructed(f"{unrecorded}, and is only read from the provider to compact it")
+        chain = await self.conversation_objects.read_chain(request)
+        return NotReconstructed(f"{unrecorded}, and {chain.reason}") if isinstance(chain, NotReconstructed) else chain
 
     def find_missing_entry(self, request: PreparedRequest, refusal: bytes) -> bytes:
         """Returns a placeholder for the call or output that a provider's error names as missing in the history of a
