@@ -3,7 +3,8 @@
 There is no list of servers. A sentence is split into terms: nouns (the input, the window, the output, other things),
 phrases that say "too much", and figures. It reports an overflow if a phrase's subject, the nearest noun before it, is
 the input or the window. So "image exceeds 5 MB" and "max_tokens exceeds the limit" report none, whatever else the
-sentence names. A figure is the limit, the size or the output by the words beside it.
+sentence names. A figure is the limit, the size or the output by the words beside it. A short text that names an input
+larger than its limit reports one too, whatever its phrase.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _MEDIA = r"(?:image|picture|audio|video|file|document|attachment|pdf)s?"
 _TERMS = {
     _OTHER: rf"\b(?:input|prompt)[ _](?:{_MEDIA}|schema|cache\w*|id)\b|\b{_MEDIA} (?:inputs?|prompts?)\b"
     r"|\b(?:tool|function|system) \w+ (?=exceed|is too)"
+    r"|\b(?:access|auth\w*|refresh|bearer|csrf) tokens?\b"
     rf"|\b(?:{_MEDIA}|\w+_(?:id|key|name|schema|logprobs|url)|pages?|tools?|functions?|declarations?|schemas?|names?"
     r"|ids?|strings?|arrays?|fields?|descriptions?|metadata|keys?|headers?|ur[il]s?|payload|candidates?|batch|stop"
     r"|turns?|retries|iterations?|deadline|timeouts?|time|duration|dimensions?|depth|spend|user|fingerprint"
@@ -38,17 +40,24 @@ _TERMS = {
     r"|\b(?:input |prompt )?tokens? ?limits?\b|\bmodel'?s? (?:limit|context|maximum(?= ?\())\b"
     r"|上下文(?:长度|窗口)?|컨텍스트|コンテキスト",
     _INPUT: r"\bprompts?|\binputs?|\btokens?\b|\w_tokens?\b|\bconversation\b|\bsequence\b|\bcontext\b|total text bytes"
-    r"|输入|提示词|历史记录|提问内容|入力|トークン|입력|토큰",
+    r"|输入|提示词|历史记录|提问内容|入力|トークン|プロンプト|입력|토큰"
+    r"|\b(?:entrada|eingabe|entrée|jetons|richiesta|contexto|contexte|kontext|contesto|solicitud|anfrage)\b"
+    r"|апрос|токен|контекст",
     _WEAK: r"\brequests?\b|\bmessages?\b|\bquery\b|\bbody\b|请求",
-    _MANY: r"\btoo many\b",
+    _MANY: r"\btoo many\b|\btoo much (?:text|input|context|history)\b",
     _EXCESS: r"\btoo ?(?:long|large|big)|toolong|toolarge|exceed"
     r"|(?<!be )\b(?:longer|larger|greater|bigger|higher|more) than\b"
-    r"|\boverflow|\babove\b|\bsurpass|\bbeyond\b|\b(?:does|do)(?: not|n't) fit|\bno longer fits?|\breached\b|\bfull\b"
+    r"|\boverflow|\babove\b(?! threshold)|\bsurpass|\bbeyond\b|\b(?:does|do)(?: not|n't) fit|\bno longer fits?"
+    r"|\breached\b|\bfull\b"
     r"|\b(?:must|should|can)(?: be| have)? (?:<=?|≤|\[|less than|smaller than|at most|no more than|below)"
-    r"|超过|超出|超长|过长|太长|超限|超え|초과",
+    r"|超过|超出|超长|过长|太长|超限|超え|長すぎ|초과"
+    r"|\bover (?:the|its|this|our) (?:model|limit|max|context|window)|\bcan(?:'t|not) fit"
+    r"|\bsupera|\bexced|\bdépasse|\büberschr|\büberst|\bzu (?:lang|groß)|\btrop (?:long|grand)"
+    r"|\bdemasiad\w+ larg|\blong[oa] demais|\btroppo lung|превы",
     _REDUCE: r"\b(?:reduce|decrease|shorten)\b",
     _OTHER_FIGURE: r"\b\d+ ?[x×] ?\d+\b",
-    _FIGURE: r"(?<![\w.#-])(?!(?<=<)\d+>)\d[\d,_]{0,14}(?:\.\d{1,6})?(?:[km]\b)?"
+    _FIGURE: r"(?<![\w.#-])(?!(?<=<)\d+>)(?:\d{1,3}(?:[.'’\u00a0\u202f]\d{3})+(?!\d|[km]\b)|\d[\d,_]{0,14}"
+    r"(?:\.\d{1,6})?(?:[km]\b)?)"
     r"(?![.,]?\d|[km]\b|[\w-]*[a-z]\b(?<!token)(?<!tokens))",
 }
 _TERM = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _TERMS.items())
@@ -58,25 +67,31 @@ _OTHER_UNIT = (
 )
 _SENTENCE_END = r"[.!?]\s+|[。！？\n]"
 
+_OWNER = r"\b(?:account|organi[sz]ation|project|workspace|team|tier|subscription|user|key|today|week|month)\b"
+_LONGEST_PAIR, _SMALLEST_WINDOW = 300, 512
+_THOUSANDS = re.compile(r"\d{1,3}(?:\.\d{3})+")
+
 _OTHER_LIMIT = (
     r"rate.?limit|call rate|per.?(?:min|second|hour|day|month)|\bTP[MD]\b|\bRP[MD]\b|quota|billing|\bcredits?\b|afford"
-    r"|balance|too many requests|throttl|slow down|please wait|try again (?:later|in )|retry (?:after|in)|\d seconds"
+    r"|\b(?:dai|hour|week|month)ly\b|balance|too many requests|throttl|slow down|please wait|try again (?:later|in )"
+    r"|retry (?:after|in)|\d seconds"
     r"|usage limit|\bplan\b|concurren|overloaded|over budget|\bspend|polic(?:y|ies)|safety|flagged|inappropriate"
     r"|每分钟|频繁|额度|充值|余额|稍后再试"
 )
 
 # The words beside a figure. Before it the last one decides.
 _CUE = (
-    r"(?P<limit>(?P<firm>\bmax[a-z_]*(?: (?:number|of|allowed|supported|model|prompt|input|sequence|context|message"
+    r"(?P<limit>(?P<firm>\bm[aá]x[a-z_]*(?: (?:number|of|allowed|supported|model|prompt|input|sequence|context|message"
     r"|token|tokens|length|size|limit|window|total|is|kv)\b)*|\[[01], ?$|\blimit\w*"
     r"|context[ _-]?(?:window|length|size|limit)|\bn_ctx\b"
     r"|(?:最大|上限|限制)(?:上下文)?(?:长度)?)|exceed\w*|\bthan\b|[<>]=?|≤|\bup to|\bat most"
     r"|\bonly\b|\bbudget|\bcontext\b|\bwindow\b|\bfit\b"
+    r"|\berlaubt\w*|\bhöchstens|\bl[ií]mite?\b|максим\w*|最大|最多"
     r"|\ballowed|\bsupports?\b|\bbound\b|\bbeyond|\bsession_len|^ ?/ ?$|超过|超出|支持)"
     r"|(?P<total>\brequested|\ba? ?total\b|\bsum\b|\bestimated)"
     r"|(?P<size>\bcontains?|resulted in|\bprompt[\w_]*|\binputs?|\bha[sd]\b|\bhave\b|\bgiven|\breceived|\bgot\b"
     r"|\blength"
-    r"|\bcount|\bcurrent|\bused\b|\bsent\b|\bmessages?\b|n_(?:keep|tokens|prompt_tokens)|\bfirst\b|\bprovided"
+    r"|\bcount|\bcurrent|\bused\b|\bsent\b|\bmessages?\b|n_(?:keep|tokens|prompt_tokens)|\bfirst\b|\bprovided|\bpassed|\byours\b|\bneeds?\b"
     r"|\brequest\b|\btokens:|\btoo (?:long|large)|当前|实际|输入|入力|长度)"
 )
 _NO_CUE = r"\b(?:by|code|status|error|id)\W{0,3}$"
@@ -89,7 +104,7 @@ _OUTPUT_BEFORE = r"max_(?:new_|completion_|output_)?tokens[`' ]*(?:is too large)
 _LIMIT_AFTER = r"[) ]*(?:tokens? )?(?:max(?:imum)?\b|limit\b|of context\b)"
 _SIZE_AFTER = (
     r"[)\] ]*(?:(?:input |prompt )?tokens?)?[)\] ]*"
-    r"(?:> ?=? ?[a-z_]*[ :=]*\d|/ ?\d|\+|has exceeded"
+    r"(?:> ?=? ?[a-z_]*[ :=]*\d|/ ?\d|(?:out )?of \d|\+|has exceeded"
     r"|(?:is|are) (?:too|longer|greater|larger|above)|exceed|do(?:es)? not fit|of text input)"
 )
 
@@ -138,7 +153,18 @@ def read_text(text: str) -> OverflowText | None:
         if read.limit:
             return read
         first = first or read
-    return first
+    return first or _read_pair(text)
+
+
+def _read_pair(text: str) -> OverflowText | None:
+    """Returns the overflow that a short text reports by two figures, of which the input's is larger than its limit."""
+    terms = _terms(text, 0, len(text)) if len(text) <= _LONGEST_PAIR else []
+    kinds = {term.kind for term in terms}
+    if _compile(_OWNER).search(text) or _INPUT not in kinds or not kinds.isdisjoint({_OUTPUT, _OTHER, _OTHER_FIGURE}):
+        return None
+    noun = next(term for term in terms if term.kind == _INPUT)
+    read = _read_figures(text, (noun.start, noun.end), 0, len(text))
+    return read if read.limit and read.requested and read.requested > read.limit >= _SMALLEST_WINDOW else None
 
 
 def _sentences(text: str) -> Iterator[tuple[int, int]]:
@@ -271,4 +297,5 @@ def _role(before: str, after: str) -> tuple[str, bool]:
 
 def _number(figure: str) -> int:
     unit = {"k": 1_000, "m": 1_000_000}.get(figure[-1].lower(), 1)
-    return round(float(re.sub(r"[^\d.]", "", figure)) * unit)
+    decimal = figure if unit > 1 or not _THOUSANDS.fullmatch(figure) else figure.replace(".", "")
+    return round(float(re.sub(r"[^\d.]", "", decimal)) * unit)
