@@ -183,6 +183,20 @@ async def test_edits_are_left_out_where_compaction_is_switched_off(mode: str, is
     assert len(json.dumps(alone)) < len(json.dumps(codex(12))) / 2
 
 
+@pytest.mark.parametrize("edit", [CLEAR, COMPACT_EDIT])
+async def test_edits_that_the_provider_refuses_are_given_up(edit: Json) -> None:
+    refusal = reply({"type": "error", "error": {"type": "invalid_request_error", "message": "Bad Request"}}, 400)
+    setup, translator = translated(refusal, message(), message())
+    edits = {"context_management": {"edits": [edit]}}
+    out, body = await setup.ask(MESSAGES, claude(8, **edits))
+    assert (out.status, translator.bodies[1:]) == (200, [claude(8)])
+    assert json.loads(body)["context_management"] == {"applied_edits": []}
+    assert [block["type"] for block in json.loads(body)["content"]] == ["text"]
+    await setup.ask(MESSAGES, claude(9, **edits))
+    assert len(translator.bodies) == 3
+    assert not any("art_" in result for result in results(translator.bodies[2]))
+
+
 async def test_nothing_is_cleared_below_the_trigger() -> None:
     setup, translator = translated(message())
     _, body = await setup.ask(MESSAGES, claude(4, context_management={"edits": [CLEAR]}))

@@ -72,6 +72,48 @@ async def test_a_refused_compaction_is_followed_by_the_clients_own_bytes(path: s
     assert (outcome["state"], outcome["failure"]) == ("failed", "refused")
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, b""),
+        (400, b"<html><h1>Bad Request</h1></html>"),
+        (400, b'{"error": {"message": "The reasoning_content is not there. Fix this and try again."}}'),
+        (400, b'{"error": {"message": "This policy permits no two of a kind (max_tokens=10, model=m)."}}'),
+        (404, b'{"error": {"message": "Item with id rs_1 not found."}}'),
+        (406, "请求参数不合法".encode()),
+        (409, b'{"error": {"message": "messages.3 is out of order"}}'),
+        (502, b'{"error": {"message": "Provider returned error", "metadata": {"raw": "role of 3"}}}'),
+    ],
+)
+async def test_a_refusal_that_may_concern_the_list_is_met_whatever_it_says(status: int, body: bytes) -> None:
+    made = PipelineSetup(windows=FakeWindows(4_000))
+    made.upstream.answers = [FakeReply(status, pieces=(body,))]
+    out, _ = await made.ask(CHAT, talk(CHAT, 6))
+    assert (out.status, len(made.upstream.requests)) == (200, 2)
+    assert compaction_record(out)["failure"] == "refused"
+
+
+async def test_a_server_that_fails_once_gets_the_same_compacted_list_again() -> None:
+    made = refusing({"error": "Internal Server Error"}, status=500)
+    out, _ = await made.ask(CHAT, talk(CHAT, 6))
+    first, second = made.upstream.requests
+    assert (out.status, second.body, compaction_record(out)["state"]) == (200, first.body, "folded")
+
+
+async def test_a_server_that_fails_at_the_compacted_list_only_refuses_it() -> None:
+    made = refusing(*[{"error": "Internal Server Error"}] * 2, status=500)
+    body = json.dumps(talk(CHAT, 6)).encode()
+    out, _ = await made.ask(CHAT, body)
+    assert (out.status, len(made.upstream.requests), made.upstream.requests[-1].body) == (200, 3, body)
+    assert compaction_record(out)["failure"] == "refused"
+
+
+async def test_an_overloaded_server_is_not_asked_again() -> None:
+    made = refusing({"error": "Overloaded"}, status=500)
+    out, _ = await made.ask(CHAT, talk(CHAT, 6))
+    assert (out.status, len(made.upstream.requests)) == (500, 1)
+
+
 @pytest.mark.parametrize("name", ["Idempotency-Key", "x-idempotency-key"])
 @pytest.mark.parametrize("path", LISTS)
 async def test_each_content_has_an_idempotency_key_of_its_own(path: str, name: str) -> None:
@@ -193,8 +235,9 @@ async def test_a_list_that_the_client_broke_withdraws_nothing() -> None:
     assert (again["state"], again["id"]) == ("replayed", made["id"])
 
 
-async def test_an_error_at_the_beginning_of_a_stream_is_a_refusal_too() -> None:
-    error = {"type": "error", "error": REFUSAL["error"]}
+@pytest.mark.parametrize("words", ["messages.1: the 7th block must be even", "Bad Request"])
+async def test_an_error_at_the_beginning_of_a_stream_is_a_refusal_too(words: str) -> None:
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
     setup = small_window_setup()
     conversation = GrowingConversation(setup, "messages")
     await conversation.until(COMPACTED_AT)

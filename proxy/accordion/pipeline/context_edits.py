@@ -179,9 +179,11 @@ def _is_due(request: MeasuredRequest, summary: RequestedSummary) -> bool:
 
 
 def _can_clear(request: MeasuredRequest, edits: ContextEdits) -> bool:
-    """Returns whether there is something to clear, and no compaction of our own is due."""
-    is_ours = request.decision.action == "compact"
-    return not is_ours and can_clear(request.history, edits, request.utilization.tokens)
+    """Returns whether there is something to clear, no compaction of ours is due, and the provider refused none."""
+    is_refused = request.compaction_form == "whole"
+    if is_refused or request.decision.action == "compact":
+        return False
+    return can_clear(request.history, edits, request.utilization.tokens)
 
 
 def _threshold(request: MeasuredRequest, summary: RequestedSummary) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from accordion.accounting.overflow import OTHER_ERROR_STATUSES
 from accordion.compaction.policy import certainly_overflows
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore, UndoneCompactions
@@ -28,22 +29,23 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.request import PreparedRequest, find_compaction_id
 from accordion.protocols.json_values import find_error
 
-_CONTENT_STATUSES = frozenset({400, 422})
-"""The statuses by which a provider refuses the content of a request."""
-_OTHER_STATUSES = frozenset({200, 500})
-"""The statuses by which some servers do so too: an error within a stream, and templates of llama.cpp that fail."""
+_RARE_STATUSES = frozenset({403, 404, 405, 409, 410, 415})
+_SERVER_STATUSES = frozenset({500, 501, 502})
+"""The statuses by which some servers refuse the content of a request, too: unknown items, templates of llama.cpp that
+fail, errors that a gateway passes on."""
 _ABOUT_LIST = re.compile(
-    r"messages|\binput\b|contents|\bitem|tool|function|thinking|reasoning|\brole|alternat|template|jinja", re.IGNORECASE
-)
-"""Matches a refusal that names a list of messages or a part of it."""
-_ABOUT_OTHERS = re.compile(
-    r"credit|billing|quota|balance|api[ _-]?key|authenti|unauthori|permission|polic(?:y|ies)|safety|flagged"
-    r"|\bplan\b|rate[ _-]?limit|overload|capacity|try again|model[^.]{0,40}(?:not found|not exist|not available)"
-    r"|temperature|max_\w*tokens|top_[pk]\b|penalty|logprobs|response_format",
+    r"messages|\binput\b|contents|\bitem|tool|function|thinking|reasoning|\brole|conversation|alternat|template|jinja",
     re.IGNORECASE,
 )
+"""Matches a refusal that names a list of messages or a part of it."""
+_ABOUT_CONTENT = re.compile(
+    r"invalid|bad.?request|unprocessable|malformed|\"(?:code|status)\": ?\"?4(?:00|22)\b", re.IGNORECASE
+)
+"""Matches an error within a stream that refuses the content of a request."""
+_ABOUT_OTHERS = re.compile(
+    r"credit|billing|quota|balance|api[ _-]?key|authenti|unauthori|rate[ _-]?limit|overload", re.IGNORECASE
+)
 """Matches a refusal that no other list would help."""
-_NAMES_OF_LISTS = frozenset({"messages", "input", "contents", "system", "instructions", "tools", "model", "stream"})
 _MAX_ATTEMPTS = 4
 """Maximum number of lists that are sent in place of a refused one."""
 _LONGEST_READ, _LONGEST_WORDS = 65_536, 160
@@ -69,6 +71,8 @@ class ListAttempts(msgspec.Struct):
 
     refused: list[RefusedCompaction] = msgspec.field(default_factory=list)
     sent: set[_List] = msgspec.field(default_factory=set)
+    is_repeated: bool = False
+    """Whether a list was sent a second time, after an error that may be transient."""
 
 
 class ListRefusals(msgspec.Struct, frozen=True):
@@ -81,16 +85,23 @@ class ListRefusals(msgspec.Struct, frozen=True):
     now: Callable[[], float]
 
     def may_concern(self, request: PreparedRequest, status: int, refusal: bytes) -> bool:
-        """Whether a refusal may be about what a compaction made of the list."""
-        if not request.compaction_id or request.rewritten_body is None or request.context_edits is not None:
+        """Whether a refusal may be about what a compaction made of the list. What its words do not exclude may be: each
+        list more that is sent in vain costs less than a session that is refused for good."""
+        if not request.compaction_id or request.rewritten_body is None:
             return False
         text = refusal[:_LONGEST_READ].decode(errors="replace")
-        if status not in _CONTENT_STATUSES | _OTHER_STATUSES or _ABOUT_OTHERS.search(text):
+        if 400 <= status < 500 and status not in OTHER_ERROR_STATUSES:
+            return _ABOUT_LIST.search(text) is not None or _ABOUT_OTHERS.search(text) is None
+        if status in _RARE_STATUSES:
+            return _ABOUT_LIST.search(text) is not None
+        return (status < 400 or status in _SERVER_STATUSES) and _ABOUT_OTHERS.search(text) is None
+
+    def may_be_transient(self, status: int, refusal: bytes) -> bool:
+        """Whether a refusal says nothing but that the server failed, so that the same list may be taken next time."""
+        text = refusal[:_LONGEST_READ].decode(errors="replace")
+        if status < 400 and _ABOUT_CONTENT.search(text) is not None:
             return False
-        if _ABOUT_LIST.search(text):
-            return True
-        names = set(request.conversation.envelope) - _NAMES_OF_LISTS
-        return status in _CONTENT_STATUSES and not any(re.search(rf"\b{re.escape(name)}\b", text) for name in names)
+        return (status < 400 or status in _SERVER_STATUSES) and _ABOUT_LIST.search(text) is None
 
     def add(self, request: PreparedRequest, status: int, refusal: bytes, attempts: ListAttempts) -> None:
         """Records that the provider refused the compacted list of a request."""

@@ -36,8 +36,9 @@ MAX_KEEPALIVES = 4
 MAX_SMALL_DOCUMENT = 65_536
 """Size in bytes below which a document (no stream, no error) is read whole before it goes on."""
 
-_UNREAD_STATUSES = OTHER_ERROR_STATUSES - {404, 405}
-"""Statuses of errors that are not read. By 404 and 405, some providers refuse tools (tool_refusals.py)."""
+_UNREAD_STATUSES = OTHER_ERROR_STATUSES - {403, 404, 405, 409, 410, 415}
+"""Statuses of errors that are not read. By the others, some providers refuse tools (tool_refusals.py) or a list
+(list_refusals.py)."""
 
 _WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
 

@@ -35,6 +35,7 @@ from accordion.pipeline.read import RequestReader
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
+from accordion.protocols.context_edits import ContextReport
 from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, list_of, object_of
 
 _log = logging.getLogger("accordion")
@@ -138,9 +139,17 @@ class RetryStep(msgspec.Struct, frozen=True):
         status, refusal = probed.response.status, probed.refusal
         if request.request_by_id is not None or not self.list_refusals.may_concern(request, status, refusal):
             return None
+        if not attempts.lists.is_repeated and self.list_refusals.may_be_transient(status, refusal):
+            attempts.lists.is_repeated = True
+            return request
         self.list_refusals.add(request, status, refusal, attempts.lists)
         replaced = await self.list_refusals.find_replacement(request, attempts.lists, is_too_long=attempts.is_final)
-        return await self.tool_loop.restore_rounds(replaced) if replaced is not None else None
+        if replaced is None:
+            return None
+        if (report := replaced.context_report) is not None:
+            # This list has no edits that the client asked for, and a block would contain the refused list.
+            replaced = replace(replaced, context_report=ContextReport(report.edits))
+        return await self.tool_loop.restore_rounds(replaced)
 
     async def _withdraw_tool(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request without our tool if its model takes no tools; else None."""
