@@ -282,7 +282,7 @@ async def test_conversations_that_begin_alike_are_each_folded() -> None:
 async def test_after_a_refusal_the_request_is_sent_unchanged() -> None:
     chain = Chain()
     chain.provider.refuses = True
-    await chain.turns(12)
+    await chain.turns(9)
     assert chain.same
     assert "the provider refused the reconstructed history" in chain.decisions[-1]
     assert chain.state == "none"
