@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
+from accordion.model.errors import SummaryFailed
 from accordion.model.http import Inbound
+from accordion.summaries.author import Summary, SummaryAuthor
+from accordion.summaries.extractive import ExtractiveWriter
+from accordion.summaries.instructions import TITLE
+from accordion.summaries.prompts import load_prompts
+from tests.fakes import FakeTasks
+from tests.summary_samples import FakeSummarizer, line, message, sources, task
 from tests.tiers import examples
 
 SUBJECTS = {
@@ -354,3 +361,54 @@ async def compact_in_any_way(history: RuleHistory, steps: list[tuple[str, int]],
                 history.messages = json.loads(text)[:-1]
     finally:
         await pipeline.close()
+
+
+WRITERS = ("extractive", "brief model", "wordy model", "failing model")
+
+
+@given(st.integers(0, 10**6), st.lists(st.tuples(st.sampled_from(WRITERS), st.integers(0, 4)), min_size=2, max_size=6))
+@settings(max_examples=examples(50), deadline=None)
+def test_every_writer_lists_the_same_rules_in_order(seed: int, rounds: list[tuple[str, int]]) -> None:
+    asyncio.run(write_by_turns(random.Random(seed), rounds))
+
+
+async def write_by_turns(chance: random.Random, rounds: list[tuple[str, int]]) -> None:
+    said, stated, summary = [message("user", "Look at the importer.")], list[str](), Summary("")
+    rules = chance.sample(LASTING, len(LASTING))
+    extractor = ExtractiveWriter()
+    for writer, count in rounds:
+        for _ in range(min(count, len(rules))):
+            stated.append(rules.pop())
+            said += [
+                message("user", f"The run got further. {stated[-1]}"),
+                message("assistant", "I read the next part."),
+            ]
+        said += [
+            message("user", f"Part {chance.random()} reads fine."),
+            message("assistant", "The importer has a loop."),
+        ]
+        given_task = task(
+            sources=sources(said),
+            budget=700,
+            prior_narrative=summary.narrative,
+            prior_until=summary.narrative_end,
+        )
+        author = SummaryAuthor(FakeSummarizer([told(writer, len(said) - 1)]), extractor, FakeTasks(), load_prompts())
+        try:
+            summary = author.write_extractive(given_task) if writer == "extractive" else await author.write(given_task)
+        except SummaryFailed:
+            summary = author.write_extractive(given_task)
+        section = summary.text.partition(f"## {TITLE}\n")[2].partition("\n## ")[0].partition("\n\n")[0]
+        assert [re.sub(r"^\[\d+\] ", "", each) for each in section.splitlines()] == stated
+
+
+def told(writer: str, newest: int) -> dict[str, Any] | SummaryFailed:
+    """What a model answers: a few lines, many lines, or nothing."""
+    if writer == "failing model":
+        return SummaryFailed("the provider is down")
+    lines = [line(f"The importer has a loop{' and another one' * at}", newest) for at in range(1, 25)]
+    return {
+        "overview": [line("The importer has a loop", newest)],
+        "outcomes": {"discoveries": lines if writer == "wordy model" else lines[:2]},
+        "continuation": {"state": [line("The next part was read", newest)]},
+    }
