@@ -21,17 +21,8 @@ from accordion.memory.self_contained import STATES, content_words, find_claims, 
 from accordion.memory.sentences import KnownText, Sentence, normalize_words
 from accordion.memory.steps import ConversationRecord, RecordedStep
 from accordion.summaries.facts import find_trouble
+from accordion.summaries.sentence_forms import REQUEST, RULE, rank_sentence, states_taste
 
-_USER_WANTS: Final = re.compile(
-    r"\b(?:I|we)(?:['’]d| would)? (?:really |strongly |always |usually )?(?:prefer|like|love|hate|dislike|favou?r)\b|"
-    r"\b(?:I|we) (?:don['’]?t (?:like|want)|never want|always want|want you to (?:always|never))\b|"
-    r"\b(?:always|never|from now on|in (?:the )?future|going forward|whenever|every time)\b|"
-    r"\b(?:please )?(?:do not|don['’]?t) (?:ever )?(?:use|touch|change|add|edit|commit|push|run|write|create|delete|"
-    r"remove|rename|modify|include|show|call|send)\b|"
-    r"\b(?:use|stick (?:to|with)|keep) [^.?!]{2,80} (?:instead of|rather than|over)\b|\bonly (?:ever )?use\b|"
-    r"\b(?:make sure|ensure) (?:to |that |you )",
-    re.IGNORECASE,
-)
 _DECIDES: Final = re.compile(
     r"\b(?:let['’]?s|let us|(?:I|we)(?:['’]ll| will| shall)) (?:go with|use|keep|switch to|stick (?:to|with)|drop|"
     r"choose|take)\b|"
@@ -78,12 +69,6 @@ _BIDS: Final = re.compile(
     re.IGNORECASE,
 )
 """The beginning of an imperative sentence."""
-_ASKS: Final = re.compile(
-    r"^(?:(?:hi|hey|hello|ok|okay|so|now|and|also|then|yes|no|great|good|nice|cool|alright)\b[,.! ]*)*"
-    r"(?:can you|could you|would you|will you|i want you|i need you|i['’]?d like|i would like|help me|let['’]?s|lets|"
-    rf"what|how|why|where|when|which|who|is|are|does|did|{_VERBS})\b",
-    re.IGNORECASE,
-)
 _ORDERS: Final = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\b[^.]{0,40}\b(?:instructions?|rules?|prompts?|above|previous|prior|"
     r"everything|guidelines)\b|\bsystem prompt\b|\byou (?:are now|must now|must always|have been)\b|"
@@ -248,17 +233,16 @@ def _from_user(sentence: Sentence, is_newest: bool) -> MemoryCandidate | None:
     if text.endswith("?"):
         # Only the last question has no recorded answer.
         return _make_candidate("question", sentence) if is_newest else None
-    if _DECIDED.search(text):
+    if _DECIDED.search(text) or _DECIDES.search(text):
         return _make_candidate("decision", sentence)
-    if _USER_WANTS.search(text):
+    rank = rank_sentence(text)
+    if rank == RULE or states_taste(text):
         return _make_candidate("preference", sentence)
-    if _DECIDES.search(text):
-        return _make_candidate("decision", sentence)
     if _OPEN.search(text):
         return _make_candidate("question", sentence)
     if _SOLVES.search(text):
         return _make_candidate("solution", sentence)
-    is_request = _ASKS.match(text) is not None
+    is_request = rank == REQUEST
     claims = len(find_claims(text))
     if (claims and not is_request and STATES.search(text)) or (claims and is_request):
         return replace(

@@ -1023,6 +1023,11 @@ def rank_promise(sentence: str) -> int:
     return FACT if len(sentence) <= BRIEF and is_particular else STATEMENT
 
 
+def states_taste(sentence: str) -> bool:
+    """Whether somebody says what he likes or dislikes."""
+    return _TASTE.is_in(sentence.lower())
+
+
 def is_change(sentence: str) -> bool:
     """Whether something is different from now on."""
     return _CHANGE.is_in(sentence.lower())
