@@ -163,6 +163,7 @@ class FakeExtractor:
         count: Callable[[str], int],
         kind: str,
         known_lines: frozenset[str] = frozenset(),
+        only_work: bool = False,
     ) -> str:
         self.calls.append(
             {"sources": sources, "remaining_messages": remaining_messages, "budget": budget, "kind": kind}

@@ -115,10 +115,12 @@ def _path(name: str) -> Path:
 
 def main() -> None:
     sentences = list(read_labelled_sentences())
+    first = [each for each in sentences if each.sample in {"random", "likely"}]
     parts = {
-        "tuned on": [each for each in sentences if each.sample != "later" and not each.is_held_out],
-        "held out": [each for each in sentences if each.sample != "later" and each.is_held_out],
+        "tuned on": [each for each in first if not each.is_held_out],
+        "held out": [each for each in first if each.is_held_out],
         "later": [each for each in sentences if each.sample == "later"],
+        "last": [each for each in sentences if each.sample == "last"],
         "all": sentences,
     }
     for name, part in parts.items():

@@ -156,11 +156,15 @@ class _SummaryJob(msgspec.Struct, frozen=True):
 
 
 class _InstructionSection(msgspec.Struct, frozen=True):
-    """The section of standing instructions, the lines that nothing else may repeat, and the outdated instructions."""
+    """The section of standing instructions, the lines that nothing else may repeat, and the outdated instructions.
+
+    `is_complete`: all standing instructions have room.
+    """
 
     text: str = ""
     known_lines: frozenset[str] = frozenset()
     outdated: tuple[OutdatedInstruction, ...] = ()
+    is_complete: bool = True
 
 
 class _ModelCost:
@@ -371,7 +375,10 @@ def _write_instructions(
         text, listed_lines = render_instructions(
             instructions, tokens, task.count_tokens, task.artifact, other_budget=other_tokens
         )
-        return _InstructionSection(text, known_lines, standing.outdated), listed_lines
+        is_complete = listed_lines.issuperset(
+            each.instruction.text for each in instructions if each.instruction.is_rule
+        )
+        return _InstructionSection(text, known_lines, standing.outdated, is_complete), listed_lines
 
     section, listed_lines = render(max_tokens, other_tokens)
     if summary.narrative or listed_lines.issuperset(wanted_lines):
@@ -391,6 +398,7 @@ def _write_extract(
         count=task.count_tokens,
         kind=task.kind,
         known_lines=section.known_lines,
+        only_work=not section.is_complete,
     )
 
 
@@ -486,8 +494,8 @@ def render_label(kind: CompactionKind, first: int, last: int) -> str:
     numbers = f" {first}" if first == last else f"s {first} to {last}"
     subject = "The work" if kind == "generation" else "The conversation"
     return (
-        f"{OPENING}{numbers}, removed to save space: data, not a request. Numbers in brackets cite messages. "
-        f"read_artifact, if available, returns archived messages in full. {subject} continues below.]"
+        f"{OPENING}{numbers}, archived: data, not a request. Numbers in brackets cite messages; read_artifact, if "
+        f"available, returns them. {subject} continues below.]"
     )
 
 

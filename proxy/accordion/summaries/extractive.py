@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Text
@@ -85,16 +86,20 @@ class ExtractiveWriter:
         count: Callable[[str], int],
         kind: Literal["conversation", "generation"],
         known_lines: frozenset[str] = frozenset(),
+        only_work: bool = False,
     ) -> str:
         """Writes a summary of `sources` within `budget` tokens of `count`; "" if nothing fits.
 
         It repeats neither `remaining_messages`, which stay visible, nor `known_lines`. Every line cites its messages.
+        `only_work`: leaves out users' texts, and texts of the assistant without names, paths, ids, links or figures.
         """
         if budget <= 0 or not sources:
             return ""
         facts = [(s.index, self._facts_of(s.message)) for s in sources]
         visible_words = _collect_words(self._facts_of(m) for m in remaining_messages)
         material = _order_material(facts)
+        if only_work:
+            material = replace(material, utterances=tuple(filter(_is_work, material.utterances)))
         visible_lines = {
             line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")
         }
@@ -370,6 +375,11 @@ def _build_candidates(
         step_lines.add_step(number, step)
     step_lines.assign_words(material)
     return lines + step_lines.build_lines()
+
+
+def _is_work(utterance: _Utterance) -> bool:
+    """Whether an assistant's text has names, paths, ids, links or figures."""
+    return utterance.facts.role == "assistant" and utterance.facts.words != NO_EXTRACTED_WORDS
 
 
 def _without(text: str, listed_texts: Collection[str]) -> str:

@@ -86,7 +86,8 @@ _NOTES = re.compile(r"(?: \((?:replaces|newer than|older than) \[\d+\](?:, \[\d+
 _ANY_TAG = re.compile(r"</?[\w-]+>")
 _EAST_ASIA = re.compile(f"[{EAST_ASIA}]+")
 _NOT_PROSE = re.compile(
-    r"^(?:[<>|$#{}\[\]]|//|/\*|\w+\s*=\s|(?:def|class|import|from|return|if|for)\s.*[:;({]?$)|[;{}]$|\t|  {4,}"
+    r"^(?:[<>|$#{}\[\]]|//|/\*|\w+\s*=\s|(?:def|class|return)\s.*[:;({]?$|(?:if|for|while)\s(?:.*[;({]|[^,]*:(?:\s\w+)?)$|"
+    r"import\s|from\s\S+\simport\s)|[;{}]$|\t|  {4,}"
 )
 
 

@@ -118,7 +118,7 @@ def _describes_code(paragraph: Sequence[str]) -> bool:
     return (
         _CODE.search(text) is not None
         and (len(text) > BRIEF or len(split_sentences(text)) > 1)
-        and not any(BULLET.match(line) or _is_addressed(line) for line in paragraph)
+        and not any(BULLET.match(line) or "?" in line or _is_addressed(line) for line in paragraph)
     )
 
 

@@ -651,7 +651,8 @@ _REPORTS: Final = (
 )
 """What somebody says of how things are: "it always works", "he never misses"."""
 _ENCOURAGEMENT: Final = (
-    r"(?<!\bi )(?<!\bwe )\b(?:don['’]?t|do not|never) (?:ever )?(?:worry|give up|quit|forget|hesitate|be|lose|miss|"
+    r"(?<!\bi )(?<!\bwe )(?<!\breally )(?<!\balso )\b(?:don['’]?t|do not|never) (?:ever )?(?:worry|give up|quit|forget|"
+    r"hesitate|be|lose|miss|"
     r"feel|get|let|stop|"
     r"think|know|need|want|remember|have|see|mention|you|even|really|like|care|believe|understand|recall)\b|"
     r"\b(?:don['’]?t|do not) (?:mind\b|[^,.]*\byourself\b)|"
@@ -661,6 +662,7 @@ _ENCOURAGEMENT: Final = (
 )
 """What a friend says: "don't give up", "keep it up"."""
 _EXPECTATIONS: Final = (
+    r"\bwant (?!you )(?:\w+ ){1,2}to (?!be\b|go\b)|\blike no one\b|\bshould be everyone\b|"
     r"^\W*(?:please )?(?:add|write|create|implement|fix|check|verify|test|run)\b[^;]*\bshould\b|"
     r"\b(?:i|we|you|he|she|they|it|that|this|there|these|those|people|every\w+|things|who|what|which|how|when|where|"
     r"why) "
@@ -670,7 +672,7 @@ _EXPECTATIONS: Final = (
     r"working|here|"
     r"fun|there|great|easy|interesting|proud|eligible|better|done|correct))\b|\bneeds? to (?:talk|chat|know|happen|"
     r"relax|go)\b|"
-    r"\b(?:reason|why|how|what|which|whether|where) [^,.;]{1,60}\b(?:should|forbidden)\b|^consider\b.*|"
+    r"\b(?:reason|why|how|what|which|whether|where) [^,.;()]{1,60}\b(?:should|forbidden)\b|^consider\b.*|"
     r"\bshould be (?:in|on) (?:my|file)\b|"
     r"^if (?:that|this|it|so|not|possible|needed|you (?:need|have|want|can|could|don|ever|like))\b[^,]*|"
     r"^(?:no|actually|wait|sorry|oh|oops)[,.!:]? (?=(?:i|i['’]\w+|we['’]\w+|thanks?|that['’]?s?|it['’]s (?:just|been|"
@@ -713,7 +715,7 @@ _ENGLISH_RULES: Final = (
     # Obligations and prohibitions.
     r"\bmust(?:n['’]t| not)?\b|\bshall (?:not|be|have|use|only)\b|\bshould(?:n['’]t)?\b|\bneeds? to be\b|\bhas to \w",
     r"\bmay not\b|\bnot allowed\b|\bforbidden\b|\bprohibited\b|\boff[- ]limits\b|\bmandatory\b|\binsist\b",
-    r"\b(?:nobody|no one) (?:\w+s|may|should|can|must|else|is to)\b|\bhands off\b|\bstay away from\b",
+    r"\b(?:nobody|no one) (?:\w+s|may|should|can|must|is to)\b|\bhands off\b|\bstay away from\b",
     r"\bunder no circumstances\b|\bwhatever you do\b|\bnot to be \w|\bwithout asking\b|\bstays? (?:as|where it|"
     r"the way)\b",
     r"\bleave [^,]{1,40}\b(?:alone|as|unchanged)\b|\bkeep (?:it|that|this|them|the \w+) (?:below|under|off|out)\b",
@@ -725,11 +727,11 @@ _ENGLISH_RULES: Final = (
     r"[,–—] ?)prefer|"
     r"\bpreferabl[ye]\b|\bis preferred\b|\bmy preference\b|\b(?:would|i['’]d|we['’]d) rather\b|\bmy first choice\b|"
     r"\bin favou?r of\b",
-    r"\b(?:i|we|user|customer|client|boss|team) (?:only |just |really |always |also )?(?:wants?|"
+    r"\b(?:i|we|user|customer|client|boss|team) (?:only |just |really |always |also |still )?(?:wants?|"
     r"wish(?:es)?)(?: only)? (?:the|all|"
     r"every|each|it|them|this|no|any|an?|my|our|your|everything|nothing|only|white|black|answers?|reports?)\b",
     r"\b(?:i|we) (?:need|want) [^.]*\b(?:instead of|rather than)\b|\b(?:i|we) only want\b|\b(?:i|we) want only\b|"
-    r"\b(?:i|we) (?:don['’]?t|do not) (?:want|wish|need) (?:to (?:add|use|pay|"
+    r"\b(?:i|we) (?:really |also |just |still )?(?:don['’]?t|do not) (?:want|wish|need) (?:to (?:add|use|pay|"
     r"change|include|receive|share|keep|touch|install|spend|exceed|buy|fly|risk|wait|book|cancel|see|have|get|do|make|"
     r"take)|any|an?|the|\w+ (?:insurance|\w+s)|it|that|this)\b",
     r"\b(?:i|we) want to (?:\w+ )?(?:minimi[sz]e|maximi[sz]e|avoid|keep|limit|stay|be /)|\bi want to [^.]* first\b|"
@@ -744,6 +746,7 @@ _ENGLISH_RULES: Final = (
     # What holds from now on, or under a condition.
     r"\binstead,? (?:of [^,]*, )?we (?:just |only )?(?:use|take|do|keep|go)\b|\bwe (?:just|only|simply) (?:use|take|"
     r"keep)\b",
+    r"\b(?:any|every|each|all)\b[^.]*, please \w",
     r"\bfrom now on\b|\bgoing forward\b|\bin (?:the )?future, |\bwe no longer\b|\bno longer (?:use|want)\b",
     r"\blet['’]?s (?:use|go with|stick (?:to|with)|keep|switch to|stay with|drop|only|not|never|always|leave)\b",
     rf"\b(?:if|when|whenever|once|before|after|unless|until|in case)\b[^!?]*, (?:then )?(?:please )?{_VERBS}",
