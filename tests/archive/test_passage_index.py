@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.passage_index import PassageIndexes, argument_scalars, build_block, readable_text
-from accordion.model.conversation import Conversation
+from accordion.archive.passage_index import PassageIndexes, build_block, readable_text
+from accordion.model.conversation import Conversation, ToolCall
 from tests.insertions.excerpt_samples import call, read, result, user
 
 
@@ -63,20 +63,20 @@ def test_a_result_is_found_by_the_words_of_its_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "scalars"),
+    ("arguments", "text"),
     [
-        ('{"path": "a.py", "why": "b"}', [("path", "a.py"), ("why", "b")]),
-        ('{"at": 3, "all": true, "none": null, "name": "b"}', [("at", "3"), ("name", "b")]),
-        ('{"all": [{"old": "a"}, "b", ["c"]], "by": 1.5}', [("old", "a"), ("all", "b"), ("all", "c"), ("by", "1.5")]),
-        ('["a", {"b": "c"}]', [("", "a"), ("b", "c")]),
-        ("[" * 40 + "1" + "]" * 40, []),
-        ("{}", []),
-        ("ls -l", [("", "ls -l")]),
-        ("", []),
+        ('{"path": "a.py", "why": "b"}', "path: a.py\nwhy: b"),
+        ('{"at": 3, "all": true, "none": null, "name": "b"}', "at: 3\nname: b"),
+        ('{"all": [{"old": "a"}, "b", ["c"]], "by": 1.5}', "old: a\nall: b\nall: c\nby: 1.5"),
+        ('["a", {"b": "c"}]', "a\nb: c"),
+        ("[" * 5_000 + "]" * 5_000, "[" * 5_000 + "]" * 5_000),
+        ("{}", ""),
+        ("ls -l", "ls -l"),
+        ("", ""),
     ],
 )  # fmt: skip
-def test_arguments_are_read_in_order_with_their_keys(arguments: str, scalars: list[tuple[str, str]]) -> None:
-    assert argument_scalars(arguments) == scalars
+def test_arguments_are_read_in_order_with_their_keys(arguments: str, text: str) -> None:
+    assert readable_text(ToolCall("c", "a_tool", arguments)) == text
 
 
 def test_reasoning_has_no_readable_text() -> None:

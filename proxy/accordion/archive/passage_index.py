@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from sys import getsizeof
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -42,9 +42,6 @@ _BRIEF_CALL: Final = 300
 """Characters of a call's arguments up to which they belong to its result, and are no passages of their own."""
 _END = re.compile(r"\n+|(?<=[.!?])[\"')\]]?\s+|(?<=[。！？])")
 """The end of a line or of a sentence."""
-_LENGTH_WEIGHT: Final = 0.3
-"""How much a long passage counts less than one of average length: b of BM25."""
-_MAX_DEPTH: Final = 12
 _BLOCK_BYTES: Final = 800
 """The memory of a block beside its arrays."""
 _decode: Final = msgspec.json.Decoder().decode
@@ -62,7 +59,7 @@ class Passage(msgspec.Struct, frozen=True, gc=False):
 class PassageBlock:
     """The passages of some messages, and the numbers of those that have a term."""
 
-    __slots__ = ("_hashes", "_numbers", "_starts", "fields", "lengths")
+    __slots__ = ("_hashes", "_numbers", "_starts", "fields")
 
     def __init__(self, passages: Sequence[tuple[int, int, int, int]], terms: Sequence[Iterable[str]]) -> None:
         """`passages` are message, part, start and end of each; `terms` its terms."""
@@ -76,12 +73,11 @@ class PassageBlock:
         self._starts = array("I", [*accumulate(map(len, lists), initial=0)])
         self._numbers = array("I", [*chain.from_iterable(lists)])
         self.fields = array("I", [*chain.from_iterable(passages)])
-        self.lengths = array("I", [end - start for _, _, start, end in passages])
 
     @property
     def size(self) -> int:
         """The memory that it takes, in bytes."""
-        arrays = self._hashes, self._starts, self._numbers, self.fields, self.lengths
+        arrays = self._hashes, self._starts, self._numbers, self.fields
         return _BLOCK_BYTES + sum(map(getsizeof, arrays))
 
     def numbers_of(self, term: str) -> Sequence[int]:
@@ -98,8 +94,7 @@ class PassageIndex:
 
     def __init__(self, blocks: Sequence[PassageBlock]) -> None:
         self._blocks = blocks
-        self._starts = [*accumulate((len(block.lengths) for block in blocks), initial=0)]
-        self._average = sum(map(sum, (block.lengths for block in blocks))) / max(1, len(self))
+        self._starts = [*accumulate((len(block.fields) // 4 for block in blocks), initial=0)]
 
     def __len__(self) -> int:
         """The number of passages."""
@@ -121,12 +116,6 @@ class PassageIndex:
     def weight(self, count: int) -> float:
         """Returns the weight of a term that `count` passages have: the rarer, the more."""
         return math.log(1 + (len(self) - count + 0.5) / (count + 0.5))
-
-    def length_factor(self, at: int) -> float:
-        """Returns the factor by which terms of a passage count: less in a long one."""
-        number = bisect_right(self._starts, at) - 1
-        length = self._blocks[number].lengths[at - self._starts[number]]
-        return 1 / (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / self._average)
 
 
 class PassageIndexes:
@@ -188,16 +177,19 @@ def _call_terms(call: Part) -> Sequence[str]:
 
 def _cut(text: str) -> Iterator[tuple[int, int]]:
     """Cuts a text into the ranges of its passages: at the ends of lines and sentences, and within long ones."""
-    start = 0
-    for end in chain((match.end() for match in _END.finditer(text)), [len(text)]):
-        while end - start > _MAX_PASSAGE:
+    start = end = 0
+    for stop in chain((match.end() for match in _END.finditer(text)), [len(text)]):
+        if start < end and (end - start >= _MIN_PASSAGE or stop - start > _MAX_PASSAGE):
+            yield start, end
+            start = end
+        while stop - start > _MAX_PASSAGE:
             # Without a space, it is data.
             middle = text.rfind(" ", start + _MIN_PASSAGE, start + _MAX_PASSAGE) + 1 or start + _MAX_PASSAGE
             yield start, middle
             start = middle
-        if end - start >= _MIN_PASSAGE or (end == len(text) and text[start:].strip()):
-            yield start, end
-            start = end
+        end = stop
+    if text[start:].strip():
+        yield start, len(text)
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------
@@ -212,32 +204,20 @@ def readable_text(part: Part) -> str:
         # Most results are one text.
         return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else result_text(part)
     if isinstance(part, ToolCall):
-        return "\n".join([f"{key}: {value}" if key else value for key, value in argument_scalars(part.arguments)])
+        try:
+            return "\n".join(_scalars_of(_decode(part.arguments), ""))
+        except (ValueError, RecursionError):
+            return part.arguments
     return ""
 
 
-def argument_scalars(arguments: str) -> list[tuple[str, str]]:
-    """Returns the scalars of a call's arguments with their keys, in order; the text itself if it is not JSON."""
-    try:
-        value = _decode(arguments)
-    except (ValueError, RecursionError):
-        return [("", arguments)] if arguments else []
-    scalars: list[tuple[str, str]] = []
-    _add_scalars(value, "", _MAX_DEPTH, scalars)
-    return scalars
-
-
-def _add_scalars(value: Any, key: str, depth: int, scalars: list[tuple[str, str]]) -> None:
-    """Adds the scalars of a value to a list."""
-    if isinstance(value, str):
-        scalars.append((key, value))
-    elif isinstance(value, bool) or value is None or not depth:
-        return
-    elif isinstance(value, dict):
+def _scalars_of(value: object, key: str) -> Iterator[str]:
+    """Yields the texts and numbers in a value, each with its key."""
+    if isinstance(value, dict):
         for name, inner in value.items():
-            _add_scalars(inner, name, depth - 1, scalars)
+            yield from _scalars_of(inner, name)
     elif isinstance(value, list):
         for inner in value:
-            _add_scalars(inner, key, depth - 1, scalars)
-    else:
-        scalars.append((key, str(value)))
+            yield from _scalars_of(inner, key)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield f"{key}: {value}" if key else str(value)

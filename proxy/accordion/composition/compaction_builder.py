@@ -260,9 +260,6 @@ class CompactionBuilder:
         recall = ArtifactRecall(
             self._archive_search,
             self.insertion_store,
-            self._artifact_tool_protocols,
-            self._reader,
-            self._insertion_cache,
             self._tasks,
             self._clock,
             lambda text, model: counter.count(text, counter.encoding(model)),

@@ -8,20 +8,17 @@ other words gets its own. Within a turn's tool rounds nothing is recalled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from accordion.insertions.composer import InsertionCache
 from accordion.insertions.excerpts import ArchiveSearch, Excerpt
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import RecallInsertion
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import RecallUsage
-from accordion.protocols.tool_loop import ArtifactToolProtocol
-from accordion.protocols.written_messages import WrittenMessageReader
 
 _log = logging.getLogger("accordion")
 
@@ -39,9 +36,6 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
 
     archive_search: ArchiveSearch
     insertion_store: InsertionStore
-    tool_protocols: Mapping[str, ArtifactToolProtocol]
-    message_reader: WrittenMessageReader
-    insertion_cache: InsertionCache
     tasks: Tasks
     clock: Clock
     count_tokens: Callable[[str, str], int]
@@ -73,8 +67,6 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
             return None
         wire = request.protocol.text_message(excerpt.text)
         recall = RecallInsertion(key, wire, self.clock.now(), excerpt.artifacts, before=len(turn))
-        if not await self._can_insert(request, recall):
-            return None
         if not await self.insertion_store.add(request.ref, recall, request.started_at):
             return None
         return RecallUsage(excerpt.tokens, len({message for message, _ in excerpt.quotes}))
@@ -88,24 +80,6 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         if self.archive_search.pending_bytes(history, client) > _MAX_INLINE_BYTES:
             return await self.tasks.offload(search)
         return search()
-
-    async def _can_insert(self, request: RecallRequest, insertion: RecallInsertion) -> bool:
-        """Whether the recall can be inserted without changing any message of the request before."""
-        protocol, history = request.protocol, request.history
-        covered_count = history.covered_count
-        insertions = await self.insertion_store.find(
-            request.ref, request.uncompacted.chain, covered_count, check_store=False
-        )
-        tool_protocol = self.tool_protocols[protocol.name]
-        read_message = self.message_reader.reader_for(protocol, request.ref.tenant)
-        # The second composition stays in the cache for the request itself.
-        before, after = (
-            self.insertion_cache.compose(protocol, tool_protocol, history, each, None, read_message)
-            for each in (insertions, (*insertions, insertion))
-        )
-        pairs = zip(before.conversation.messages, after.conversation.messages, strict=False)
-        changed = next((at for at, (one, two) in enumerate(pairs) if one.wire != two.wire), -1)
-        return changed >= 0 and before.spans[changed][0] > request.last_sent_index
 
 
 def find_turn(request: RecallRequest) -> range:

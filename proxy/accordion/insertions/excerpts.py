@@ -20,12 +20,13 @@ from operator import itemgetter
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndex, PassageIndexes, readable_text
 from accordion.archive.references import artifact_id, shorten_arguments
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 from accordion.sessions.user_text import is_client_summary, user_text
@@ -64,10 +65,10 @@ _MAX_TERMS: Final = 60
 _MAX_NAMES: Final = 20
 _MAX_CHECKED: Final = 50
 """Passages with all terms of a name that are read for the name itself."""
-_MAX_LINE, _MAX_CALL = 400, 100
-"""Characters of a quoted line, and of the arguments in the heading of a result."""
-_LINES_BEFORE, _LINES_AFTER = 1, 4
-"""Lines of a result that are quoted around one that was found."""
+_MAX_CALL: Final = 100
+"""Characters of the arguments in the heading of a result."""
+_PASSAGES_BEFORE, _PASSAGES_AFTER = 1, 3
+"""Passages of a result that are quoted around one that was found."""
 _MAX_DATE_DISTANCE: Final = 200
 """Messages between a date and a sentence."""
 
@@ -94,10 +95,6 @@ _DATE = re.compile(
 )
 _DATE_LINE = re.compile(rf"[\[(*]?[^\n]{{0,40}}?({_DATE.pattern})[^\n]{{0,20}}(?:\n|$)|\[?({_DATE.pattern})")
 """A line that dates what follows."""
-
-
-Place = tuple[PartPosition, int]
-"""The position of a part, and the number of a line in it."""
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -143,14 +140,13 @@ def _ask_factor(sentence: str) -> float:
 
 
 class Candidate(msgspec.Struct, frozen=True, eq=False):
-    """A sentence or line that may be quoted, with its score and its terms; `order` is its place in the history."""
+    """A sentence, or lines of a result, that may be quoted, with the score; `order` is the place in the history."""
 
     score: float
     passage: Passage
     order: tuple[int, int, int]
     text: str
     is_prose: bool
-    terms: tuple[str, ...]
 
     @property
     def message(self) -> int:
@@ -192,7 +188,7 @@ class ArchiveSearch:
         candidates = search.find_candidates()
         if not candidates:
             return None
-        return _ExcerptWriter(tenant, history, client, count, tokens).write(search.choose_newest(candidates))
+        return _ExcerptWriter(tenant, index, history, client, count, tokens).write(search.choose_newest(candidates))
 
 
 def _texts_of(turn: Iterable[Message]) -> Iterator[str]:
@@ -252,7 +248,13 @@ class _Search:
         standing = select_standing(
             ((order[0], instruction) for order, instruction in pool), lambda index, text: (index, text) in listed
         )
-        cited = {id(by_instruction[id(each.instruction)]): each for each in standing.cited}
+        # What stands in one message is no change.
+        cited = {
+            id(by_instruction[id(each.instruction)]): replace(
+                each, newer_than=tuple(at for at in each.newer_than if at != each.index)
+            )
+            for each in standing.cited
+        }
         newer = defaultdict[int, list[Candidate]](list)
         for each in standing.cited:
             for at in each.newer_than:
@@ -315,14 +317,10 @@ class _Search:
 
     def _has_name(self, passage: Passage, name: str) -> bool:
         """Whether a passage, or the call whose result begins with it, has a name."""
-        if name in self._text_of(passage):
+        if name in read_passage(self._messages, passage):
             return True
         call = None if passage.start else find_call(self._messages, passage.position)
         return call is not None and name in readable_text(call)
-
-    def _text_of(self, passage: Passage) -> str:
-        message, part = passage.position
-        return readable_text(self._messages[message].parts[part])[passage.start : passage.end]
 
     def _best_passages(self) -> list[int]:
         """Returns the passages with the best scores, and those with answers; none if no sentence can be good enough."""
@@ -330,14 +328,13 @@ class _Search:
         near = {at: self._weigh_near(at, self._matches[at]) for at in likely}
         if not any(self._sums[at] + near[at] >= self._least or self._is_complete(self._matches[at]) for at in likely):
             return []
-        scores = {at: self._sums[at] * self._index.length_factor(at) + near[at] for at in likely}
-        best = nlargest(_MAX_PASSAGES, scores, key=lambda at: (scores[at], at))
+        best = nlargest(_MAX_PASSAGES, likely, key=lambda at: (self._sums[at] + near[at], at))
         return list(dict.fromkeys(chain.from_iterable((at, *self._find_answers(at)) for at in best)))
 
     def _find_answers(self, at: int) -> Iterator[int]:
         """Yields the passages near one that may say more of the same: of its message, and behind a question."""
         passage = self._index[at]
-        is_question = self._text_of(passage).rstrip()[-1:] in "?？"
+        is_question = read_passage(self._messages, passage).rstrip()[-1:] in "?？"
         for other in range(max(0, at - _NEAR), min(len(self._index), at + _NEAR + 1)):
             if self._index[other].position[0] == passage.position[0] or (is_question and other > at):
                 yield other
@@ -357,22 +354,20 @@ class _Search:
         )
 
     def _rank_passage(self, at: int) -> Iterator[Candidate]:
-        """Yields the sentences of a passage with their scores, or the lines of a result or of arguments."""
+        """Yields the sentences of a passage with their scores; a passage of a result or of arguments is one."""
         passage, terms = self._index[at], self._matches.get(at, [])
         message, part = passage.position
         if self._messages[message].role == "other":
             return
         is_prose = isinstance(self._messages[message].parts[part], Text)
-        texts = [*_split(self._text_of(passage), is_prose)]
-        found = [self._find_terms(text, terms) for text in texts]
-        if not is_prose and passage.start == 0 and not any(found):
-            # What no line has, the call has.
-            found = [tuple(terms)]
-        for number, (text, own) in enumerate(zip(texts, found, strict=False)):
-            if text and (own or is_prose):
+        text = read_passage(self._messages, passage)
+        texts = [*_split(text)] if is_prose else [text.strip("\r\n")]
+        for number, each in enumerate(texts):
+            own = self._find_terms(each, terms) if is_prose else tuple(terms)
+            if own or is_prose:
                 score = sum(map(self._weights.__getitem__, own)) + self._weigh_near(at, own)
                 score += self._least if self._is_complete(own) else 0.0
-                yield Candidate(score, passage, (message, passage.at, number), text, is_prose, own)
+                yield Candidate(score, passage, (message, passage.at, number), each, is_prose)
 
     def _find_terms(self, text: str, terms: Iterable[str]) -> tuple[str, ...]:
         """Returns those of the terms and names that a sentence has."""
@@ -388,7 +383,7 @@ class _Search:
             for part in self._messages[at].parts:
                 if not isinstance(part, Text) or self._messages[at].role not in ("user", "assistant"):
                     continue
-                for number, text in enumerate(_split(part.text[:_MAX_TEXT], is_prose=True)):
+                for number, text in enumerate(_split(part.text[:_MAX_TEXT])):
                     if len(terms & set(search_terms(text))) >= least:
                         sentences.append(((at, 0, number), text))
             if len(sentences) >= _MAX_COMPARED // 2:
@@ -396,14 +391,18 @@ class _Search:
         return sentences
 
 
-def _split(text: str, is_prose: bool) -> Iterator[str]:
-    """Yields the sentences of a text, without lines that only have a date, or all its lines."""
+def _split(text: str) -> Iterator[str]:
+    """Yields the sentences of a text, without lines that only have a date."""
     for line in text.splitlines():
-        if is_prose:
-            date = _DATE_LINE.match(line)
-            yield from split_sentences(line) if date is None or date.end() < len(line) else ()
-        else:
-            yield line.strip()
+        date = _DATE_LINE.match(line)
+        if date is None or date.end() < len(line):
+            yield from split_sentences(line)
+
+
+def read_passage(messages: Sequence[Message], passage: Passage) -> str:
+    """Returns the text of a passage."""
+    message, part = passage.position
+    return readable_text(messages[message].parts[part])[passage.start : passage.end]
 
 
 def find_call(messages: Sequence[Message], result: PartPosition) -> ToolCall | None:
@@ -423,12 +422,13 @@ class _ExcerptWriter:
     def __init__(
         self,
         tenant: TenantScope,
+        index: PassageIndex,
         history: CompactedConversation,
         client: Conversation,
         count: Callable[[str], int],
         tokens: int,
     ) -> None:
-        self._tenant, self._count, self._tokens = tenant, count, tokens
+        self._tenant, self._index, self._count, self._tokens = tenant, index, count, tokens
         self._artifacts = frozenset(history.compaction.artifacts if history.compaction is not None else ())
         self._messages = client.messages
         self._find_date = cache(self._read_date)
@@ -438,27 +438,26 @@ class _ExcerptWriter:
         available = self._tokens - self._count(OPENING)
         quotes = dict[tuple[int, int, int], tuple[str, str]]()
         """The heading and the text of each quote."""
-        texts, headings, lines = set[str](), set[str](), set[Place]()
+        texts, headings, quoted = set[str](), set[str](), set[int]()
         for candidate, cited in chosen:
-            if candidate.text in texts or self._place(candidate) in lines:
+            if candidate.text in texts or candidate.passage.at in quoted:
                 continue
             heading, date = self._heading(candidate, cited), self._find_date(candidate.message)
             new = [each for each in (heading, date) if each not in headings]
             available_here = available - sum(map(self._count, new))
-            forms = [_with_notes(candidate.text, cited)] if candidate.is_prose else self._quote_lines(candidate, lines)
-            costs = ((self._count(f" {form}\n"), form) for form in forms)
-            cost, text = next((each for each in costs if each[0] <= available_here), (0, ""))
+            forms = self._quotes_of(candidate, cited, quoted)
+            costs = ((self._count(f" {text}\n"), text, numbers) for text, numbers in forms)
+            cost, text, numbers = next((each for each in costs if each[0] <= available_here), (0, "", ()))
             if not text:
                 # What is worse than one that does not fit would only fill the space.
                 if quotes:
                     break
                 continue
             available = available_here - cost
-            headings.update(new)
             quotes[candidate.order] = heading, text
+            headings.update(new)
             texts.add(candidate.text)
-            if not candidate.is_prose:
-                lines.update(self._lines_around(candidate) if "\n" in text else [self._place(candidate)])
+            quoted.update(numbers)
         while quotes and self._count(text := "\n".join([OPENING, *self._render(quotes)])) > self._tokens:
             quotes.popitem()
         if not quotes:
@@ -514,40 +513,17 @@ class _ExcerptWriter:
                     return match[1] or match[2]
         return ""
 
-    def _place(self, candidate: Candidate) -> Place:
-        """Returns the part of a candidate's line, and the number of the line in it."""
-        text = readable_text(self._part(candidate))
-        return candidate.passage.position, len(text[: candidate.passage.start].splitlines()) + candidate.order[2]
-
-    def _lines_around(self, candidate: Candidate) -> dict[Place, str]:
-        """Returns a line of a result or of arguments with those around it, by their places."""
-        lines = readable_text(self._part(candidate)).splitlines()
-        _, at = self._place(candidate)
-        around = range(max(0, at - _LINES_BEFORE), min(len(lines), at + 1 + _LINES_AFTER))
-        return {(candidate.passage.position, number): lines[number] for number in around if lines[number].strip()}
-
-    def _part(self, candidate: Candidate) -> Part:
-        message, part = candidate.passage.position
-        return self._messages[message].parts[part]
-
-    def _quote_lines(self, candidate: Candidate, quoted: Container[Place]) -> Iterator[str]:
-        """Yields quotes of a line, from long to short: with those around it that are not quoted, and alone."""
-        around = (line for place, line in self._lines_around(candidate).items() if place not in quoted)
-        yield "\n".join(f"> {line[:_MAX_LINE]}{'…' if len(line) > _MAX_LINE else ''}" for line in around)
-        yield f"> {_cut_around(candidate.text, candidate.terms, _MAX_LINE)}"
-        yield f"> {_cut_around(candidate.text, candidate.terms, _MAX_LINE // 3)}"
-
-
-def _cut_around(line: str, terms: Iterable[str], length: int) -> str:
-    """Returns a line; a long one is cut to the characters around the first of the terms in it."""
-    if len(line) <= length:
-        return line
-    small = line.lower()
-    place = next((place for term in terms if (place := small.find(term.lower())) >= 0), 0)
-    start = max(0, min(place - length // 3, len(line) - length))
-    return f"{'…' if start else ''}{line[start : start + length]}{'…' if start + length < len(line) else ''}"
-
-
-def _with_notes(text: str, cited: CitedInstruction | None) -> str:
-    """Returns a sentence with notes on the sentences that it replaces or may contradict."""
-    return str(cited).removeprefix(f"[{cited.index}] ") if cited is not None else text
+    def _quotes_of(
+        self, candidate: Candidate, cited: CitedInstruction | None, quoted: Container[int]
+    ) -> Iterator[tuple[str, Sequence[int]]]:
+        """Yields quotes with the passages that they have: a sentence with notes on those that it replaces, or lines of
+        a result, with those around them and alone."""
+        own = candidate.passage
+        if candidate.is_prose:
+            yield str(cited).removeprefix(f"[{cited.index}] ") if cited is not None else candidate.text, ()
+            return
+        around = range(max(0, own.at - _PASSAGES_BEFORE), min(len(self._index), own.at + 1 + _PASSAGES_AFTER))
+        near = [at for at in around if at not in quoted and self._index[at].position == own.position]
+        for numbers in (near, [own.at]):
+            lines = (line for at in numbers for line in read_passage(self._messages, self._index[at]).splitlines())
+            yield "\n".join(f"> {line.rstrip()}" for line in lines if line.strip()), numbers
