@@ -40,7 +40,6 @@ OF_NO_TENANT = {
     "archive/erasure_notices.py",
     "archive/retention.py run_round",
     "cli/doctor.py",
-    "composition/configured_store.py owns_former",
     "composition/configured_store.py",
     "pipeline/session_limits.py run_round",
 }

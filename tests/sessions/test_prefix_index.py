@@ -142,17 +142,3 @@ async def test_what_is_learnt_of_a_place_while_an_earlier_record_of_it_is_found_
     await record.outbox.flush()
     expected = OFF if asked else structs.replace(old, reported=7)
     assert await load_node(store) == record.nodes[NAME] == expected
-
-
-async def test_a_store_that_was_away_is_met_when_it_is_back() -> None:
-    store = Meanwhile()
-    record = await start_index(store)
-    write(record, structs.replace(FIRST, reported=7))
-    store.away = True
-    with pytest.raises(StoreUnavailable):
-        await record.outbox.flush()
-    store.away = False
-    await store.put(node_key_by_name(NAME), ENCODER.encode(ON))
-    await record.outbox.flush()
-    assert await load_node(store) == record.nodes[NAME] == structs.replace(ON, reported=7)
-    assert not record._unread_in_store

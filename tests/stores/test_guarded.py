@@ -1,5 +1,7 @@
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -280,3 +282,19 @@ async def test_a_full_store_is_read_and_erased_while_its_writes_are_refused():
     # Any read tries whether it takes writes again.
     assert await bench.store.get(KEY) is None
     assert bench.store.is_available
+
+
+async def test_an_answer_that_came_while_the_loop_was_busy_is_taken():
+    class Busy(InMemoryStore):
+        async def get(self, key: Key) -> bytes | None:
+            loop = asyncio.get_running_loop()
+            answer: asyncio.Future[bytes] = loop.create_future()
+            thread = threading.Thread(target=loop.call_soon_threadsafe, args=(answer.set_result, b"v"))
+            thread.start()
+            thread.join()
+            time.sleep(0.03)  # noqa: ASYNC251  # The loop does other work for longer than the time-out.
+            return await answer
+
+    store = GuardedStore(Busy(), timeout=0.01, write_timeout=20.0, monotonic=lambda: 0.0)
+    assert await store.get(KEY) == b"v"
+    assert store.is_available

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from accordion.composition import configured_store
-from accordion.composition.configured_store import find_memory_folder
+from accordion.composition.configured_store import build_spool, find_memory_folder
+from accordion.config.load import build
 from accordion.model.errors import ConfigError, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.memory_store import InMemoryStore
@@ -364,6 +365,18 @@ async def test_the_oldest_copies_are_left_out_and_all_expire(tmp_path: Path):
     now[0] += 3_601.0
     with pytest.raises(StoreUnavailable):
         await one.get(keys[-1])
+
+
+async def test_compactions_of_an_sqlite_store_are_copied_too(tmp_path: Path):
+    """It may be locked, or slow right behind a start."""
+    settings, main = build(f"store: {{url: 'sqlite:///{tmp_path}/a.db'}}".encode(), {}, {}), Away(back=True)
+    one, two = build_spool(settings, main), build_spool(settings, main)
+    for each in (one, two):
+        each.recall(STORE.secret)
+    await one.put(FOLD, b"fold")
+    await one.close()
+    main.back = False
+    assert await two.get(FOLD) == b"fold"
 
 
 # -- places -----------------------------------------------------------------------------------------------------------

@@ -137,14 +137,14 @@ def identity_from_mark(mark: bytes) -> bytes:
 
 def build_spool(settings: Settings, store: KeyValueStore) -> SpooledStore:
     """Puts the spool in front of the configured store."""
-    path, is_server = settings.store.spool_path(), not settings.store.file()
+    path = settings.store.spool_path()
     return SpooledStore(
         store,
         spool_places(Path(path)) if path else (),
         address_hash=settings.store.address_hash(),
         tenant_key=settings.server.tenant_key.reveal().encode(),
         capacity=settings.store.spool_bytes,
-        is_copied=is_needed_while_unavailable if is_server else lambda _: False,
+        is_copied=is_needed_while_unavailable,
         is_merged=is_insertion_key,
     )
 

@@ -18,6 +18,7 @@ MARGIN = 2**20
 """Bytes that must be free in addition, for the write-ahead log of ordinary writes."""
 FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | (19 << 8)})
 """SQLite's codes for a full disk; the second, SQLITE_IOERR_SHMSIZE, concerns the index of the write-ahead log."""
+_FREE_PAGES = "freelist_count", "page_size"
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -27,11 +28,6 @@ def is_full(error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", -1)
         return code in FULL or code & 0xFF == sqlite3.SQLITE_FULL
     return isinstance(error, OSError) and error.errno in _NO_SPACE
-
-
-def free_bytes(folder: Path) -> int:
-    """Returns the free bytes of a folder's disk. Raises OSError."""
-    return shutil.disk_usage(folder).free
 
 
 class DiskReserve:
@@ -52,55 +48,41 @@ class DiskReserve:
 
         Raises StoreFull if the disk has no space for the write in addition to the reserve.
         """
-        has_space = self._log_fits(connection, size) and (self._exists() or self._create())
-        if not has_space and _free_page_bytes(connection) < max(size, MARGIN):
-            raise StoreFull("the disk of the store is full: delete something, or make room on the disk")
+        if not self._has_space(size):
+            count, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _FREE_PAGES)
+            empty_log(connection)
+            if not self._has_space(size) and count * page_size < max(size, MARGIN):
+                raise StoreFull("the disk of the store is full: delete something, or make room on the disk")
 
     def release(self) -> bool:
         """Removes the file if the disk has less free space than the file takes; returns whether it has."""
         with suppress(OSError):
-            if free_bytes(self.path.parent) < SIZE:
+            if shutil.disk_usage(self.path.parent).free < SIZE:
                 self.path.unlink(missing_ok=True)
                 return True
         return False
 
-    def _log_fits(self, connection: sqlite3.Connection, size: int) -> bool:
-        """Whether the disk has space for the content of the write-ahead log after a write of `size` bytes.
+    def _has_space(self, size: int) -> bool:
+        """Whether the disk has the reserve, and space for what the write-ahead log has after a write of `size` bytes.
 
-        Without that space the log could not be emptied, and a deletion would need more space than there is. If the
-        space is short, empties the log and checks again. Raises sqlite3.Error.
+        Without that space the log could not be emptied, and a deletion would need more space than there is.
         """
-        log_size = _size(self._wal)
-        if log_size + size <= SIZE // 2 or free_bytes(self._wal.parent) >= log_size + 2 * size:
+        log_size = _size(self._wal) + size
+        if log_size > SIZE // 2 and shutil.disk_usage(self.path.parent).free < log_size + size:
+            return False
+        if not self._is_supported or _size(self.path) == SIZE:
             return True
-        empty_log(connection)
-        return free_bytes(self._wal.parent) >= 2 * size
-
-    def _exists(self) -> bool:
-        return not self._is_supported or _size(self.path) == SIZE
-
-    def _create(self) -> bool:
-        """Creates the file; returns False only if the disk is full.
-
-        After any other error the reserve is not tried again, and ordinary writes go on without it.
-        """
         try:
-            if free_bytes(self.path.parent) < SIZE + MARGIN:
-                return False
-            _fill(self.path)
+            if shutil.disk_usage(self.path.parent).free >= SIZE + MARGIN:
+                self.path.write_bytes(bytes(SIZE))
+                self.path.chmod(0o600)
+                return True
         except OSError as error:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
-            if is_full(error):
-                return False
-            self._is_supported = False
-        return True
-
-
-def _free_page_bytes(connection: sqlite3.Connection) -> int:
-    """Returns the bytes of the database's free pages."""
-    count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
-    return int(count * size)
+            # After any other error ordinary writes go on without the reserve.
+            self._is_supported = is_full(error)
+        return not self._is_supported
 
 
 def _size(path: Path) -> int:
@@ -108,14 +90,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _fill(path: Path) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, SIZE)
-        else:
-            os.write(handle, bytes(SIZE))
-    finally:
-        os.close(handle)

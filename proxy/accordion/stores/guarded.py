@@ -167,8 +167,12 @@ class GuardedStore:
 
     async def _with_timeout(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         try:
-            async with asyncio.timeout(seconds):
-                result = await method(*args, **options)
+            async with asyncio.timeout(None) as deadline:
+                timer = asyncio.get_running_loop().call_later(seconds, _expire, deadline)
+                try:
+                    result = await method(*args, **options)
+                finally:
+                    timer.cancel()
             self.has_answered = True
             return result
         except StoreUnavailable as error:
@@ -210,3 +214,11 @@ class GuardedStore:
             self._available = available
             if self._on_change is not None:
                 self._on_change(available)
+
+
+def _expire(deadline: asyncio.Timeout) -> None:
+    """Ends a call at the next turn of the event loop.
+
+    If the loop was busy for long, an answer that came in time waits behind this timer: it is taken first.
+    """
+    deadline.reschedule(asyncio.get_running_loop().time())

@@ -273,6 +273,9 @@ class SpooledStore:
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
         count, erased = await self._main.delete(keys), set(keys)
+        self._erasure_count += 1
+        if self.is_empty or not any(log.by_key.keys() & erased for log in self._logs):
+            return count
         return max(count, len(await self._erase(lambda record: record.write.key in erased)))
 
     async def _erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
@@ -345,8 +348,9 @@ class SpooledStore:
         async with self._locked():
             if not log.own(WAITING):
                 log.reload()
-                for record in log.own(PUBLISHED):
-                    record.state = COPY if self._is_copied(record.write.key) else PUBLISHED
+                if log is self._logs[0]:
+                    for record in log.own(PUBLISHED):
+                        record.state = COPY if self._is_copied(record.write.key) else PUBLISHED
                 log.replace(each for each in log.records if each.state != PUBLISHED or each.owner not in self._owners)
 
     async def _publish_batch(self, log: WaitingLog, batch: Sequence[Record]) -> None:

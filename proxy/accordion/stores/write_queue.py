@@ -190,7 +190,10 @@ class WriteQueue:
         for number, (key, value, ttl, on_absent, is_append, keep) in enumerate(map(astuple, queued)):
             if number % _TURN == 0 and not is_backlogged:
                 await asyncio.sleep(0)
-            is_merge = on_absent is not None
+            is_merge, newer = on_absent is not None, self._writes.get(key)
+            # A put that came meanwhile replaces this merge: its caller knew the stored value.
+            if key in existing and newer is not None and newer.on_absent is None:
+                continue
             # Nearly all keys of merges have no value: reading first costs more than a put that fails now and then.
             encoded = self._make_value(key, partial(value, existing.get(key)) if is_merge else value)
             if encoded is not None and is_append:
