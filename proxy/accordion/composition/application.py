@@ -22,7 +22,7 @@ from accordion import __version__
 from accordion.accounting.calibration import Calibrations, LearnedLimits, LearnedSync
 from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
-from accordion.accounting.ledger import Ledger
+from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
@@ -60,8 +60,8 @@ from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import Observer
-from accordion.model.tenant import TenantScope
+from accordion.model.ports import Key, Observer
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
@@ -199,7 +199,9 @@ class Application:
         self._archive.erasures.listen(lambda _, session: self._sessions.forget(session))
         # An erasure waits until queued writes are in the store, so that it removes them too.
         self._archive.erasures.listen(lambda *_: self.outbox.write_now())
-        self._archive.erasures.listen_to_others(lambda *_: self.tasks.spawn(self._drop_erased(), "drop erased records"))
+        self._archive.erasures.listen_to_others(
+            lambda *erased: self.tasks.spawn(self._drop_erased(*erased), "drop erased records")
+        )
         self._archive.erasures.listen(lambda namespace, _: self._ledger.savings.forget_agents(namespace))
         self._compaction_builder = CompactionBuilder(
             settings,
@@ -535,17 +537,23 @@ class Application:
             "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
         )
         self._compaction_builder.forget_store()
-        self.tasks.spawn(self._drop_erased(), "remove the copies of recent records")
+        self.tasks.spawn(self.spooled.drop_copies(), "remove the copies of recent records")
         self._archive.transcripts.begin_anew()
         self._sessions.forget(None)
         self._visibility_builder.forget()
 
-    async def _drop_erased(self) -> None:
-        """Writes what is queued, and erases what waits for the store and was erased, and the copies of records."""
+    async def _drop_erased(self, namespace: ArchiveNamespace, session: str | None) -> None:
+        """Writes what is queued, and drops what another worker erases from what waits, with the copies of records."""
         with suppress(StoreUnavailable):
             await self.outbox.flush()
         with suppress(StoreUnavailable):
-            await self.spooled.drop_erased()
+            await self.spooled.drop_erased(partial(self._is_record_of, namespace, session))
+
+    def _is_record_of(self, namespace: ArchiveNamespace, session: str | None, key: Key) -> bool:
+        record = session_of_record(key)
+        if record is None or session not in (None, record[1]):
+            return False
+        return self.tenants.scope(record[0]).archive_namespace == namespace
 
     async def poll(self) -> None:
         """Reads the other workers' overrides, learned limits, keys and erasures, and checks the store's identity.
@@ -556,9 +564,10 @@ class Application:
             self._worker_sync.renew()
         await self._store_identity.poll()
         await self._poll_keys()
+        # Before what waits is published.
+        await self._archive.erasures.poll()
         await self.spooled.poll()
         await self._compaction_builder.session_overrides.poll()
-        await self._archive.erasures.poll()
         await self._learned_sync.poll()
 
     async def _poll_keys(self) -> None:

@@ -296,15 +296,24 @@ class SpooledStore:
                             log.replace(())
         return writes
 
-    async def drop_erased(self, *, copies: bool = True) -> list[Put | Append]:
-        """Removes erased writes that wait, and returns them. Works on a full disk. Raises StoreUnavailable.
+    async def drop_erased(
+        self, is_erased: Callable[[Key], bool] = lambda _: False, *, copies: bool = True
+    ) -> list[Put | Append]:
+        """Removes erased writes that wait, and those of keys that `is_erased`, and returns them. Works on a full disk.
 
-        With `copies` it also removes all copies, since a copy does not name its session.
+        With `copies` it also removes all copies, since a copy does not name its session. Raises StoreUnavailable.
         """
         writes = [] if self.is_empty else [each.write for log in self._logs for each in log.own() if each.state != COPY]
         erased = await self.erasures.find_erased(writes) if writes and self.erasures is not None else ErasedWrites()
         await self._delete(erased)
-        return await self._erase(lambda record: record.write in erased if record.state != COPY else copies)
+        return await self._erase(
+            lambda record: copies if record.state == COPY else record.write in erased or is_erased(record.write.key)
+        )
+
+    async def drop_copies(self) -> None:
+        """Removes all copies, as when the store was emptied. Never fails."""
+        with suppress(StoreUnavailable):
+            await self._erase(lambda record: record.state == COPY)
 
     async def _delete(self, erased: ErasedWrites) -> None:
         keys = list(erased.stored_keys)
