@@ -393,7 +393,9 @@ async def write_by_turns(chance: random.Random, rounds: list[tuple[str, int]]) -
             prior_narrative=summary.narrative,
             prior_until=summary.narrative_end,
         )
-        author = SummaryAuthor(FakeSummarizer([told(writer, len(said) - 1)]), extractor, FakeTasks(), load_prompts())
+        author = SummaryAuthor(
+            FakeSummarizer([model_answer(writer, len(said) - 1)]), extractor, FakeTasks(), load_prompts()
+        )
         try:
             summary = author.write_extractive(given_task) if writer == "extractive" else await author.write(given_task)
         except SummaryFailed:
@@ -402,7 +404,7 @@ async def write_by_turns(chance: random.Random, rounds: list[tuple[str, int]]) -
         assert [re.sub(r"^\[\d+\] ", "", each) for each in section.splitlines()] == stated
 
 
-def told(writer: str, newest: int) -> dict[str, Any] | SummaryFailed:
+def model_answer(writer: str, newest: int) -> dict[str, Any] | SummaryFailed:
     """What a model answers: a few lines, many lines, or nothing."""
     if writer == "failing model":
         return SummaryFailed("the provider is down")

@@ -302,6 +302,8 @@ _USER_WORTH: Final = 1.2
 _ASSISTANT_WORTH: Final = 0.2
 _STATED_FACTOR: Final = 5.0
 """For what the assistant says to the user, not before a call."""
+_BESIDE_WORK: Final = 0.45
+"""For what is said in a conversation with tools, whose calls tell most of the work."""
 _TOOL_LINE_WORTH: Final = 0.15
 _OUTLINE_WORTH: Final = 0.01
 _STEP_WORTH: Final = 0.15
@@ -367,8 +369,11 @@ def _build_candidates(
     sentences of instructions. Of repeated sentences only the last one counts.
     """
     used_lines = {*visible_lines, *listed}
+    factor = _BESIDE_WORK if material.steps else 1.0
     lines: list[_CandidateLine] = [
-        line for utterance in reversed(material.utterances) for line in _utterance_lines(utterance, used_lines, listed)
+        line
+        for utterance in reversed(material.utterances)
+        for line in _utterance_lines(utterance, used_lines, listed, factor)
     ]
     step_lines = _StepLines(word_usage, visible_words)
     for number, step in enumerate(material.steps):
@@ -390,10 +395,12 @@ def _without(text: str, listed_texts: Collection[str]) -> str:
     return _ELLIPSES.sub("…", text)
 
 
-def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collection[str]) -> Iterator[_CandidateLine]:
+def _utterance_lines(
+    utterance: _Utterance, used_lines: set[str], listed: Collection[str], factor: float
+) -> Iterator[_CandidateLine]:
     facts = utterance.facts
     is_user = facts.role != "assistant"
-    fade = 1 / (1 + utterance.age / _FADE_CHARACTERS)
+    fade = factor / (1 + utterance.age / _FADE_CHARACTERS)
     line = _CandidateLine(_REQUESTS if is_user else _STATED, "", 0.0, [(utterance.at, utterance.at)])
     if facts.media:
         line.extras.append(_Extra(0.3 * fade, "", f"({', '.join(facts.media)})"))
@@ -402,7 +409,11 @@ def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collec
         text = _without(sentence, listed_texts)
         if text == "…" or BULLET.sub("", sentence, count=1).rstrip(".") in listed:
             continue
-        worth = (_USER_WORTH if is_user else _ASSISTANT_WORTH) * fade / (1 + number / 8)
+        worth = (
+            (_USER_WORTH if is_user else _ASSISTANT_WORTH)
+            * fade
+            / (1 + number / (8 if is_user or factor == 1.0 else 2))
+        )
         if not is_user:
             # A line that ends in a colon announces the call after it, which is listed anyway.
             worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else _STATED_FACTOR)
