@@ -32,6 +32,9 @@ class Provider(FakeUpstream):
         assert isinstance(request.body, bytes)
         if self.refuses and b"previous_response_id" not in request.body and b"function_call" in request.body:
             told = {"error": {"message": "Duplicate item found", "type": "invalid_request_error", "param": "input"}}
+            if self.streams:
+                event = sse({"type": "error", **told}, named=True)
+                return FakeReply(headers=((b"content-type", b"text/event-stream"),), pieces=(event,))
             return FakeReply(400, pieces=(json.dumps(told).encode(),))
         if not self.streams:
             return FakeReply(pieces=(json.dumps(self.next).encode(),))
@@ -279,10 +282,11 @@ async def test_conversations_that_begin_alike_are_each_folded() -> None:
     assert {one.state, two.state} <= {"folded", "replayed"}
 
 
-async def test_after_a_refusal_the_request_is_sent_unchanged() -> None:
+@pytest.mark.parametrize("streams", [False, True])
+async def test_after_a_refusal_the_request_is_sent_unchanged(streams: bool) -> None:
     chain = Chain()
-    chain.provider.refuses = True
-    await chain.turns(9)
+    chain.provider.refuses, chain.provider.streams = True, streams
+    await chain.turns(9, **({"stream": True} if streams else {}))
     assert chain.same
     assert "the provider refused the reconstructed history" in chain.decisions[-1]
     assert chain.state == "none"

@@ -85,10 +85,12 @@ class ListRefusals(msgspec.Struct, frozen=True):
     now: Callable[[], float]
 
     def may_concern(self, request: PreparedRequest, status: int, refusal: bytes) -> bool:
-        """Whether a refusal may be about what a compaction made of the list. What its words do not exclude may be: each
-        list more that is sent in vain costs less than a session that is refused for good."""
-        if not request.compaction_id or request.rewritten_body is None:
-            return False
+        """Whether a refusal may be about what a compaction made of the list."""
+        return bool(request.compaction_id) and request.rewritten_body is not None and self.may_refuse(status, refusal)
+
+    def may_refuse(self, status: int, refusal: bytes) -> bool:
+        """Whether an error may refuse the content of a request. What its words do not exclude may be: each list more
+        that is sent in vain costs less than a session that is refused for good."""
         text = refusal[:_LONGEST_READ].decode(errors="replace")
         if 400 <= status < 500 and status not in OTHER_ERROR_STATUSES:
             return _ABOUT_LIST.search(text) is not None or _ABOUT_OTHERS.search(text) is None

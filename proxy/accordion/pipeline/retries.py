@@ -40,7 +40,6 @@ from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, l
 
 _log = logging.getLogger("accordion")
 
-_BAD_REQUEST = 400
 _MAX_REPAIRS = 8
 """Maximum number of repairs of a request. Each error of the provider names one missing entry."""
 
@@ -112,7 +111,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         """Returns the request without what the provider lacks or refuses; None if the refusal names no such thing."""
         if (edited := await self._apply_edits(request, probed)) is not None:
             return edited
-        if probed.response.status != _BAD_REQUEST:
+        if not self.list_refusals.may_refuse(probed.response.status, probed.refusal):
             return None
         missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
         if missing and attempts.repairs < _MAX_REPAIRS:
