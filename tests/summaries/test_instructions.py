@@ -486,3 +486,113 @@ def test_what_is_listed_fits_stands_verbatim_and_in_the_order_of_the_messages(sa
     assert len(shown) == len(listed)
     # Of two values only the newer one stands.
     assert not {"The cap is 1.", "The cap is 22."} <= listed
+
+
+# -- rules and talk ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I prefer paper maps like the one of Lisbon, can you help me to find one?",
+        "Could you please never commit without asking me?",
+        "We'd rather keep the meetings short.",
+        "Load only the first twenty rows.",
+        "The links should look like the headings.",
+        "If a build fails, wait for me.",
+        "Answer in complete sentences.",
+        "let's stick with the old parser for now",
+        "I don't want any extra baggage.",
+        "no, the border should stay thin",
+        "You MUST name the branch in each commit.",
+        "For each refund, please use the original card.",
+        "We've decided to ship on Monday.",
+    ],
+)
+def test_a_sentence_with_a_clause_that_governs_what_is_done_is_a_rule(text: str) -> None:
+    assert [each.rank for each in find_instructions(text)] == [RULE]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "That must have been a wonderful evening!",
+        "Must be so nice to live near the sea.",
+        "You must be proud of the garden.",
+        "It always makes me smile.",
+        "My brother is great, he never complains.",
+        "Never had so much fun before.",
+        "Don't give up, it gets easier.",
+        "Keep it up, Nora!",
+        "Let's keep making memories.",
+        "Nice work, Nora!",
+        "Bye Nora!",
+        "Thanks, Nora.",
+        "I totally agree, Nora.",
+        "I can only imagine how that felt.",
+        "No worries, Nora.",
+        "Take care of yourself, Nora.",
+        "The cache should work now, right?",
+        "Should the parser skip empty lines, or is that a bug?",
+        "I wonder why the report should be late.",
+    ],
+)
+def test_guesses_reports_encouragement_and_farewells_are_not_listed(text: str) -> None:
+    assert [each.text for each in find_instructions(text) if each.is_listed] == []
+
+
+def test_a_long_sentence_is_listed_by_the_clause_that_is_a_rule() -> None:
+    rule = "but from now on the invoices must go to the office in Porto"
+    story = "We looked at the invoices for a long time and found that nobody had read the ones of the last two years, "
+    more = "; the rest of what we found is in the report that the two of us wrote in the train on the way back home"
+    assert len(story + rule + more) > 240
+    assert rule in [each.text for each in find_instructions(f"{story}{rule}{more}.") if each.rank == RULE]
+
+
+def test_a_sentence_is_joined_with_the_one_before_it_only_if_it_needs_that() -> None:
+    assert [each.text for each in find_instructions("Here is the importer. Never touch it again.")] == [
+        "Here is the importer. Never touch it again."
+    ]
+    assert [each.text for each in find_instructions("What a day! Never touch it again.")] == ["Never touch it again."]
+
+
+FACTS = [
+    "The capital of Norland is Ostby.",
+    "Ana Keller was born in the city of Porto.",
+    "Ana Keller is a citizen of Norland.",
+    "Bo Moser plays the sport of tennis.",
+    "The author of Kestrel is Ana Keller.",
+]
+
+
+def listed(*facts: str) -> str:
+    return "These are facts:\n" + "\n".join(f"{number}. {fact}" for number, fact in enumerate(facts))
+
+
+def test_lists_of_facts_are_kept_as_state() -> None:
+    corrected = ["The capital of Norland is New Elby.", "Ana Keller was born in the city of Lyon.", *FACTS[2:]]
+    found = select_standing(find_all(listed(*FACTS), listed(*corrected)), lambda _, __: True)
+    text, _ = render_instructions(found.cited, 200, words)
+    assert text.splitlines() == [
+        "## Facts and requests from the user",
+        "[1] Ana Keller is a citizen of Norland; Ana Keller was born in the city of Lyon; Bo Moser plays the sport of "
+        "tennis; The author of Kestrel is Ana Keller; The capital of Norland is New Elby",
+    ]
+    assert {each.text for _, each in found.outdated} == {"The capital of Norland is Ostby", FACTS[1].rstrip(".")}
+    summary = render_block(render_label("conversation", 0, 1), text, "", "", ["[0-1] art_0, 9 tokens"])
+    assert {each.text for each in find_instructions(summary)} == {each.rstrip(".") for each in corrected}
+
+
+def test_lists_of_code_and_short_lists_are_no_facts() -> None:
+    assert not any(each.is_item for each in find_instructions(listed(*FACTS[:4])))
+    code = [f"The function load_{name}() is in `app/{name}.py`." for name in "abcdefg"]
+    assert not any(each.is_item for each in find_instructions(listed(*code)))
+
+
+def test_facts_and_requests_have_only_the_room_that_is_given_to_them() -> None:
+    said = [*(f"Our contact in town {name} is Ms. Okafor-{name}." for name in "ABCDEFGHIJ"), "Never deploy on Fridays."]
+    found = select_standing(find_all(*said), lambda _, __: True).cited
+    text, texts = render_instructions(found, 200, words, other_budget=40)
+    assert said[-1] in texts
+    assert 0 < len(texts) - 1 < 5
+    assert text.index("Never deploy") < text.index("Our contact") < text.index(" more left out, from [")

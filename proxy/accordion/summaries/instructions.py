@@ -621,11 +621,11 @@ def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
     sentence that is longer these are the clauses.
     """
     start, end, rank, position, previous = 0, 0, 0, 0, -1
-    for sentence in chain.from_iterable(map(_split_long, split_sentences(line))):
+    for sentence, is_clause in chain.from_iterable(map(_split_long, split_sentences(line))):
         first = line.index(sentence, position)
         position = first + len(sentence)
         sentence_rank = rank_sentence(sentence)
-        is_dependent = sentence_rank and needs_previous(sentence)
+        is_dependent = sentence_rank and not is_clause and needs_previous(sentence)
         is_alike = sentence_rank == rank or (
             is_dependent and sentence_rank >= min(rank, FACT) and line[end - 1] not in "?!？！"
         )
@@ -642,8 +642,11 @@ def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
         yield line[start:end], rank
 
 
-def _split_long(sentence: str) -> list[str]:
-    return split_clauses(sentence) if len(sentence) > MAX_JOINED_LENGTH else [sentence]
+def _split_long(sentence: str) -> list[tuple[str, bool]]:
+    """Returns a sentence, or the clauses of a long one, each with whether it is a clause."""
+    if len(sentence) <= MAX_JOINED_LENGTH:
+        return [(sentence, False)]
+    return [(clause, True) for clause in split_clauses(sentence)]
 
 
 def _prose_lines(text: str) -> Iterator[str]:

@@ -681,7 +681,13 @@ _EXPECTATIONS: Final = (
 )
 """Pronouns before "should", what is only expected, and openings that only answer."""
 _CONJECTURE = re.compile(_CONJECTURES)
+_CONJECTURE_WORDS: Final = ("must", "only", "think", "muss", "doit", "debe")
+"""Each text with a conjecture has one of these."""
 _REPORT = re.compile(_REPORTS)
+_REPORTING_WORDS: Final = (
+    *("always", "never", "only", "at least", "ever", "toujours", "jamais", "immer ", "noch nie", "now and "),
+)
+"""Each text with a report has one of these."""
 _TALK = re.compile("|".join((_CONJECTURES, _ENCOURAGEMENT, _EXPECTATIONS)))
 """The words of talk that resemble a rule but guess, encourage or expect."""
 _PAST: Final = re.compile(
@@ -864,12 +870,12 @@ def _rank_question(text: str) -> int:
     """Returns the rank of a question: it may ask for something to be done, now or always."""
     small = text.lower()
     request = _ASKED_FOR.match(small)
-    if request is not None and _INQUIRY.match(small, request.end()) is not None:
+    if request is None:
+        return STATEMENT if _ASKED.is_in(small) and has_particulars(text) else 0
+    if _INQUIRY.match(small, request.end()) is not None:
         return REQUEST
-    if request is not None:
-        task = text[request.end() :].rstrip("?？")
-        return RULE if _is_lasting(task, _TALK.sub(" ~ ", _remove_reports(task.lower())), is_asked=True) else REQUEST
-    return STATEMENT if _ASKED.is_in(small) and has_particulars(text) else 0
+    task = text[request.end() :].rstrip("?？")
+    return RULE if _is_lasting(task, _remove_reports(task.lower()), is_asked=True) else REQUEST
 
 
 def _rank_statement(text: str) -> int:
@@ -877,31 +883,31 @@ def _rank_statement(text: str) -> int:
     small = text.lower()
     if not _ANY_SIGN.is_in(small) and not _RULE_SET.Match(small):
         return _rank_without_sign(text)
-    is_agreement = _AGREEMENT.match(text) is not None and len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None
-    is_exclamation, is_conjecture = text[-1:] in "!！", _CONJECTURE.search(small) is not None
-    small = _remove_reports(small)
-    if _is_lasting(text, _TALK.sub(" ~ ", small)) and (not is_exclamation or _EMPHATIC.match(text) is not None):
+    is_conjecture = any(word in small for word in _CONJECTURE_WORDS) and _CONJECTURE.search(small) is not None
+    is_exclamation, small = text[-1:] in "!！", _remove_reports(small)
+    if _is_lasting(text, small) and (not is_exclamation or _EMPHATIC.match(text) is not None):
         return RULE
-    if is_conjecture or is_agreement:
+    if is_conjecture or _is_agreement(text):
         return 0
-    is_particular = has_particulars(text)
-    is_taste, is_correction = _TASTE.is_in(small), _CORRECTS.is_in(small)
-    is_request = opens_with_verb(text) or is_taste or _MODAL_VERB.is_in(small)
+    is_taste = _TASTE.is_in(small)
+    is_report = small.lstrip().startswith("~")
+    is_request = (opens_with_verb(text) and not is_report) or is_taste or _MODAL_VERB.is_in(small)
     if is_exclamation or (is_greeting(text) and not is_request):
         return _rank_without_sign(text)
-    if (
-        len(text) <= BRIEF
-        and is_particular
-        and (not is_request or _BARE_PLURAL.search(text))
-        and _is_self_contained(text)
-    ):
+    if len(text) <= BRIEF and _is_brief_fact(text, small, is_request=is_request, is_taste=is_taste):
         return FACT
-    is_pending = _PENDING.is_in(small)
-    if len(text) <= BRIEF and (is_pending or is_taste or is_correction or _DECISION.is_in(small)):
-        return FACT
-    if is_request or is_pending or (is_particular and _CHANGE.is_in(small)):
+    is_particular = has_particulars(text)
+    if is_request or _PENDING.is_in(small) or (is_particular and _CHANGE.is_in(small)):
         return REQUEST
     return STATEMENT if is_particular else 0
+
+
+def _is_brief_fact(text: str, small: str, *, is_request: bool, is_taste: bool) -> bool:
+    """Whether a short sentence with signs states something that lasts."""
+    is_done_once = is_request and _BARE_PLURAL.search(text) is None
+    if not is_done_once and has_particulars(text) and _is_self_contained(text):
+        return True
+    return is_taste or any(form.is_in(small) for form in (_PENDING, _CORRECTS, _DECISION))
 
 
 def _rank_without_sign(text: str) -> int:
@@ -935,8 +941,10 @@ def is_remark(text: str) -> bool:
     """Whether a sentence only greets, thanks, praises, agrees, exclaims or asks, and states nothing particular."""
     if text[-1:] in "?？":
         return _split_question(text)[0] == ""
-    if is_greeting(text) or _AGREEMENT.match(text) is not None:
-        return len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None
+    if is_greeting(text) and len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None:
+        return True
+    if _is_agreement(text):
+        return True
     return text[-1:] in "!！" and len(text) <= BRIEF // 2 and not has_particulars(text)
 
 
@@ -950,9 +958,14 @@ def _is_open_question(text: str) -> bool:
     return _QUESTION.match(text) is not None and not _OBLIGATION.is_in(text.lower())
 
 
+def _is_agreement(text: str) -> bool:
+    """Whether a short sentence only agrees, encourages or says goodbye."""
+    return len(text) <= BRIEF // 2 and _AGREEMENT.match(text) is not None and _PARTICULARS.search(text) is None
+
+
 def _is_expression(text: str) -> bool:
     """Whether a sentence without signs is a greeting, thanks, praise or an exclamation; none states a value."""
-    if _AGREEMENT.match(text) is not None and len(text) <= BRIEF // 2 and _PARTICULARS.search(text) is None:
+    if _is_agreement(text):
         return True
     is_expressive = text[-1:] in "!！" or is_greeting(text)
     return is_expressive and not (_find_copula(text)[1] or _begins_with(_ALL_IMPERATIVES, text))
@@ -972,15 +985,19 @@ def _has_rule_pattern(text: str) -> bool:
 
 
 def _remove_reports(text: str) -> str:
-    """Removes the words that say how something is, in a text in small letters."""
-    return _REPORT.sub(" ~ ", _REPORTED.sub(" ", text))
+    """Replaces the words that say how something is, in a text in small letters."""
+    if any(word in text for word in _REPORTING_WORDS):
+        text = _REPORT.sub(" ~ ", _REPORTED.sub(" ", text))
+    return text
 
 
 def _is_lasting(text: str, small: str, *, is_asked: bool = False) -> bool:
-    """Whether a sentence is a rule. `small` is the text in small letters, without words of talk.
+    """Whether a sentence is a rule. `small` is the text in small letters, without reports.
 
     `is_asked`: it is what somebody is asked to do, and opens with a verb.
     """
+    if _RULE_SET.Match(small) or any(word in small for word in _CONJECTURE_WORDS):
+        small = _TALK.sub(" ~ ", small)
     is_ordered = opens_with_verb(text)
     is_correction = _CORRECTS.is_in(small) and (is_ordered or is_asked or "instead" not in small)
     return (
