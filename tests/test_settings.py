@@ -298,7 +298,7 @@ def test_the_file_is_the_one_given_or_named_or_in_the_working_directory(tmp_path
 
 
 def test_hints_name_what_has_no_effect(read):
-    everywhere = "\nserver: {host: 0.0.0.0}\n"
+    everywhere = f"\nserver: {{host: 0.0.0.0}}\narchive: {{key: '{'00' * 32}'}}\n"
     text = MODEL.format("model: openai/x, api_key: k, rpm: 5") + everywhere
     assert [hint.partition(":")[0] for hint in find_hints(read(text))] == [
         "$.model_list[0].litellm_params",
@@ -306,7 +306,8 @@ def test_hints_name_what_has_no_effect(read):
         "$.model_list[0].model_info.max_input_tokens",
     ]
     keys = "\nproxy_keys: [{id: a, key: b}]"
-    assert find_hints(read(MODEL.format("model: gemini/gemini-2.5-pro, api_key: k, rpm: 5") + keys)) == ()
+    text = MODEL.format("model: gemini/gemini-2.5-pro, api_key: k, rpm: 5") + everywhere
+    assert find_hints(read(text + keys)) == ()
     upstreams = "upstreams: {openai: {api_key: k}, anthropic: {api_key: k}}" + everywhere
     assert [hint.partition(":")[0] for hint in find_hints(read(upstreams))] == [
         "$.upstreams.openai.api_key",

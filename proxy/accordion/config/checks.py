@@ -64,7 +64,9 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
             "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
         )
     if settings.store.url.reveal() != "memory://" and not settings.archive.key.reveal() and _serves_others(settings):
-        hints.append("$.archive.key is not set: conversations of others are stored compressed, but not encrypted")
+        hints.append(
+            "$.archive.key: it is not set, so that conversations of others are stored compressed, but not encrypted"
+        )
     for name, (_, api_key) in settings.upstreams.by_family().items():
         if api_key and not settings.uses_configured_keys:
             hints.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
