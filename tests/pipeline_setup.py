@@ -116,8 +116,9 @@ class PipelineSetup:
             owner_token=OWNER_TOKEN,
         )
         sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
+        tool_refusals = ToolRefusals(self.clock.now)
         list_meter = ForwardedListMeter(
-            builder.insertion_composer(settings), meter, calibrations, self.tasks, ToolRefusals(self.clock.now)
+            builder.insertion_composer(settings), meter, calibrations, self.tasks, tool_refusals
         )
         artifact_recall = builder.artifact_recall(settings)
         self._steps = {
@@ -161,7 +162,7 @@ class PipelineSetup:
             ),
             "count_message": builder.count_message,
             "sender": sender,
-            "tool_loop": builder.tool_loop(settings, visibility.shared_artifacts),
+            "tool_loop": builder.tool_loop(settings, tool_refusals, visibility.shared_artifacts),
             "response_history": builder.response_history(sessions),
             "stored_responses": builder.stored_responses,
             "insertion_store": builder.insertion_store,

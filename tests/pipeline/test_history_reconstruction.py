@@ -285,7 +285,8 @@ async def test_conversations_that_begin_alike_are_each_folded() -> None:
 @pytest.mark.parametrize("streams", [False, True])
 async def test_after_a_refusal_the_request_is_sent_unchanged(streams: bool) -> None:
     chain = Chain()
-    chain.provider.refuses, chain.provider.streams = True, streams
+    chain.provider.refuses = True
+    chain.provider.streams = streams
     await chain.turns(9, **({"stream": True} if streams else {}))
     assert chain.same
     assert "the provider refused the reconstructed history" in chain.decisions[-1]

@@ -40,7 +40,7 @@ class Reply:
 
 async def hide_our_call(body: bytes) -> bytes:
     nobody = cast(Any, None)
-    tool_loop = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody)
+    tool_loop = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
     request = cast(
         PreparedRequest,
         SimpleNamespace(protocol=OpenAIChat(), tool_name="read_artifact", conversation=SimpleNamespace(chain=())),
@@ -65,16 +65,46 @@ async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came():
     assert await hide_our_call(body) == body
 
 
-async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
+async def compacted_talk() -> tuple[PipelineSetup, list[Json], Json]:
+    """A pipeline that compacted a list, the list, and a message that reads an artifact of it back."""
     setup = PipelineSetup(windows=FakeWindows(4_000))
     messages = [
         {"role": role, "content": f"{at} " + "word " * 200} for at in range(6) for role in ("user", "assistant")
     ] + [{"role": "user", "content": "And now?"}]
     await setup.ask(CHAT, {"model": "m", "messages": messages})
-    artifact = re.search(r"art_\w+", setup.upstream.requests[0].body.decode())
+    sent = setup.upstream.requests[0].body
+    assert isinstance(sent, bytes)
+    artifact = re.search(r"art_\w+", sent.decode())
     assert artifact is not None
     function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact[0]})}
-    call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
+    return setup, messages, {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_model_answers_without_our_tool_if_the_provider_refuses_its_results(status: int, streams: bool) -> None:
+    setup, messages, call = await compacted_talk()
+    refusal = FakeReply(status, pieces=(b'{"error": {"message": "condition 17"}}',))
+    if streams:
+        headers = ((b"content-type", b"text/event-stream"),)
+        first, last = (
+            FakeReply(headers=headers, pieces=(sse(chunk(delta), chunk({}, reason)),))
+            for delta, reason in ((call, "tool_calls"), ({"content": "It is so."}, "stop"))
+        )
+    else:
+        first, last = (FakeReply(pieces=(answer(**each),)) for each in (call, {"content": "It is so."}))
+    setup.upstream.answers = [first, *[refusal] * (2 if status == 400 else 1), last]
+    out, body = await setup.ask(CHAT, {"model": "m", "messages": messages, "stream": streams})
+    assert (out.status, b"It is so." in body, b"read_artifact" in body) == (200, True, False)
+    assert setup.recorder.exchanges[-1].error == ""
+    await setup.ask(CHAT, {"model": "m", "messages": messages})
+    sent = setup.upstream.requests[-1].body
+    assert isinstance(sent, bytes)
+    assert "tools" not in json.loads(sent)
+
+
+async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
+    setup, messages, call = await compacted_talk()
     rounds = [sse(chunk(call), chunk({}, "tool_calls")), sse(chunk({"content": "It is so."}), chunk({}, "stop"))]
     headers = ((b"content-type", b"text/event-stream"),)
     setup.upstream.answers = [FakeReply(headers=headers, pieces=(each,)) for each in rounds]

@@ -308,7 +308,7 @@ class Application:
             ),
             count_message=self._compaction_builder.count_message,
             sender=sender,
-            tool_loop=self._compaction_builder.tool_loop(settings, visibility.shared_artifacts),
+            tool_loop=self._compaction_builder.tool_loop(settings, self._tool_refusals, visibility.shared_artifacts),
             response_history=self._compaction_builder.response_history(self._sessions),
             stored_responses=self._compaction_builder.stored_responses,
             insertion_store=self._compaction_builder.insertion_store,

@@ -46,6 +46,7 @@ from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.pipeline.tool_loop import ToolLoop
+from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -268,7 +269,9 @@ class CompactionBuilder:
         )
         return recall if config.tokens else None
 
-    def tool_loop(self, settings: Settings, shared_artifacts: SharedArtifacts | None = None) -> ToolLoop:
+    def tool_loop(
+        self, settings: Settings, tool_refusals: ToolRefusals, shared_artifacts: SharedArtifacts | None = None
+    ) -> ToolLoop:
         """Builds the loop that answers calls of our tool."""
         counter = self._counter
         return ToolLoop(
@@ -277,6 +280,7 @@ class CompactionBuilder:
             self.insertion_store,
             lambda text, model: counter.count(text, counter.encoding(model)),
             self._clock,
+            tool_refusals,
             settings.unfold.max_rounds,
             shared_artifacts,
         )

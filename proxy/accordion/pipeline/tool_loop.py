@@ -34,6 +34,7 @@ from accordion.pipeline.relay import (
 )
 from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.shared_artifacts import SharedArtifacts, VisibleArtifacts
+from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.json_spans import fields_of, items_of, list_of, object_of
 from accordion.protocols.json_values import to_json
@@ -56,6 +57,7 @@ _NO_ROOM_ANSWER = (
 )
 _TOO_MANY_ROUNDS_ANSWER = "No more artifacts can be read in this response. Continue with what you have."
 _TOO_LONG_STATUSES = (400, 413)
+_REFUSAL_STATUSES = (400, 413, 422)
 
 
 class ToolLoop(msgspec.Struct, frozen=True):
@@ -67,6 +69,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
     count_tokens: Callable[[str, str], int]
     """Counts the tokens of a text for a model."""
     clock: Clock
+    tool_refusals: ToolRefusals
     max_rounds: int = 8
     shared_artifacts: SharedArtifacts | None = None
     """None if artifacts of other agents cannot be read."""
@@ -170,6 +173,8 @@ class _LoopRun:
         self._texts: list[str] = []
         self._added_tokens = 0
         self._calls = 0
+        self._is_continued = True
+        """Whether the provider takes rounds of our tool, as far as is known."""
         self._usages: list[Usage | None] = []
         self._has_filled_placeholders = False
         self._container = ""
@@ -270,7 +275,7 @@ class _LoopRun:
         self._texts.append(last_round.text)
         self._has_filled_placeholders = self._has_filled_placeholders or last_round.resolved
         self._container = last_round.container or self._container
-        if not (last_round.own_calls and last_round.finished):
+        if not (last_round.own_calls and last_round.finished and self._is_continued):
             self._rounds.append(ToolRound(last_round.entries))
             return None
         self._calls += len(last_round.own_calls)
@@ -288,6 +293,22 @@ class _LoopRun:
             refusals = [ArtifactToolResult(call.call_id, _NO_ROOM_ANSWER, error=True) for call in last_round.own_calls]
             self._add_round(last_round, refusals)
             response = await self._continue_request()
+        return await self._repeat_without_tool(response) if response.status in _REFUSAL_STATUSES else response
+
+    async def _repeat_without_tool(self, refusal: UpstreamResponse) -> UpstreamResponse:
+        """Returns the response to the first request without our tool, after the provider refused to continue it; the
+        refusal if this is refused, too.
+
+        The provider has rules that we do not know. If the model went on calling our tool, each response would fail.
+        """
+        self._rounds.clear()
+        self._is_continued = False
+        response = await self._continue_request()
+        if response.status != 200:
+            await response.close()
+            return refusal
+        await refusal.close()
+        self._tool_loop.tool_refusals.add(self._request, "had the results of read_artifact refused")
         return response
 
     async def _answer_calls(self, calls: Sequence[ArtifactToolCall]) -> list[ArtifactToolResult]:
@@ -312,7 +333,8 @@ class _LoopRun:
         list_field, sent = request.protocol.messages_field, fields_of(request.forwarded_body)
         entries = items_of(sent.pop(list_field))
         fields = tool_protocol.continuation_fields(sent, self._container)
-        last = tool_protocol.final_fields(fields) if len(self._rounds) >= self._tool_loop.max_rounds else {}
+        is_last = not self._is_continued or len(self._rounds) >= self._tool_loop.max_rounds
+        last = tool_protocol.final_fields(fields) if is_last else {}
         for each in self._rounds:
             entries += (*tool_protocol.render_round(each.response, fields), *each.results)
         body = object_of({**fields, **last, list_field: list_of(entries)})

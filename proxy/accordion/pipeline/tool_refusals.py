@@ -2,7 +2,8 @@
 
 Many models, and servers that were started without a parser of calls, refuse every request with tools. A client of such
 a model sends none, so ours would be the only one, and each request after the first compaction would be refused. The
-refusal shows it; it holds for a day.
+refusal shows it; it holds for a day. The same holds for a provider that takes the tool and refuses its results by a
+rule that we do not know.
 """
 
 from __future__ import annotations
@@ -54,14 +55,19 @@ class ToolRefusals:
         text = refusal[:_LONGEST_REFUSAL].decode(errors="replace")
         if status not in _STATUSES or not (_TOOLS.search(text) and _REFUSAL.search(text)):
             return False
+        self.add(request, "takes no tools")
+        return True
+
+    def add(self, request: MeasuredRequest, reason: str) -> None:
+        """Adds the model of a request, for a day; the log gives the reason."""
         self._has_learned = True
         self._expiries[_cache_key(request)] = self._now() + _REFUSAL_SECONDS
         _log.warning(
-            "model %s takes no tools: read_artifact is not offered to it for a day",
+            "model %s %s: read_artifact is not offered to it for a day",
             request.conversation.model,
+            reason,
             extra={"request_id": request.inbound.request_id},
         )
-        return True
 
 
 def _cache_key(request: MeasuredRequest) -> tuple[str, ...]:
