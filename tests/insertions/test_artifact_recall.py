@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from accordion.http.metrics import Metrics
 from accordion.insertions.artifact_recall import ArtifactRecall
+from accordion.model.ports import Route
 from accordion.pipeline.features import RecallIndexFeature
 from accordion.server.event_loop import LoopTasks
 from tests import pipeline_setup
-from tests.fakes import FakeWindows, FickleStore
+from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.pipeline.test_compact import words
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
 from tests.writers import WRITERS, MadeCall
@@ -54,7 +55,7 @@ def request(path: str, *more: Json, rounds: int = 20) -> Json:
     """So long that it is folded; the order stands in a result near the beginning, among many words."""
     listed = [user_entry(path, "the task")]
     for at in range(rounds):
-        middle = f"\n{ORDER} holds item {ITEM}\n" if at == 2 else "\n"
+        middle = f"\n{ORDER} holds item {ITEM} of ST_5512_k\n" if at == 2 else "\n"
         listed += call_entry(path, f"c{at}", words(100, f"r{at}_") + middle + words(100, f"s{at}_"), path=f"{at}.py")
     return build_request(path, *listed, assistant_entry(path, "Done."), user_entry(path, "What is next?"), *more)
 
@@ -158,14 +159,65 @@ async def test_another_question_behind_the_same_history_gets_its_own(path: str):
         assert answer in json.dumps(now[place:])
 
 
+async def send_results(path: str) -> tuple[PipelineSetup, Json, list[Json]]:
+    """A setup that was sent a request that ends with results, that request, and its list, which may be added to."""
+    made, asked = build_world(config="unfold: {recall: {share: 20%}}"), request(path)
+    listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
+    await made.ask(path, asked)
+    return made, asked, listing
+
+
 @pytest.mark.parametrize("path", PATHS)
-async def test_within_a_round_of_tools_nothing_is_recalled(path: str):
-    made, before = await compact_first(path)
-    body = request(path)
-    body[LISTING[path]] += call_entry(path, "late", "There is no such order.", order=ORDER)
-    await made.ask(path, body)
-    assert sent(made, path)[: len(before)] == before
+async def test_what_a_call_names_is_recalled_with_its_result(path: str):
+    made, asked, listing = await send_results(path)
+    before = sent(made, path)
+    listing += call_entry(path, "late", "There is no such order.", order=ORDER, item=ITEM, store="ST_5512_k")
+    await made.ask(path, asked)
+    now = sent(made, path)
+    assert now[: len(before)] == before
+    [place] = excerpts(now)
+    assert place == len(before) + (0 if path == RESPONSES else 1)
+    newest = json.dumps(now[-1])
+    assert "There is no such order." in newest
+    if path == MESSAGES:
+        # A text behind results can make the model end its turn with an empty answer.
+        [result] = now[-1]["content"]
+        excerpt, heading, returned = (part["text"] for part in result["content"])
+        assert excerpt.startswith(OPENING)
+        assert heading == "[What follows is what the tool returned.]"
+        assert returned == "There is no such order."
+    listing += call_entry(path, "later", "Nor such.", order="another")
+    await made.ask(path, asked)
+    assert sent(made, path)[: len(now)] == now
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_single_name_in_a_call_recalls_nothing(path: str):
+    made, asked, listing = await send_results(path)
+    listing += call_entry(path, "late", "There is no such order.", order=ORDER)
+    await made.ask(path, asked)
     assert excerpts(sent(made, path)) == []
+
+
+@pytest.mark.parametrize("content", [[{"type": "tool_reference", "tool_name": "x"}], [{"type": "search_result"}]])
+async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(content: list[Json]):
+    made, asked, listing = await send_results(MESSAGES)
+    listing += call_entry(MESSAGES, "late", "There is no such order.", order=ORDER, item=ITEM, store="ST_5512_k")
+    listing[-1]["content"][0]["content"] = content
+    await made.ask(MESSAGES, asked)
+    assert excerpts(sent(made, MESSAGES)) == []
+    assert sent(made, MESSAGES)[-1] == listing[-1]
+
+
+async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and_calls():
+    config = "unfold: {recall: {share: 20%}}"
+    made = build_world(router=FakeRouter(only=Route("azure", "litellm", "")), config=config)
+    for path, comes in ((RESPONSES, False), (CHAT, True)):
+        asked = request(path)
+        listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
+        assert not await is_recalled(made, path, asked)
+        listing += call_entry(path, "late", "There is no such order.", order=ORDER, item=ITEM, store="ST_5512_k")
+        assert await is_recalled(made, path, asked) == comes, "in Chat Completions it is a part of the result"
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -2,7 +2,7 @@
 
 The model still reads the turn last, and the prefix of the request before stays the same. The excerpt is recorded as an
 insertion of the turn itself (store.py): every later request has the same bytes, and a question that is asked again in
-other words gets its own. Within a turn's tool rounds nothing is recalled.
+other words gets its own. Within a turn, what the newest calls name is recalled in front of their results.
 """
 
 from __future__ import annotations
@@ -83,18 +83,32 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
 
 
 def find_turn(request: RecallRequest) -> range:
-    """Returns the indexes of the messages that the newest turn added; empty if the request starts no turn, or if a
-    compaction covers them."""
-    messages, start = request.uncompacted.messages, len(request.uncompacted.messages) - 1
-    if not request.uncompacted.starts_turn:
-        return range(0)
-    while start > 0 and not messages[start].has_user_text:
-        start -= 1
-    end = start + 1
-    while (
-        start - 1 > request.last_sent_index
-        and messages[start - 1].has_user_text
-        and not messages[start - 1].has_tool_result
-    ):
-        start -= 1
+    """Returns the indexes of the messages that an excerpt stands in front of; empty if there is no such place.
+
+    These are the user's newest messages, or the newest results, with their calls where an excerpt cannot become a part
+    of the first result: many servers refuse a user message after results, and nothing may come between a call and its
+    result.
+    """
+    messages, protocol = request.uncompacted.messages, request.protocol
+    start = len(messages) - 1
+    if request.uncompacted.starts_turn:
+        while start > 0 and not messages[start].has_user_text:
+            start -= 1
+        end = start + 1
+        while (
+            start - 1 > request.last_sent_index
+            and messages[start - 1].has_user_text
+            and not messages[start - 1].has_tool_result
+        ):
+            start -= 1
+    else:
+        end = start + 1
+        if not messages[start].has_tool_result or not (
+            protocol.takes_texts_with_results or request.allows_user_after_results
+        ):
+            return range(0)
+        while start > 0 and messages[start - 1].role != "assistant":
+            start -= 1
+        while not protocol.takes_texts_with_results and start > 0 and messages[start - 1].role == "assistant":
+            start -= 1
     return range(start, end) if start > max(request.last_sent_index, request.history.covered_count - 1) else range(0)

@@ -40,6 +40,8 @@ OPENING: Final = (
 
 _LEAST_SCORE: Final = 1.2
 """The least score of the best sentence, in weights of a term that a single passage has."""
+_LEAST_OF_CALLS: Final = 5.0
+"""The same for calls, which ask nothing, so that their names alone count: several in one place."""
 _LEAST_SHARE: Final = 0.35
 """The least score of every other sentence, as a share of the best one's."""
 _NAME_FACTOR: Final = 2.0
@@ -110,21 +112,30 @@ class Excerpt(msgspec.Struct, frozen=True):
 
 
 class Query:
-    """What a turn asks: the factor of each term, and the names in it with their terms."""
+    """What a turn asks: the factor of each term, and the names in it with their terms.
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    `texts` are the user's, which may ask something; of `arguments`, those of calls, only the names count.
+    """
+
+    def __init__(self, texts: Iterable[str], arguments: Sequence[str] = ()) -> None:
+        self.least_score = _LEAST_OF_CALLS if arguments else _LEAST_SCORE
         self.factors, self.names = dict[str, float](), dict[str, tuple[str, ...]]()
-        for own_text in texts:
-            text = own_text
-            names = [match[match.lastindex or 0].strip() for match in _QUOTED.finditer(own_text)]
-            names += [name.strip(".:-") for name in _NAME.findall(own_text)]
-            for name in islice(dict.fromkeys(names), _MAX_NAMES):
-                if len(name) >= _MIN_NAME and (terms := tuple(dict.fromkeys(search_terms(name)))):
-                    self.names[name] = terms
-                    text = text.replace(name, " ")
-            for line in text.splitlines():
+        for text in texts:
+            for line in self._take_names(text).splitlines():
                 for sentence in split_sentences(line):
                     self._add(sentence, _ask_factor(sentence))
+        for text in arguments:
+            self._take_names(text)
+
+    def _take_names(self, text: str) -> str:
+        """Adds the names in a text; returns the text without them."""
+        names = [match[match.lastindex or 0].strip() for match in _QUOTED.finditer(text)]
+        names += [name.strip(".:-") for name in _NAME.findall(text)]
+        for name in islice(dict.fromkeys(names), _MAX_NAMES):
+            if len(name) >= _MIN_NAME and (terms := tuple(dict.fromkeys(search_terms(name)))):
+                self.names[name] = terms
+                text = text.replace(name, " ")
+        return text
 
     def _add(self, sentence: str, factor: float) -> None:
         for term in search_terms(sentence) if factor else ():
@@ -180,7 +191,8 @@ class ArchiveSearch:
         own conversation, `turn` the indexes of the turn's messages. `count` counts the tokens of a text: the excerpt
         has at most `tokens`.
         """
-        query = Query(_texts_of(client.messages[turn.start : turn.stop]))
+        turn = _with_calls(client.messages, turn)
+        query = _read_query(client.messages[turn.start : turn.stop])
         if not (query.factors or query.names) or not history.covered_count:
             return None
         index = self.indexes.index(client.messages, client.chain, history.covered_count)
@@ -191,12 +203,22 @@ class ArchiveSearch:
         return _ExcerptWriter(tenant, index, history, client, count, tokens).write(search.choose_newest(candidates))
 
 
-def _texts_of(turn: Iterable[Message]) -> Iterator[str]:
-    """Yields the texts of a turn that its author wrote."""
-    for message in turn:
-        for part in message.parts:
-            if isinstance(part, Text) and message.role == "user" and not is_client_summary(part.text):
-                yield user_text(part.text[:_MAX_TEXT])
+def _with_calls(messages: Sequence[Message], turn: range) -> range:
+    """Returns the indexes of a turn's messages; if they are results, with those of their calls."""
+    start = turn.start
+    if any(messages[at].has_tool_result for at in turn):
+        while start > 0 and messages[start - 1].role == "assistant":
+            start -= 1
+    return range(start, turn.stop)
+
+
+def _read_query(turn: Sequence[Message]) -> Query:
+    """Reads what the user asks in a turn, or what the calls in it name."""
+    parts = [(message.role, part) for message in turn for part in message.parts]
+    calls = [readable_text(part)[:_MAX_TEXT] for _, part in parts if isinstance(part, ToolCall)]
+    own = (part.text for role, part in parts if role == "user" and isinstance(part, Text))
+    texts = (user_text(text[:_MAX_TEXT]) for text in own if not is_client_summary(text))
+    return Query(() if calls else texts, calls)
 
 
 class _Search:
@@ -212,7 +234,7 @@ class _Search:
         self._matches = defaultdict[int, list[str]](list)
         """The terms and names that each passage has."""
         self._sums = defaultdict[int, float](float)
-        self._least = _LEAST_SCORE * index.weight(1)
+        self._least = query.least_score * index.weight(1)
         self._match()
 
     def find_candidates(self) -> list[Candidate]:
@@ -271,13 +293,13 @@ class _Search:
 
     @cached_property
     def _visible_text(self) -> str:
-        """The text in view, without the turn's own messages."""
+        """The text in view, without the turn's own messages, but with their results."""
         shown = (
             message.parts
             for message, (first, last, _) in zip(
                 self._history.conversation.messages, self._history.all_spans, strict=True
             )
-            if not self._turn.start <= first <= last
+            if not self._turn.start <= first <= last or message.has_tool_result
         )
         return "\n".join(readable_text(part) for parts in (self._preamble, *shown) for part in parts)
 

@@ -355,6 +355,8 @@ def _describe_for_recall(request: PreparedRequest) -> RecallRequest:
         window=request.window.size,
         is_subagent=request.is_subagent,
         may_hold_memories=request.may_hold_memories,
+        # Some translated providers refuse a user message directly after tool results.
+        allows_user_after_results=not request.route.is_translated,
         project=request.controls.project,
         started_at=request.started_at,
     )

@@ -108,6 +108,8 @@ class WireProtocol(ABC):
     """Whether requests can be translated for providers of other families."""
     has_breakpoints: bool = False
     """Whether messages may carry cache breakpoints."""
+    takes_texts_with_results: bool = False
+    """Whether a text of the proxy's own before a tool result becomes a part of the result or of its message."""
     request_id: bytes = b"x-request-id"
     """The response header that carries the request id."""
     context_edits: ContextEditProtocol | None = None

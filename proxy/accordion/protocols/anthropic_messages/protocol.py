@@ -64,6 +64,7 @@ class AnthropicMessages(WireProtocol):
     paths = ("/v1/messages",)
     token_count_paths = ("/v1/messages/count_tokens",)
     messages_field = "messages"
+    takes_texts_with_results = True
     has_breakpoints = True
     request_id = b"request-id"
     context_edits = MessagesContextEdits()

@@ -71,6 +71,7 @@ class BedrockConverse(WireProtocol):
     option_fields = ("inferenceConfig", "performanceConfig", "serviceTier", "guardrailConfig")
     system_fields = ("system",)
     is_translatable = False
+    takes_texts_with_results = True
     request_id = b"x-amzn-requestid"
 
     def find_endpoint(self, path: str) -> Endpoint | None:

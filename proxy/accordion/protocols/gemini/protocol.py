@@ -114,6 +114,7 @@ class Gemini(WireProtocol):
     option_fields = both_spellings(("safetySettings", "serviceTier", "store"))
     system_fields = both_spellings(("systemInstruction",))
     is_translatable = False
+    takes_texts_with_results = True
 
     def find_endpoint(self, path: str) -> Endpoint | None:
         """Reads the model and the method in a path, of the Gemini API or of Vertex AI."""

@@ -67,6 +67,7 @@ class OpenAIChat(WireProtocol):
     family = "openai"
     paths = ("/v1/chat/completions",)
     messages_field = "messages"
+    takes_texts_with_results = True
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one message. The function's name pairs a legacy `function_call` with its result."""
