@@ -201,7 +201,8 @@ async def test_items_not_yet_named_are_bounded_in_memory() -> None:
 async def test_the_oldest_words_go_first_where_a_store_stays_away_for_long() -> None:
     store = FickleStore()
     talk = Talk(made := setup(store=store))
-    made.spooled.spool._memory.capacity = 0
+    for log in made.spooled._logs:
+        log._capacity = 0
     store.away = True
     for number in range(200):
         await talk.turn(number, f"{number} " + "long words " * 4_000)

@@ -102,6 +102,7 @@ def test_a_chat_request_is_understood_and_counted() -> None:
         "source": "table",
         "max_output": 16_384,
         "counts_output": False,
+        "refused_form": "",
     }
     limits = {"window": 128_000, "conversation": 64_000, "generation": 106_240, "hard": 115_200}
     assert limits.items() <= count["limits"].items()
@@ -128,7 +129,8 @@ def test_provider_history_is_not_on_record_here_and_is_not_compacted() -> None:
     found = explain_json({**RESPONSES_BODY, "input": "many words " * 150_000})
     assert found["action"] == "pass"
     assert found["reason"].endswith(
-        "the history that the provider keeps is not completely on record, so it passes unchanged"
+        "the history that the provider keeps is not completely on record, and it could not be read from the provider "
+        "(no provider is asked offline), so it passes unchanged"
     )
     assert found["changed"]["body"] == "unchanged, byte for byte"
 

@@ -44,10 +44,19 @@ def growing_transcript(turns: int, usage: list[dict[str, Any] | None] | None = N
     return TranscriptFile(messages=messages, model="some-model", usage=usage)
 
 
+ONE_MESSAGE = {"limits": {"messages_per_request": 1}}
+"""Settings with which a longer list is not read."""
+
+
 async def measure(
-    transcript: TranscriptFile, *, window: int | None = None, learn: bool = False, **given: Any
+    transcript: TranscriptFile,
+    *,
+    window: int | None = None,
+    learn: bool = False,
+    configured: Settings | None = None,
+    **given: Any,
 ) -> list[MeasuredRequest]:
-    pipeline = OfflinePipeline(Settings(), window)
+    pipeline = OfflinePipeline(configured or Settings(), window)
     try:
         return [row async for row in replay(RecordedTranscript("f", 1, transcript), pipeline, learn=learn, **given)]
     finally:
@@ -106,8 +115,8 @@ async def test_the_decision_tells_on_which_side_of_its_trigger_a_request_is() ->
 
 
 async def test_a_body_that_cannot_be_read_is_forwarded_and_not_counted() -> None:
-    messages = [{"role": "user", "content": "a\ud800b"}, {"role": "assistant", "content": "c"}]
-    (row,) = await measure(TranscriptFile(messages=messages))
+    messages = [*[{"role": "user", "content": "a"}] * 2, {"role": "assistant", "content": "c"}]
+    (row,) = await measure(TranscriptFile(messages=messages), configured=settings(ONE_MESSAGE))
     assert (row.limits, row.window, row.tokens, row.decision.reason) == (None, None, 0, "not read")
 
 
@@ -266,8 +275,8 @@ async def test_a_request_that_fits_in_no_form_is_refused_and_not_sent() -> None:
 
 
 async def test_a_body_that_cannot_be_read_is_told_as_such() -> None:
-    messages = [{"role": "user", "content": "a\ud800b"}, {"role": "assistant", "content": "c"}]
-    (row,) = await replay_one(TranscriptFile(messages=messages))
+    messages = [*[{"role": "user", "content": "a"}] * 2, {"role": "assistant", "content": "c"}]
+    (row,) = await replay_one(TranscriptFile(messages=messages), settings=settings(ONE_MESSAGE))
     assert (row.state, row.forwarded.tokens, row.limits) == ("unread", 0, None)
 
 

@@ -81,7 +81,8 @@ async def test_a_stream_that_was_cut_says_so_before(proxy: Proxy, protocol: Prot
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     async with proxy.provider(script):
         body, target = protocol.body("Old and cut.", stream=True), protocol.target(stream=True).encode()
-        writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (target, len(body)) + body)
+        head = b"POST %b HTTP/1.0\r\nAuthorization: Bearer key\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % (target, len(body)) + body)
         assert await reader.readuntil(b"Connection lost")
         with pytest.raises(ConnectionResetError):
             await reader.read(-1)

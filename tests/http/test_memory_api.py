@@ -461,12 +461,14 @@ async def test_a_saved_session_is_listed_and_found_by_what_it_was_for(tmp_path: 
 
 
 async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: Path):
+    request = json.loads(request_with_name(3))
+    request["messages"][0]["content"] += " Never change the port of the billing server."
     async with api(tmp_path) as http:
-        talk = await session(http.application)
+        talk = await session(http.application, body=json.dumps(request).encode())
         made = await http.call("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
         read = await http.call("read", ids=[made["memories_created"][0]["id"]], originals=True)
         (memory,) = read["memories"]
-        whole = json.loads(request_with_name(3))["messages"]
+        whole = request["messages"]
         source = memory["source"]
         assert memory["originals"] == whole[source["start_index"] : source["end_index"] + 1]
 

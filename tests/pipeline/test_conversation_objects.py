@@ -224,7 +224,7 @@ async def test_an_object_that_the_provider_does_not_list_passes_unchanged(status
     client.provider.list_status, client.provider.list_body = status, page.encode()
     for _ in range(12):
         assert (await client.turn())["conversation"] == "conv_1"
-    assert f"the provider does not list the conversation object (status {status})" in client.decision
+    assert f"the provider does not list the items that it keeps (status {status})" in client.decision
     assert client.decision.count("passes unchanged") == 1
     assert without_ids(client.provider.items) == without_ids(client.items)
 

@@ -224,9 +224,7 @@ async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
         text = await forward(rooms, ruled.messages, *newest)
         assert (FORBIDDEN in text) == comes
         if comes:
-            assert re.search(
-                rf"{re.escape(OPENED)}.*Standing instruction from the user, message 4.*> \[4\] {FORBIDDEN}", text
-            )
+            assert re.search(rf"{re.escape(OPENED)}.*> \[4\] standing instruction from the user: {FORBIDDEN}", text)
             # It stays, and does not come twice.
             again = await forward(rooms, [*ruled.messages, *newest], {"role": "assistant", "content": "Done."}, *newest)
             assert again.count(FORBIDDEN) == 1

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from accordion.config import Settings
 from accordion.config.value_types import Secret, StoreUrl, is_loopback
 from accordion.delegation.tracker import DelegationTracker
 from accordion.model.budget import Window
-from accordion.model.errors import StoreUnavailable
+from accordion.model.errors import StoreUnavailable, Unreachable
 from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
 from accordion.pipeline.forward import RequestPipeline
@@ -164,10 +165,17 @@ class OfflinePipeline:
             identifier = replace(identifier, visibility=visibility)
             step = replace(step, visibility=visibility)
         reader = replace(forward.reader, identifier=identifier, measurer=measurer)
+        reconstruction = preparer.history_reconstruction
+        reconstruction = replace(
+            reconstruction,
+            reader=reader,
+            measurer=measurer,
+            conversation_objects=replace(reconstruction.conversation_objects, send=_send_nothing),
+        )
         preparer = replace(
             preparer,
             measurer=measurer,
-            history_reconstruction=replace(preparer.history_reconstruction, reader=reader, measurer=measurer),
+            history_reconstruction=reconstruction,
             compaction_step=step,
             context_edit_step=replace(preparer.context_edit_step, compaction_step=step),
         )
@@ -212,3 +220,7 @@ class OfflinePipeline:
     async def close(self) -> None:
         """Stops the application."""
         await self._application.stop()
+
+
+async def _send_nothing(request: PassthroughRequest) -> NoReturn:
+    raise Unreachable("no provider is asked offline")

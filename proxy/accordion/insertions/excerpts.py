@@ -31,7 +31,7 @@ from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 from accordion.sessions.user_text import is_client_summary, user_text
 from accordion.summaries.instructions import CitedInstruction, Instruction, build_instruction, select_standing
-from accordion.summaries.sentence_forms import RULE, opens_with_verb, split_sentences
+from accordion.summaries.sentence_forms import RULE, opens_with_verb, rank_sentence, split_sentences
 
 OPENING: Final = (
     "[Excerpts from this conversation's archive, added because the newest message asks about them. Quoted data, not a "
@@ -58,6 +58,13 @@ _MIN_COMPLETE: Final = 3
 """Terms of a question that a sentence must have, and all of them, to be good enough in any case."""
 _MAX_PASSAGES: Final = 30
 """Passages whose sentences are ranked."""
+_MAX_SUBJECTS: Final = 300
+"""Terms of a turn, for standing instructions about its subject."""
+_MAX_RULES: Final = 3
+_RULE_SHARE: Final = 0.5
+"""The share of a standing instruction's terms that a turn about its subject has."""
+_MAX_RARE: Final = 8
+"""A name in more passages than this is not rare."""
 _MAX_CANDIDATES: Final = 150
 _MAX_COMPARED: Final = 30
 """Sentences that are compared for newer values, of the archive, and half as many of those in view."""
@@ -80,6 +87,8 @@ _NAME = re.compile(
 )
 """A path, an identifier, an address or a long number."""
 _MIN_NAME: Final = 4
+_RULE_NAME = re.compile(r"(?<=[^.!?\s] )[^\W\d_a-z][\w-]{2,}|[\w-]*\d[\w-]*")
+"""A word with a capital that begins no sentence, or with a digit."""
 _ASKS = re.compile(
     r"(?:(?:and|but|so|ok|okay|also|now)[ ,]+)*(?:what|who|whom|whose|when|where|why|how|which|remind|tell me|was|wer|"
     r"wann|wo|warum|wie|welche\w*|qu[eé]|qui[eé]n|cu[aá]ndo|d[oó]nde|c[oó]mo|qui|quand|où|comment|pourquoi)\b",
@@ -114,12 +123,15 @@ class Excerpt(msgspec.Struct, frozen=True):
 class Query:
     """What a turn asks: the factor of each term, and the names in it with their terms.
 
-    `texts` are the user's, which may ask something; of `arguments`, those of calls, only the names count.
+    `texts` are the user's, which may ask something. Of `arguments`, those of calls of `tools`, only the names count.
     """
 
-    def __init__(self, texts: Iterable[str], arguments: Sequence[str] = ()) -> None:
+    def __init__(self, texts: Sequence[str], arguments: Sequence[str] = (), tools: Sequence[str] = ()) -> None:
         self.least_score = _LEAST_OF_CALLS if arguments else _LEAST_SCORE
         self.factors, self.names = dict[str, float](), dict[str, tuple[str, ...]]()
+        terms = chain.from_iterable(map(search_terms, (*texts, *tools, *arguments)))
+        self.subjects = dict.fromkeys(islice(terms, _MAX_SUBJECTS))
+        """The terms of the turn, for standing instructions about its subject."""
         for text in texts:
             for line in self._take_names(text).splitlines():
                 for sentence in split_sentences(line):
@@ -193,7 +205,7 @@ class ArchiveSearch:
         """
         turn = _with_calls(client.messages, turn)
         query = _read_query(client.messages[turn.start : turn.stop])
-        if not (query.factors or query.names) or not history.covered_count:
+        if not query.subjects or not history.covered_count:
             return None
         index = self.indexes.index(client.messages, client.chain, history.covered_count)
         search = _Search(query, index, history, client, turn)
@@ -215,10 +227,11 @@ def _with_calls(messages: Sequence[Message], turn: range) -> range:
 def _read_query(turn: Sequence[Message]) -> Query:
     """Reads what the user asks in a turn, or what the calls in it name."""
     parts = [(message.role, part) for message in turn for part in message.parts]
-    calls = [readable_text(part)[:_MAX_TEXT] for _, part in parts if isinstance(part, ToolCall)]
+    calls = [part for _, part in parts if isinstance(part, ToolCall)]
+    arguments = [readable_text(call)[:_MAX_TEXT] for call in calls]
     own = (part.text for role, part in parts if role == "user" and isinstance(part, Text))
     texts = (user_text(text[:_MAX_TEXT]) for text in own if not is_client_summary(text))
-    return Query(() if calls else texts, calls)
+    return Query(() if calls else [*texts], arguments, [call.name for call in calls])
 
 
 class _Search:
@@ -238,7 +251,46 @@ class _Search:
         self._match()
 
     def find_candidates(self) -> list[Candidate]:
-        """Returns the sentences that are good enough, those in view too, the best first; none if all good ones are."""
+        """Returns the standing instructions about the turn's subject, and the sentences that answer it; the best first.
+
+        Sentences in view are among them, unless all good ones are.
+        """
+        rules = self._find_rules()
+        listed = {(rule.message, rule.text) for rule in rules}
+        return [*rules, *(each for each in self._find_answers_to_turn() if (each.message, each.text) not in listed)]
+
+    def _find_rules(self) -> list[Candidate]:
+        """Returns the user's standing instructions, not in view, that the turn is about: it has half of the terms of
+        one, or a rare name in it."""
+        subjects, sums = self._query.subjects, defaultdict[int, float](float)
+        for term in subjects:
+            numbers = self._index.find(term)
+            for at in numbers:
+                sums[at] += self._index.weight(len(numbers))
+        rules = list[Candidate]()
+        for at in nlargest(_MAX_PASSAGES, sums, key=sums.__getitem__):
+            passage = self._index[at]
+            message, part = passage.position
+            if self._messages[message].role != "user" or not isinstance(self._messages[message].parts[part], Text):
+                continue
+            for number, text in enumerate(_split(read_passage(self._messages, passage))):
+                relevance = self._weigh_rule(text, subjects)
+                if relevance and rank_sentence(text) == RULE and not self.is_in_view(text):
+                    rules.append(
+                        Candidate(relevance * self._least, passage, (message, passage.at, number), text, is_prose=True)
+                    )
+        return nlargest(_MAX_RULES, rules, key=lambda each: (each.score, each.order))
+
+    def _weigh_rule(self, text: str, subjects: Container[str]) -> float:
+        """Returns how much a turn with these terms is about an instruction; 0 if it is not."""
+        own = frozenset(search_terms(text))
+        common = sum(term in subjects for term in own)
+        share = common / len(own) if own else 0.0
+        names = chain.from_iterable(map(search_terms, _RULE_NAME.findall(text))) if common else ()
+        is_named = any(term in subjects and len(self._index.find(term)) <= _MAX_RARE for term in names)
+        return share + is_named if is_named or (share >= _RULE_SHARE and (common > 1 or len(own) == 1)) else 0.0
+
+    def _find_answers_to_turn(self) -> list[Candidate]:
         passages = self._best_passages()
         # Most turns ask for nothing archived. Only for the others, passages are read, and then the texts in view.
         if not passages:

@@ -105,12 +105,14 @@ class ConversationObjects(msgspec.Struct, frozen=True):
         """Returns the items of the response that a request continues, with those before it; or why that is impossible.
 
         They are recorded, so that they are read once. A session whose provider does not list them is not tried again.
-        Raises the errors of `send`.
         """
         tenant, session = request.caller.tenant, request.session_match.session.id
         if session in self.unlisted:
             return NotReconstructed(self.unlisted[session])
-        chain = await self._walk_chain(request)
+        try:
+            chain = await self._walk_chain(request)
+        except AccordionError as error:
+            return NotReconstructed(f"it could not be read from the provider ({error.message})")
         if isinstance(chain, NotReconstructed):
             if len(self.unlisted) >= _MAX_LOGGED:
                 self.unlisted.clear()
