@@ -7,7 +7,7 @@ another, a kind at the beginning only, a part that comes first, entries that mus
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -135,7 +135,7 @@ class RuleProvider:
         self.requests.append(request)
         assert isinstance(request.body, bytes)
         entries = json.loads(request.body)[LISTS[self.protocol_name]]
-        tokens = len(json.dumps(entries).split())
+        tokens = sum(len(text.split()) for text in _list_texts(entries))
         if tokens > self.window:
             return _reply(400, overflow_error(self.protocol_name, tokens, self.window))
         if not self.rule.is_kept(entries):
@@ -146,6 +146,15 @@ class RuleProvider:
 
     async def close(self) -> None:
         return
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    """Yields all texts in a list, without the names of fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(each)
 
 
 def _reply(status: int, error: Json) -> FakeReply:

@@ -173,6 +173,8 @@ def _edit_block(raw: bytes, change: ValueChange) -> bytes | None:
     if kind == "toolResult":
         content = [{"text": change.text}] if change.text else []
         return object_of({**fields, kind: object_of({**fields_of(fields[kind]), "content": encode(content)})})
+    if kind == "text":
+        return object_of({**fields, kind: encode(change.text)})
     return encode({"text": change.text})
 
 
