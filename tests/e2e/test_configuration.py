@@ -288,7 +288,7 @@ def test_a_wrong_variable_is_told_by_its_name_and_nothing_starts(start: Start):
 def test_a_spool_that_is_another_programs_file_is_told_and_nothing_starts(start: Start, tmp_path: Path, workers: str):
     notes = tmp_path / "notes.txt"
     notes.write_text("My own notes, and no database. " * 10)
-    with pytest.raises(RuntimeError, match=r"\$\.store\.spool: .*notes\.txt is not an SQLite database") as told:
+    with pytest.raises(RuntimeError, match=r"\$\.store\.spool: .*notes\.txt is another file") as told:
         start(f"store: {{spool: '{notes}'}}\n", "--workers", workers, ACCORDION_STORE="sqlite:///kept.db")
     assert "Accordion listens" not in str(told.value)
 

@@ -117,7 +117,8 @@ async def test_three_lines_at_the_end_say_what_happened(place: Place) -> None:
     place.write(LONG)
     before = {file for file in place.home.rglob("*") if ".local" not in file.parts}
     code, out, err = await place.run("claude")
-    first, happened, saved, look = err.splitlines()
+    first, lost, happened, saved, look = err.splitlines()
+    assert "Remote Control" in lost
     assert (code, out) == (0, "")
     assert re.fullmatch(
         r"Accordion listens on http://127\.0\.0\.1:\d+ for Claude Code, and ends with it; log: .*", first
@@ -150,7 +151,7 @@ async def is_closed(line: str) -> bool:
 async def test_observe_changes_nothing_and_reports(place: Place) -> None:
     place.write(LONG + "ask(messages[:1])")
     code, _, err = await place.run("--observe", "claude")
-    _, happened, due, look = err.splitlines()
+    _, _, happened, due, look = err.splitlines()
     assert code == 0
     assert happened == "Accordion observed 2 requests in 2 sessions, and changed nothing."
     assert re.fullmatch(
@@ -169,7 +170,7 @@ async def test_a_proxy_that_runs_is_joined_and_lives_on(place: Place) -> None:
     with start_proxy(folder, config, upstream_port=provider_port) as proxy:
         port = proxy.port
         code, _, err = await place.run("claude", ACCORDION_PORT=str(port))
-        first, happened, full, look = err.splitlines()
+        first, _, happened, full, look = err.splitlines()
         assert (code, first) == (0, f"Accordion: Claude Code uses the proxy that runs at http://127.0.0.1:{port}")
         assert happened == "Accordion: 1 request in 1 session; 0 new compactions."
         assert re.fullmatch(r"Nothing to save yet: small's window of 4,000 tokens is \d+% full\.", full)
