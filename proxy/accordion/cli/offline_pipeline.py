@@ -170,7 +170,7 @@ class OfflinePipeline:
             reconstruction,
             reader=reader,
             measurer=measurer,
-            conversation_objects=replace(reconstruction.conversation_objects, send=_send_nothing),
+            provider_items=replace(reconstruction.provider_items, send=_send_nothing),
         )
         preparer = replace(
             preparer,

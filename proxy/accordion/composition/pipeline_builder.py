@@ -22,7 +22,6 @@ from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks, Waiter
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edits import ContextEditStep, CountMessage
-from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.forward import RequestPipeline
@@ -32,6 +31,7 @@ from accordion.pipeline.list_refusals import ListRefusals
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.prepare import Preparer
+from accordion.pipeline.provider_items import ProviderItems
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import ExchangeRecorder
@@ -142,9 +142,9 @@ def build_pipelines(
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
-    conversation_objects = ConversationObjects(stored_responses, erasures, tasks, waiter, sender.send)
+    provider_items = ProviderItems(stored_responses, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
-        ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
+        ledger, clock, tasks, erasures, sessions, calibrator, response_history, provider_items, features, costs,
         key_usage, measurer.list_meter, sleep, insertion_store, session_names,
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ def build_pipelines(
 
     responder = Responder(recorder, response_history, clock, is_store_available)
     reader = RequestReader(receiver, identifier, measurer)
-    history_reconstruction = HistoryReconstruction(stored_responses, conversation_objects, reader, measurer)
+    history_reconstruction = HistoryReconstruction(stored_responses, provider_items, reader, measurer)
     context_edit_reader = receiver.context_edit_reader
     context_edit_step = ContextEditStep(
         compaction_step, compaction_step.renderer, context_edit_reader.sealer, count_message, clock, tasks

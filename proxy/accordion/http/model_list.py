@@ -97,7 +97,7 @@ def _is_list(page: dict[str, Any]) -> bool:
 async def _read_object(outbound: Outbound) -> tuple[dict[str, Any] | None, bytes]:
     """Reads the JSON object of the provider's response, None if there is none, and its bytes."""
     decoder = Decoder(content_type_and_encoding(outbound.headers)[1], _MAX_LIST)
-    chunks, pieces = list[bytes](), list[bytes]()
+    chunks, pieces, size = list[bytes](), list[bytes](), 0
     if isinstance(outbound.body, bytes):
         return None, outbound.body
     try:
@@ -105,7 +105,8 @@ async def _read_object(outbound: Outbound) -> tuple[dict[str, Any] | None, bytes
             async for chunk in body:
                 chunks.append(chunk)
                 pieces.append(decoder.feed(chunk))
-                if sum(map(len, pieces)) > _MAX_LIST:
+                size += len(pieces[-1])
+                if size > _MAX_LIST:
                     return None, b""
         # Also an error is read to its end, so that the ledger has it and its connection can be reused.
         page = msgspec.json.decode(b"".join(pieces)) if outbound.status == 200 else None

@@ -3,7 +3,7 @@
 The Responses API lets a client send `previous_response_id` or a `conversation`, and only the new messages. Below the
 trigger such a request passes unchanged. If a compaction is due, the whole request is reconstructed, from the recorded
 items of a response (archive/stored_responses.py) or, of a conversation object and where they are not on record, from
-those that the provider lists (conversation_objects.py). It is then treated like any other: measured, compacted, and
+those that the provider lists (provider_items.py). It is then treated like any other: measured, compacted, and
 given tool rounds and recalled excerpts. From then on the provider has another list than the client, so every later
 request of the conversation is reconstructed too. A request passes unchanged if some of its history is not on record, or
 if the provider refuses the reconstructed form.
@@ -20,8 +20,8 @@ from accordion.archive.stored_responses import StoredResponses
 from accordion.model.budget import Decision
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
-from accordion.pipeline.conversation_objects import ConversationObjects, NotReconstructed
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.provider_items import NotReconstructed, ProviderItems
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of, object_of
@@ -38,7 +38,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
     """Reconstructs requests that continue a response or a conversation object by its id."""
 
     stored_responses: StoredResponses
-    conversation_objects: ConversationObjects
+    provider_items: ProviderItems
     reader: RequestReader
     measurer: Measurer
 
@@ -78,7 +78,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         if request.conversation.provider_state == "object":
             if request.is_dry_run:
                 return NotReconstructed("the items of the conversation are only read from the provider to compact them")
-            return await self.conversation_objects.read_items(request)
+            return await self.provider_items.read_items(request)
         earlier = await self.stored_responses.history_up_to(
             request.caller.tenant, request.client_conversation.continued_id
         )
@@ -89,7 +89,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         unrecorded = "the history that the provider keeps is not completely on record"
         if request.is_dry_run:
             return NotReconstructed(f"{unrecorded}, and is only read from the provider to compact it")
-        chain = await self.conversation_objects.read_chain(request)
+        chain = await self.provider_items.read_chain(request)
         return NotReconstructed(f"{unrecorded}, and {chain.reason}") if isinstance(chain, NotReconstructed) else chain
 
     def find_missing_entry(self, request: PreparedRequest, refusal: bytes) -> bytes:

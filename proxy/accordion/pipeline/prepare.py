@@ -19,9 +19,9 @@ from accordion.compaction.reporting import report_dry_run
 from accordion.model.budget import END_THREAD
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edits import ContextEditStep
-from accordion.pipeline.conversation_objects import NotReconstructed
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.provider_items import NotReconstructed
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 
 _log = logging.getLogger("accordion")

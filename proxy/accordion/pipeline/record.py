@@ -29,10 +29,10 @@ from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import AgentReport, Exchange, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
-from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.features import ExchangeFeature
+from accordion.pipeline.provider_items import ProviderItems
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
@@ -88,7 +88,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     sessions: Sessions
     calibrator: Calibrator
     response_history: ResponseHistory
-    conversation_objects: ConversationObjects
+    provider_items: ProviderItems
     features: Sequence[ExchangeFeature]
     costs: CostCalculator
     key_usage: KeyUsageLedger
@@ -152,7 +152,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
                 progress.insertion,
             )
             progress.is_stored = True
-            await self.conversation_objects.add_items(progress.request, observed_response)
+            await self.provider_items.add_items(progress.request, observed_response)
 
     def _record_unread(
         self, request: PassthroughRequest, progress: RequestProgress, observed_response: ObservedResponse

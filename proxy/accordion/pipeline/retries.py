@@ -26,11 +26,11 @@ from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_STATUSES, ContextEditReader
 from accordion.pipeline.context_edits import ContextEditStep
-from accordion.pipeline.conversation_objects import NotReconstructed
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.list_refusals import ListAttempts, ListRefusals
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse
+from accordion.pipeline.provider_items import NotReconstructed
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance

@@ -40,7 +40,7 @@ from accordion.pipeline.request import (
 )
 from accordion.protocols.clouds import find_cloud
 from accordion.protocols.model_name import model_in_target, replace_model_in_body, replace_model_in_target
-from accordion.protocols.odd_json import replace_marks, restore
+from accordion.protocols.odd_json import replace_marks, restore_values
 from accordion.sessions.tenants import CREDENTIAL_HEADERS, Tenants
 
 _OVERLOAD_STATUSES = frozenset({429, 503, 529})
@@ -218,7 +218,7 @@ class Sender(msgspec.Struct, frozen=True):
         elif model is not None or _is_rewritten(request):
             body = _build_body(request, body, model)
             if inbound.has_marks:
-                body = restore(body)
+                body = restore_values(body)
             # A body that was decoded to be read is sent without its encoding.
             encoding = [b"content-encoding"] if request.decoded_body else []
             headers = derive_idempotency_key(_remove_headers(headers, b"content-length", *encoding), body)

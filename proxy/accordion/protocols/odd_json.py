@@ -38,7 +38,7 @@ def make_readable(body: bytes) -> bytes | None:
     return readable if readable != body else None
 
 
-def restore(body: bytes) -> bytes:
+def restore_values(body: bytes) -> bytes:
     """Returns a body with the values in place of their marks."""
     return _MARK_BYTES.sub(_restore_mark, body)
 

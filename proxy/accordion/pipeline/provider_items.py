@@ -72,7 +72,7 @@ class NotReconstructed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ConversationObjects(msgspec.Struct, frozen=True):
+class ProviderItems(msgspec.Struct, frozen=True):
     """Reads and extends conversation objects, with the credentials of the requests that name them."""
 
     stored_responses: StoredResponses
