@@ -90,10 +90,3 @@ async def test_without_the_key_requests_go_on_and_that_it_is_missing_is_said_onc
     told = [each.message for each in caplog.records if "as missing" in each.message]
     assert len(told) == 1
     assert "archive.key" in told[0]
-
-
-async def test_that_no_key_is_set_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    async with workers(tmp_path, "") as [application]:
-        await ask(application, request_with_name(12))
-        await ask(application, request_with_name(13))
-    assert len([each for each in caplog.records if "archive.key is not set" in each.message]) == 1
