@@ -12,8 +12,8 @@ the parts by which two sentences are compared.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, Final
 
@@ -34,121 +34,69 @@ BRIEF: Final = 120
 """Characters of a short sentence."""
 _MAX_SENTENCE_LENGTH: Final = 600
 """Characters. A longer sentence is a document, not an instruction."""
-_PIECE: Final = re.compile(r"\\.|\[[^\]]*\]|.")
-"""A piece of a regular expression: an escape, a class of characters, or a character."""
-
-
-_CONDITION_BEFORE: Final = re.compile(r"\(\?<([!=])([^()]*)\)")
-"""A condition on what stands before, at the beginning of an alternative."""
+_ASSERTION: Final = re.compile(r"\(\?<?[=!](?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\\b")
+"""A condition on what stands around a place, which RE2 does not have; or the boundary of an ASCII word, in RE2."""
 
 
 class SentenceForm:
     """The signs of one form of sentences: words, characters of East Asia, and others. Patterns are in small letters.
 
-    The patterns have hundreds of words, and every sentence of a user is searched for most of them. So texts are in
-    small letters, words are tried by their first letter, and East Asia's only in a text that is not ASCII. That takes
-    a fifth of the time of one expression that ignores case. Conditions on what stands before a word must be followed
-    by a letter. The expressions are compiled at the first search: all together take a tenth of a second, which the
-    start of a program need not wait for.
+    The forms have hundreds of words, and every sentence of a user is searched for most of them. So RE2 finds in one
+    pass which forms a text may have (`_find_forms`). It knows no assertions and no letters but ASCII's: for these, the
+    form's own expression decides, which takes many times as long.
     """
 
     all_forms: ClassVar[list[SentenceForm]] = []
 
     def __init__(self, words: str, east_asia: str = "", other: str = "") -> None:
         self._sources = words, east_asia, other
+        self._has_assertion = _ASSERTION.search(words + other) is not None
+        self._number = len(self.all_forms)
         self.all_forms.append(self)
 
     @cached_property
-    def _words(self) -> re.Pattern[str]:
-        words, _, other = self._sources
-        whole_words = rf"(?<!\w)(?:{_group_by_first_character(_list_alternatives(words))})(?!\w)"
-        return re.compile(f"{whole_words}|{other}" if other else whole_words)
+    def expression(self) -> re.Pattern[str]:
+        """The form's own expression."""
+        words, east_asia, other = self._sources
+        return re.compile("|".join(filter(None, (rf"(?<!\w)(?:{words})(?!\w)", east_asia, other))))
 
-    @cached_property
-    def _east_asia(self) -> re.Pattern[str] | None:
-        east_asia = self._sources[1]
-        return re.compile(east_asia) if east_asia else None
-
-    @classmethod
-    def union(cls, *forms: SentenceForm) -> SentenceForm:
-        """Returns the form of all signs of some forms. One search for it takes as long as for one of them."""
+    def pattern_for_re2(self) -> str:
+        """Returns a pattern that each text of the form has."""
         words, east_asia, other = (
-            "|".join(filter(None, each)) for each in zip(*(f._sources for f in forms), strict=True)
+            _ASSERTION.sub("", each).replace(r"\w", r"[\w\x{80}-\x{10ffff}]") for each in self._sources
         )
-        return cls(words, east_asia, other)
+        return "|".join(filter(None, (rf"(?:^|\W)(?:{words})(?:\W|$)", east_asia, other)))
 
     def is_in(self, text: str) -> bool:
         """Whether a text in small letters has one of the signs."""
-        if self._words.search(text) is not None:
-            return True
-        return self._east_asia is not None and not text.isascii() and self._east_asia.search(text) is not None
-
-    def remove(self, text: str) -> str:
-        """Returns a text in small letters with a space in place of each sign."""
-        text = self._words.sub(" ", text)
-        return text if self._east_asia is None or text.isascii() else self._east_asia.sub(" ", text)
+        if self._number not in _find_forms(text):
+            return False
+        return (text.isascii() and not self._has_assertion) or self.expression.search(text) is not None
 
 
-def compile_forms() -> None:
-    """Compiles all expressions. A thread may do it in the background, so that no search waits for it."""
-    for form in SentenceForm.all_forms:
-        form.is_in("é")
+def _compile_set(patterns: Iterable[str]) -> re2.Set:
+    pattern_set = re2.Set.SearchSet()
+    for pattern in patterns:
+        pattern_set.Add(pattern)
+    pattern_set.Compile()
+    return pattern_set
 
 
-def _group_by_first_character(alternatives: Iterable[str]) -> str:
-    """Returns the alternatives of a regular expression, grouped by the first letter; those without one come last."""
-    groups: dict[str, dict[str, None]] = {}
-    for each in alternatives:
-        letter = each[0] if each[0].isalpha() and each[1:2] not in {"?", "*", "+"} else ""
-        groups.setdefault(letter, {})[each[len(letter) :]] = None
-    others = groups.pop("", {})
-    return "|".join([*(f"{letter}(?:{'|'.join(ends)})" for letter, ends in groups.items()), *others])
+def _match_set(pattern_set: re2.Set, text: str) -> Sequence[int]:
+    """Returns the numbers of the patterns that match a text."""
+    # It refuses lone surrogates, and returns None for no match.
+    return pattern_set.Match(text.encode("utf-8", "replace")) or ()
 
 
-def _list_alternatives(pattern: str) -> Iterator[str]:
-    """Yields the alternatives of a regular expression, so that most begin with a letter.
-
-    For `(?:a|b)c` these are `ac` and `bc`. A condition on what stands before goes behind the first letter: `(?<!d)e` is
-    `e(?<!(?:d)e)`.
-    """
-    for each in _split_alternatives(pattern):
-        if (condition := _CONDITION_BEFORE.match(each)) is not None:
-            sign, before = condition.groups()
-            for rest in _list_alternatives(each[condition.end() :]):
-                yield f"{rest[0]}(?<{sign}(?:{before}){rest[0]}){rest[1:]}"
-            continue
-        group = _first_group(each)
-        rest = each[len(group) :]
-        if group.startswith("(?:") and rest[:1] not in {"?", "*", "+"}:
-            for inner in _split_alternatives(group[3:-1]):
-                yield from _list_alternatives(inner + rest)
-        else:
-            yield each
+@cache
+def _form_set() -> re2.Set:
+    return _compile_set(form.pattern_for_re2() for form in SentenceForm.all_forms)
 
 
-def _first_group(pattern: str) -> str:
-    """Returns the group at the beginning of a regular expression; empty if it begins otherwise."""
-    if pattern[:1] != "(":
-        return ""
-    depth, length = 0, 0
-    for piece in _PIECE.findall(pattern):
-        depth += (piece == "(") - (piece == ")")
-        length += len(piece)
-        if not depth:
-            break
-    return pattern[:length]
-
-
-def _split_alternatives(pattern: str) -> list[str]:
-    """Splits a regular expression at its outermost bars."""
-    alternatives, depth = [""], 0
-    for piece in _PIECE.findall(pattern):
-        depth += (piece == "(") - (piece == ")")
-        if piece == "|" and depth == 0:
-            alternatives.append("")
-        else:
-            alternatives[-1] += piece
-    return alternatives
+@lru_cache(maxsize=16)
+def _find_forms(text: str) -> frozenset[int]:
+    """Returns the numbers of the forms that a text in small letters may have."""
+    return frozenset(_match_set(_form_set(), text))
 
 
 _RETRACTIONS: Final = (
@@ -779,22 +727,24 @@ _ENGLISH_DECISIONS: Final = (
 """The words of a decision, if no time in the past makes them a story."""
 
 
-def _compile_set(patterns: Iterable[str]) -> re2.Set:
-    pattern_set = re2.Set.SearchSet()
-    for pattern in patterns:
-        pattern_set.Add(pattern)
-    pattern_set.Compile()
-    return pattern_set
+@cache
+def _rule_set() -> re2.Set:
+    """English rules and decisions. Together with the forms, they would need too many states."""
+    return _compile_set((*_ENGLISH_RULES, *_ENGLISH_DECISIONS))
 
 
-_RULE_SET: Final = _compile_set((*_ENGLISH_RULES, *_ENGLISH_DECISIONS))
+def compile_forms() -> None:
+    """Compiles all expressions. A thread may do it in the background, so that no search waits for it."""
+    _form_set(), _rule_set()
+    for form in SentenceForm.all_forms:
+        form.expression  # noqa: B018
 
 
-_ANY_SIGN = SentenceForm.union(
-    _LASTING_WORDS, _LIMIT, _GENERALIZING_WORD, _ORDER, _NEGATED, _TASTE, _DECISION, _PENDING, _MODAL_VERB, _CHANGE,
+_SIGNS: Final = (
+    *(_LASTING_WORDS, _LIMIT, _GENERALIZING_WORD, _ORDER, _NEGATED, _TASTE, _DECISION, _PENDING, _MODAL_VERB, _CHANGE),
     _CORRECTS,
-)  # fmt: skip
-_ANY_PROMISE = SentenceForm.union(_PROMISE, _SPEAKER, _PENDING)
+)
+"""The forms of the sentences that are ranked by them."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -881,7 +831,7 @@ def _rank_question(text: str) -> int:
 def _rank_statement(text: str) -> int:
     """Returns the rank of a sentence that asks nothing."""
     small = text.lower()
-    if not _ANY_SIGN.is_in(small) and not _RULE_SET.Match(small):
+    if not any(form.is_in(small) for form in _SIGNS) and not _match_set(_rule_set(), small):
         return _rank_without_sign(text)
     is_conjecture = any(word in small for word in _CONJECTURE_WORDS) and _CONJECTURE.search(small) is not None
     is_exclamation, small = text[-1:] in "!！", _remove_reports(small)
@@ -980,8 +930,8 @@ def has_particulars(text: str) -> bool:
 
 def _has_rule_pattern(text: str) -> bool:
     """Whether a text in small letters has a pattern of an English rule. A decision in the past is none."""
-    matches = _RULE_SET.Match(text)
-    return bool(matches) and (matches[0] < len(_ENGLISH_RULES) or _PAST.search(text) is None)
+    matches = _match_set(_rule_set(), text)
+    return bool(matches) and (min(matches) < len(_ENGLISH_RULES) or _PAST.search(text) is None)
 
 
 def _remove_reports(text: str) -> str:
@@ -996,7 +946,7 @@ def _is_lasting(text: str, small: str, *, is_asked: bool = False) -> bool:
 
     `is_asked`: it is what somebody is asked to do, and opens with a verb.
     """
-    if _RULE_SET.Match(small) or any(word in small for word in _CONJECTURE_WORDS):
+    if _match_set(_rule_set(), small) or any(word in small for word in _CONJECTURE_WORDS):
         small = _TALK.sub(" ~ ", small)
     is_ordered = opens_with_verb(text)
     is_correction = _CORRECTS.is_in(small) and (is_ordered or is_asked or "instead" not in small)
@@ -1033,9 +983,6 @@ def _begins_with(verbs: frozenset[str], text: str) -> bool:
 def rank_promise(sentence: str) -> int:
     """Returns the rank of a promise, or of something that an assistant left open; 0 for any other sentence."""
     small = sentence.lower()
-    # Most sentences have none of the signs.
-    if not _ANY_PROMISE.is_in(small):
-        return 0
     is_promise = _PROMISE.is_in(small) or (_SPEAKER.is_in(small) and _LATER.is_in(small)) or _PENDING.is_in(small)
     if not is_promise or sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.is_in(small):
         return 0
@@ -1063,7 +1010,7 @@ def parse_claim(sentence: str) -> Claim:
     copula, has_value, start = _find_copula(sentence)
     subject, value_words = frozenset[str](), frozenset[str]()
     if copula is not None:
-        subject = words_of(_CHANGE.remove(sentence[start : copula.start()].strip().lower()))
+        subject = words_of(_CHANGE.expression.sub(" ", sentence[start : copula.start()].lower()))
         value_words = words_of(sentence[copula.end() :].strip())
     figures = tuple((match.group().strip(" ."), _is_value(sentence, match)) for match in _FIGURE.finditer(sentence))
     text_without_figures = _FIGURE.sub(" ", sentence)
