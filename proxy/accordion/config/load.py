@@ -41,17 +41,6 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """Variables that set one key each. ACCORDION_CONFIG names the file, ACCORDION_LOG sets `logging`."""
 
-REMOVED_KEYS = {
-    "windows.learnt_hours": "24 hours are built in; `model_info.max_input_tokens` in model_list sets a window for good",
-    "unfold.recall.sources": "`unfold.recall.share` and `unfold.recall.tokens` limit the length of an excerpt",
-    "limits.count_cache_entries": "20,000 are built in, because they take 14 MB at most",
-    "limits.exchanges_per_session": "50 are built in, because they are only for display; totals count every request",
-    "server.head_seconds": "60 seconds are built in, because clients send a head at once",
-    "server.body_seconds": "120 seconds are built in, because a body slower than 4 KiB in that time never ends",
-}
-"""Settings of former versions that are constants now, each with the value that is built in and the reason. A file that
-has one stays valid. No variable of the environment set one of them."""
-
 _LEVELS, _FORMATS = (get_args(kind.type) for kind in msgspec.structs.fields(LoggingConfig))
 _INFO = frozenset(field.name for field in msgspec.structs.fields(ModelInfo)) - {"options"}
 _LITELLMS = frozenset({"max_tokens", "db_model"})
@@ -114,17 +103,11 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
     """Builds and checks settings from a file's bytes, the environment and overrides. Raises ConfigError."""
-    return parse(data, environ, overrides)[0]
-
-
-def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]]:
-    """As `build`, and returns a sentence for each key of the file that is no longer a setting."""
     try:
         text = data.decode("utf-8-sig")
         tree = read_tree(text, {**variables_of(text), **environ})
     except UnicodeDecodeError:
         raise ConfigError("the file is not encoded in UTF-8") from None
-    removed_keys = _drop_removed_keys(tree)
     apply_litellm_sections(tree)
     layers = [*_from_environment(environ), *_from_command_line(overrides)]
     for layer in layers:
@@ -139,7 +122,7 @@ def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
         if not sources:
             raise
         raise _OverrideError(f"{error.reason} (from {sources[-1]})", path=error.path) from None
-    return settings, removed_keys
+    return settings
 
 
 def _without_keys_for_other_addresses(settings: Settings, overrides: Mapping[str, object]) -> Settings:
@@ -217,20 +200,6 @@ def _gather_section(section: dict[str, Any], known: Collection[str], path: str, 
         section["options"] = options
 
 
-def _drop_removed_keys(tree: dict[str, Any]) -> tuple[str, ...]:
-    """Removes the keys of REMOVED_KEYS from the file's `tree`; returns a sentence for each that was there."""
-    sentences = []
-    for key, reason in REMOVED_KEYS.items():
-        *sections, name = key.split(".")
-        section: Any = tree
-        for each in sections:
-            section = section.get(each) if isinstance(section, dict) else None
-        if isinstance(section, dict) and name in section:
-            del section[name]
-            sentences.append(f"$.{key}: no longer a setting, and ignored; {reason}")
-    return tuple(sentences)
-
-
 # -- reloading --------------------------------------------------------------------------------------------------------
 
 
@@ -269,13 +238,12 @@ class SettingsFile:
         self._digest = b""
         self._had_content = False
         self._last_stamp = self._read_stamp = self._stamp()
-        self._removed_keys: tuple[str, ...] = ()
         self.settings = self._read()
 
     def find_hints(self) -> tuple[str, ...]:
-        """Returns the hints about the settings, and sentences about unused files and keys that are no settings."""
+        """Returns the hints about the settings, and a sentence about a file that is not used."""
         problems = self.unused_file, find_certificate_problem(self._environ)
-        return (*filter(None, problems), *self._removed_keys, *find_hints(self.settings))
+        return (*filter(None, problems), *find_hints(self.settings))
 
     def locate(self, error: ConfigError) -> ConfigError:
         """Returns an error about a setting with the file's path, unless the setting comes from elsewhere."""
@@ -333,7 +301,7 @@ class SettingsFile:
             reason = "the file is empty; to use the defaults, keep a section such as `server:` in it"
             raise ConfigError(reason, file=self._name)
         try:
-            settings, self._removed_keys = parse(data, self._environ, self._overrides)
+            settings = build(data, self._environ, self._overrides)
         except _OverrideError:
             raise
         except ConfigError as error:
