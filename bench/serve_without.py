@@ -26,12 +26,6 @@ def _without_switch_interval() -> None:
     sys.setswitchinterval = _nothing
 
 
-def _without_corking() -> None:
-    from accordion.server.corked_transport import CorkedTransport
-
-    CorkedTransport.hold = CorkedTransport.write  # type: ignore[method-assign, assignment]
-
-
 def _without_send() -> None:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -67,8 +61,7 @@ MEASURES: Final[Mapping[str, Callable[[], None]]] = {
     AS_SHIPPED: _nothing,
     "gc.set_threshold": _without_thresholds,
     "sys.setswitchinterval": _without_switch_interval,
-    "uvicorn: head and body in one write": _without_corking,
-    "uvicorn: one check of all headers": _without_send,
+    "uvicorn: responses for clients that it fails": _without_send,
     "uvicorn: timers are moved, not made anew": _without_moved_timers,
     "aiohttp: the read timer is moved, not made anew": _without_read_timer,
 }

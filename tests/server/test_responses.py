@@ -1,10 +1,12 @@
-"""What goes out is what uvicorn would write; a head waits for its body's first piece, but never for long."""
+"""A response is written as uvicorn writes it, for HTTP/1.0 clients too."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable, Sequence
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any, cast
 
 import pytest
@@ -14,10 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from accordion.model.ports import Headers
-from accordion.server.corked_transport import CorkedTransport
 from accordion.server.uvicorn_compat import ResponseCycle
-
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
 
 class Wire:
@@ -25,8 +24,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
-        self.closing = False
-        self.reading = True
+        self.closing = self.resets = False
 
     def write(self, data: bytes) -> None:
         assert not self.closing
@@ -38,102 +36,13 @@ class Wire:
     def is_closing(self) -> bool:
         return self.closing
 
-    def get_extra_info(self, name: str, default: object = None) -> str:
-        return f"the {name}"
+    def get_extra_info(self, name: str) -> Wire:
+        assert name == "socket"
+        return self
 
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-
-def cork(wire: Wire) -> CorkedTransport:
-    return CorkedTransport(cast(asyncio.Transport, wire), asyncio.get_running_loop())
-
-
-async def test_head_and_first_piece_go_out_together() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    transport.hold(HEAD)
-    transport.write(b"ok")
-    await asyncio.sleep(0)
-    assert wire.writes == [HEAD + b"ok"]
-
-
-async def test_a_head_without_a_body_yet_goes_out_at_the_next_turn_of_the_loop() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    transport.hold(HEAD)
-    await asyncio.sleep(0)
-    assert wire.writes == [HEAD]
-    transport.write(b"ok")
-    assert wire.writes == [HEAD, b"ok"]
-
-
-async def test_later_pieces_are_written_at_once() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    transport.hold(HEAD)
-    for data in (b"o", b"k", b"!"):
-        transport.write(data)
-    assert wire.writes == [HEAD + b"o", b"k", b"!"]
-
-
-async def test_closing_writes_the_head_first() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    transport.hold(HEAD)
-    transport.close()
-    await asyncio.sleep(0)
-    assert wire.writes == [HEAD]
-    assert wire.closing
-    assert transport.is_closing()
-
-
-async def test_nothing_is_written_once_the_client_has_gone() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    transport.hold(HEAD)
-    wire.closing = True
-    await asyncio.sleep(0)
-    assert wire.writes == []
-
-
-async def test_another_protocol_gets_the_bare_transport_with_nothing_held_back() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    transport.hold(HEAD)
-    assert transport.inner_transport() is cast(asyncio.Transport, wire)
-    assert wire.writes == [HEAD]
-
-
-async def test_all_else_is_the_transports_own() -> None:
-    wire = Wire()
-    transport = cork(wire)
-    assert transport.get_extra_info("peername") == "the peername"
-    transport.pause_reading()
-    assert not wire.reading
-    transport.resume_reading()
-    assert wire.reading
-
-
-@given(st.lists(st.one_of(st.just(HEAD), st.binary(max_size=8), st.none()), max_size=20))
-def test_all_writes_arrive_whole_and_in_order(script: list[bytes | None]) -> None:
-    async def play() -> list[bytes]:
-        wire = Wire()
-        transport = cork(wire)
-        for step in script:
-            if step is None:
-                await asyncio.sleep(0)
-            elif step == HEAD:
-                transport.hold(step)
-            else:
-                transport.write(step)
-        transport.close()
-        return wire.writes
-
-    assert b"".join(asyncio.run(play())) == b"".join(step for step in script if step is not None)
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        assert (level, option) == (SOL_SOCKET, SO_LINGER)
+        self.resets = value == struct.pack("ii", 1, 0)
 
 
 Told = tuple[int, bytes, bool, bool, int]
@@ -150,7 +59,7 @@ def cycle_of(
     keep: bool = True,
     default: Headers = (),
 ) -> RequestResponseCycle:
-    transport = cast(asyncio.Transport, wire) if kind is RequestResponseCycle else cork(wire)
+    transport = cast(asyncio.Transport, wire)
     return kind(
         scope=cast(Any, {"method": method, "http_version": version}),
         transport=transport,
@@ -248,6 +157,15 @@ async def test_a_body_without_length_to_http_1_0_ends_with_the_connection() -> N
     taken, written, closed, over, times = await run_cycle(ResponseCycle, messages, version="1.0", keep=False)
     assert written == b"HTTP/1.1 200 OK\r\na: b\r\nconnection: close\r\n\r\nonetwo"
     assert (taken, closed, over, times) == (4, True, True, 1)
+
+
+@pytest.mark.parametrize(("is_complete", "resets"), [(False, True), (True, False)])
+async def test_a_cut_body_without_length_ends_with_a_reset(is_complete: bool, resets: bool) -> None:
+    wire = Wire()
+    cycle = cycle_of(ResponseCycle, wire, version="1.0", keep=False)
+    for message in (start(), piece(b"one", more=not is_complete)):
+        await cycle.send(cast(Any, message))
+    assert wire.resets == resets
 
 
 async def test_nothing_is_sent_to_a_client_that_has_gone_and_a_slow_one_is_waited_for() -> None:

@@ -4,8 +4,8 @@ No other module imports uvicorn. `pyproject.toml` has an upper bound for its ver
 `tests/server/test_uvicorn_contract.py` fails when a method that is overridden here changes in uvicorn. Each override
 names the client or the measurement that it is there for; bench/README.md (`overrides`) has the measurements.
 
-- `ClientConnection` (a client that uvicorn fails, time limits, size limits) puts a `CorkedTransport` around the
-  transport, a `ClientFlow` in the place of uvicorn's flow control, and makes each request a `ResponseCycle`.
+- `ClientConnection` (a client that uvicorn fails, time limits, size limits) puts a `ClientFlow` in the place of
+  uvicorn's flow control, and makes each request a `ResponseCycle`.
 - `ClientWebSocket` lets running responses end before a WebSocket is closed.
 - `Server`, `Worker` and `Supervisor` stop in order and reload the settings at a SIGHUP.
 - `LineFilter` drops three of uvicorn's log lines, which the proxy itself causes.
@@ -19,12 +19,13 @@ import logging
 import os
 import select
 import signal
+import struct
 import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from socket import socket
+from socket import SO_LINGER, SOL_SOCKET, socket
 from typing import Any, NamedTuple, Protocol
 
 import uvicorn
@@ -54,7 +55,6 @@ from accordion.http.proxy_app import BARE_QUERY, IS_BUSY, LOST, STOPPING, respon
 from accordion.model.deadlines import Deadline
 from accordion.model.errors import HeadTooLarge, RequestError, RequestTimeout
 from accordion.pipeline.relay import content_length
-from accordion.server.corked_transport import CorkedTransport
 
 ServerConfig = uvicorn.Config
 
@@ -97,17 +97,15 @@ class ResponseCycle(RequestResponseCycle):
     `chunked_encoding` is None then. Uvicorn would send it chunks.
     """
 
-    transport: CorkedTransport
     received_bytes = 0
     """Bytes of the request body that were read from the connection."""
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Sends a part of the response. Raises RuntimeError for an unexpected message or an invalid header.
 
-        Overrides uvicorn's for speed: it checks all headers in one pass and writes a head together with its body, which
-        counts in small requests. It also serves HTTP/1.0 clients (nginx as a reverse proxy with its defaults),
-        providers' statuses that HTTP does not define, and header values with control characters, all of which uvicorn
-        fails. A property test compares the bytes.
+        Overrides uvicorn's for HTTP/1.0 clients (nginx as a reverse proxy with its defaults), providers' statuses that
+        HTTP does not define, and header values with control characters, all of which uvicorn fails. A property test
+        compares the bytes.
         """
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -153,9 +151,9 @@ class ResponseCycle(RequestResponseCycle):
             self.chunked_encoding = True
             head.append(b"transfer-encoding: chunked\r\n")
         else:
-            self.transport.open_ended = True
+            self._reset_on_close(True)
         head.append(b"\r\n")
-        self.transport.hold(b"".join(head))
+        self.transport.write(b"".join(head))
 
     def _continue(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":
@@ -176,9 +174,16 @@ class ResponseCycle(RequestResponseCycle):
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:
-            self.transport.open_ended = False
+            if self.chunked_encoding is None:
+                self._reset_on_close(False)
             self.transport.close()
         self.on_response()
+
+    def _reset_on_close(self, is_reset: bool) -> None:
+        """Sets whether closing resets the connection: a clean end would make a cut body look complete."""
+        # Closing a socket with a linger time of 0 sends a reset (POSIX, `close`).
+        linger = struct.pack("ii", is_reset, 0)
+        self.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, linger)
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -204,14 +209,14 @@ class ClientConnection(HttpToolsProtocol):
         self._timeouts = timeouts
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Sets up the timers, the transport and the flow control.
+        """Sets up the timers and the flow control.
 
         Overrides uvicorn's, which has no time limit for a client that opens a connection and sends nothing, such as a
         port scanner or a browser that connects in advance.
         """
         self._idle = Deadline(self.loop, self._on_timeout)
         self._idle.restart(self._timeouts.silent)
-        super().connection_made(CorkedTransport(transport, self.loop))
+        super().connection_made(transport)
         self.flow = ClientFlow(self.transport, self.loop, self._check_client)
         self._lost = self.loop.create_future()
         # ASGI's own place for values that outlive a request. Uvicorn copies it for each request anyway.
@@ -472,12 +477,10 @@ class ClientConnection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Hands the connection to uvicorn's WebSocket protocol.
 
-        Overrides uvicorn's to stop our timers and to take off the corked transport, which WebSockets do not need.
+        Overrides uvicorn's to stop our timers.
         """
         self._idle.close()
         self.flow.close()
-        if isinstance(self.transport, CorkedTransport):
-            self.transport = self.transport.inner_transport()
         super().handle_websocket_upgrade()
 
 
