@@ -4,7 +4,7 @@ There is no list of servers. A sentence is split into terms: nouns (the input, t
 phrases that say "too much", and figures. It reports an overflow if a phrase's subject, the nearest noun before it, is
 the input or the window. So "image exceeds 5 MB" and "max_tokens exceeds the limit" report none, whatever else the
 sentence names. A figure is the limit, the size or the output by the words beside it. A short text that names an input
-larger than its limit reports one too, whatever its phrase.
+and two figures reports one too, whatever its phrase, if the smaller one is a limit and the larger one a size.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ _NOUNS = frozenset({_INPUT, _WINDOW, _WEAK, _OUTPUT, _OTHER})
 _EXCESS, _MANY, _REDUCE, _FIGURE, _OTHER_FIGURE = "excess", "many", "reduce", "figure", "other_figure"
 
 _MEDIA = r"(?:image|picture|audio|video|file|document|attachment|pdf)s?"
+_OTHER_MEDIA = (
+    r"图片|文件|图像|画像|ファイル|이미지|파일"
+    r"|(?u:\b(?:imagen|imágenes|imagem|imagens|immagin[ei]|bild(?:er|es)?|fichiers?|archivos?|arquivos?|datei(?:en)?"
+    r"|изображени\w*|картин\w*|файл\w*)\b)"
+)
 # The first alternative that matches decides.
 _TERMS = {
     _OTHER: rf"\b(?:input|prompt)[ _](?:{_MEDIA}|schema|cache\w*|id)\b|\b{_MEDIA} (?:inputs?|prompts?)\b"
@@ -27,24 +32,29 @@ _TERMS = {
     rf"|\b(?:{_MEDIA}|\w+_(?:id|key|name|schema|logprobs|url)|pages?|tools?|functions?|declarations?|schemas?|names?"
     r"|ids?|strings?|arrays?|fields?|descriptions?|metadata|keys?|headers?|ur[il]s?|payload|candidates?|batch|stop"
     r"|turns?|retries|iterations?|deadline|timeouts?|time|duration|dimensions?|depth|spend|user|fingerprint"
-    r"|logit_bias|temperature|threads?|characters|inputs(?= ?(?:,|:|must be an|per\b))|n)\b|图片|文件|图像",
+    r"|logit_bias|temperature|threads?|characters|index|offset|inputs(?= ?(?:,|:|must be an|per\b))|n)\b|"
+    + _OTHER_MEDIA,
     _OUTPUT: r"\bmax(?:imum)?[ _-]?(?:(?:output|completion|new|generat\w+|response)[ _-]?)?tokens?\b"
     r"(?! (?:limit|allowed|supported))"
     r"|\b(?:output|completion|generated|response|reasoning|thinking|budget)[ _.-](?:tokens?|budget|length)\b"
-    r"|\boutput\b|\bcompletion\b|\bresponse\b",
-    _WINDOW: r"(?:context|ontert)[ _-]?(?:window|length|size|limit|budget|tokens?)|\bn_ctx\b|\bsession[ _]len(?:gth)?\b"
+    r"|\boutput\b|\bcompletion\b|\bresponse\b"
+    r"|(?:输出|回复|出力|生成|출력|응답) ?(?:tokens?|トークン|토큰)?"
+    r"|(?u:\b(?:sortie|réponse|salida|respuesta|saída|resposta|uscita|risposta|ausgabe|antwort|вывод\w*|ответ\w*)\b)",
+    _WINDOW: r"(?:context|ontert)[ _-]?(?:window|length|size|limit|budget|tokens?)|\b(?:n_)?ctx\b"
+    r"|\bsession[ _]len(?:gth)?\b"
     r"|\bmax_(?:model_len|seq_len|kv_size|num_tokens|total_tokens|input_tokens|prompt_tokens|input_len)\b"
     r"|\bmax(?:imum)? (?:allowed |supported |model |message )?(?:input|prompt|sequence|context)"
     r"(?: tokens?| token limit)?\b"
     r"|\bmax(?:imum)? (?:number of )?(?:message |total )?tokens\b"
     r"|\b(?:input |prompt )?tokens? ?limits?\b|\bmodel'?s? (?:limit|context|maximum(?= ?\())\b"
-    r"|上下文(?:长度|窗口)?|컨텍스트|コンテキスト",
+    r"|上下文(?:长度|窗口)?|컨텍스트|コンテキスト"
+    r"|(?u:контекст\w*|kontext\w*|\bcontext[eo]\b|\bcontesto\b|(?:лимит|предел)\w* токен\w*)",
     _INPUT: r"\bprompts?|\binputs?|\btokens?\b|\w_tokens?\b|\bconversation\b|\bsequence\b|\bcontext\b|total text bytes"
-    r"|输入|提示词|历史记录|提问内容|入力|トークン|プロンプト|입력|토큰"
-    r"|\b(?:entrada|eingabe|entrée|jetons|richiesta|contexto|contexte|kontext|contesto|solicitud|anfrage)\b"
-    r"|апрос|токен|контекст",
-    _WEAK: r"\brequests?\b|\bmessages?\b|\bquery\b|\bbody\b|请求",
-    _MANY: r"\btoo many\b|\btoo much (?:text|input|context|history)\b",
+    r"|输入|提示|历史记录|提问内容|入力|トークン|プロンプト|입력|토큰"
+    r"|(?u:\b(?:entrada|eingabe|entrée|jetons)\b|токен|промпт)",
+    _WEAK: r"\brequests?\b|\bmessages?\b|\bquery\b|\bbody\b|请求"
+    r"|(?u:\b(?:requête|solicitud|anfrage)\b|запрос(?!ов))",
+    _MANY: r"\btoo many\b|\btoo much (?:text|input|context|history)\b|(?u:слишком много)",
     _EXCESS: r"\btoo ?(?:long|large|big)|toolong|toolarge|exceed"
     r"|(?<!be )\b(?:longer|larger|greater|bigger|higher|more) than\b"
     r"|\boverflow|\babove\b(?! threshold)|\bsurpass|\bbeyond\b|\b(?:does|do)(?: not|n't) fit|\bno longer fits?"
@@ -52,8 +62,9 @@ _TERMS = {
     r"|\b(?:must|should|can)(?: be| have)? (?:<=?|≤|\[|less than|smaller than|at most|no more than|below)"
     r"|超过|超出|超长|过长|太长|超限|超え|長すぎ|초과"
     r"|\bover (?:the|its|this|our) (?:model|limit|max|context|window)|\bcan(?:'t|not) fit"
-    r"|\bsupera|\bexced|\bdépasse|\büberschr|\büberst|\bzu (?:lang|groß)|\btrop (?:long|grand)"
-    r"|\bdemasiad\w+ larg|\blong[oa] demais|\btroppo lung|превы",
+    r"|(?u:\bsupera|\bexced|\bdépass|\büberschr|\büberst|\bzu (?:lang|groß)|\btrop (?:long|grand)"
+    r"|\bdemasiad\w+ larg|\blong[oa] demais|\btroppo lung|превы|слишком (?:длин|больш|велик)|переполнен|больше"
+    r"|не (?:по|в)мещ)",
     _REDUCE: r"\b(?:reduce|decrease|shorten)\b",
     _OTHER_FIGURE: r"\b\d+ ?[x×] ?\d+\b",
     _FIGURE: r"(?<![\w.#-])(?!(?<=<)\d+>)(?:\d{1,3}(?:[.'’\u00a0\u202f]\d{3})+(?!\d|[km]\b)|\d[\d,_]{0,14}"
@@ -68,6 +79,7 @@ _OTHER_UNIT = (
 _SENTENCE_END = r"[.!?]\s+|[。！？\n]"
 
 _OWNER = r"\b(?:account|organi[sz]ation|project|workspace|team|tier|subscription|user|key|today|week|month)\b"
+_FLOOR = r"\bmin(?:imum)?\b|\bat least\b|(?u:\bmínim|минимум|не менее)"
 _LONGEST_PAIR, _SMALLEST_WINDOW = 300, 512
 _THOUSANDS = re.compile(r"\d{1,3}(?:\.\d{3})+")
 
@@ -76,7 +88,14 @@ _OTHER_LIMIT = (
     r"|\b(?:dai|hour|week|month)ly\b|balance|too many requests|throttl|slow down|please wait|try again (?:later|in )"
     r"|retry (?:after|in)|\d seconds"
     r"|usage limit|\bplan\b|concurren|overloaded|over budget|\bspend|polic(?:y|ies)|safety|flagged|inappropriate"
-    r"|每分钟|频繁|额度|充值|余额|稍后再试"
+    r"|\bthis (?:minute|hour|day|month|key)|\btoday\b|/ ?min|\d[mhd] window|\brate\b|throughput|\bqueue|token usage"
+    r"|[每本][分天日月]|今[天日]|分钟|小时|频繁|速率|并发|额度|配额|套餐|账户|充值|余额|稍后再试|超时"
+    r"|[分日月]あたり|1日の|月間|時間|レート|利用枠|残高|분당|시간|일일|하루|월간|사용량|할당량|잔액"
+    r"|(?u:\bminut[eo]s?\b|seconde|segundo|sekunde|\bheures?\b|\bhoras?\b|stunde|\btags?\b|täglich|tageslimit|monat"
+    r"|\bjour|quotidien|mens(?:ue|ua|a|i)l|\bd[ií]as?\b|\bdi[aá]ri[ao]|giorn|\btemps\b|\btiempo\b|\btempo\b|zeit"
+    r"|\bdébit|\bveloci[dt]|\btasa\b|\btaxa\b|ratenlimit|\bcuota|\bcota\b|kontingent|crédit|\bcredit[oi]|\bsolde\b|\bsaldo\b"
+    r"|guthaben|\bврем|секунд|минут|\bчас(?:а|ов)?\b|\bдень\b|\bдн[еяю]|\bсут|месяц|месяч|квот|баланс|средств|тариф"
+    r"|\bплан|скорост|частот|повторите|подождите)"
 )
 
 # The words beside a figure. Before it the last one decides.
@@ -86,13 +105,15 @@ _CUE = (
     r"|context[ _-]?(?:window|length|size|limit)|\bn_ctx\b"
     r"|(?:最大|上限|限制)(?:上下文)?(?:长度)?)|exceed\w*|\bthan\b|[<>]=?|≤|\bup to|\bat most"
     r"|\bonly\b|\bbudget|\bcontext\b|\bwindow\b|\bfit\b"
-    r"|\berlaubt\w*|\bhöchstens|\bl[ií]mite?\b|максим\w*|最大|最多"
+    r"|(?u:\berlaubt\w*|\bhöchstens|\bnur\b|\bl[ií]mite?\b|максим\w*|лимит\w*|предел\w*|не более|допустим\w*"
+    r"|\bmassim\w*)|最大|最多|최대"
     r"|\ballowed|\bsupports?\b|\bbound\b|\bbeyond|\bsession_len|^ ?/ ?$|超过|超出|支持)"
     r"|(?P<total>\brequested|\ba? ?total\b|\bsum\b|\bestimated)"
     r"|(?P<size>\bcontains?|resulted in|\bprompt[\w_]*|\binputs?|\bha[sd]\b|\bhave\b|\bgiven|\breceived|\bgot\b"
     r"|\blength"
     r"|\bcount|\bcurrent|\bused\b|\bsent\b|\bmessages?\b|n_(?:keep|tokens|prompt_tokens)|\bfirst\b|\bprovided|\bpassed|\byours\b|\bneeds?\b"
-    r"|\brequest\b|\btokens:|\btoo (?:long|large)|当前|实际|输入|入力|长度)"
+    r"|\brequest\b|\btokens:|\btoo (?:long|large)|当前|实际|输入|入力|长度"
+    r"|(?u:\bhat\b|\benthält|\bcontien[et]|\bcontém|содержит))"
 )
 _NO_CUE = r"\b(?:by|code|status|error|id)\W{0,3}$"
 _OUTPUT_AFTER = (
@@ -101,7 +122,9 @@ _OUTPUT_AFTER = (
     r"|max_(?:new_|completion_)?tokens)"
 )
 _OUTPUT_BEFORE = r"max_(?:new_|completion_|output_)?tokens[`' ]*(?:is too large)?[=:( ]*$|^ \+ $"
-_LIMIT_AFTER = r"[) ]*(?:tokens? )?(?:max(?:imum)?\b|limit\b|of context\b)"
+_LIMIT_AFTER = r"[) ]*(?:tokens? )?(?:is (?:the|your) )?(?:max(?:imum)?\b|limit\b|(?:of )?context\b)"
+_UNIT = r"token|jeton|токен|トークン|토큰"
+_UNIT_AFTER = rf"[)\] ]*(?:input |prompt )?(?:{_UNIT})"
 _SIZE_AFTER = (
     r"[)\] ]*(?:(?:input |prompt )?tokens?)?[)\] ]*"
     r"(?:> ?=? ?[a-z_]*[ :=]*\d|/ ?\d|(?:out )?of \d|\+|has exceeded"
@@ -119,7 +142,7 @@ class OverflowText:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class _Term:
     kind: str
     start: int
@@ -157,14 +180,24 @@ def read_text(text: str) -> OverflowText | None:
 
 
 def _read_pair(text: str) -> OverflowText | None:
-    """Returns the overflow that a short text reports by two figures, of which the input's is larger than its limit."""
+    """Returns the overflow that a short text reports by two figures and a word for a limit."""
     terms = _terms(text, 0, len(text)) if len(text) <= _LONGEST_PAIR else []
     kinds = {term.kind for term in terms}
-    if _compile(_OWNER).search(text) or _INPUT not in kinds or not kinds.isdisjoint({_OUTPUT, _OTHER, _OTHER_FIGURE}):
+    if _INPUT not in kinds or not kinds.isdisjoint({_OUTPUT, _OTHER, _OTHER_FIGURE}):
         return None
-    noun = next(term for term in terms if term.kind == _INPUT)
-    read = _read_figures(text, (noun.start, noun.end), 0, len(text))
-    return read if read.limit and read.requested and read.requested > read.limit >= _SMALLEST_WINDOW else None
+    if _compile(_OWNER).search(text) or _compile(_FLOOR).search(text):
+        return None
+    figures = sorted((_number(text[term.start : term.end]), term) for term in terms if term.kind == _FIGURE)
+    figures = [(number, term) for number, term in figures if number >= _SMALLEST_WINDOW]
+    if len(figures) != 2:
+        return None
+    (limit, at_limit), (size, at_size) = figures
+    roles = [_role(text[: term.start], text[term.end :])[0] for term in (at_limit, at_size)]
+    is_size = roles[1] == "size" or _compile(_UNIT_AFTER).match(text, at_size.end) is not None
+    if roles[0] != "limit" or not is_size or limit == size:
+        return None
+    words = text[min(at_limit.start, at_size.start) : max(at_limit.end, at_size.end)]
+    return OverflowText(limit, size, None, words)
 
 
 def _sentences(text: str) -> Iterator[tuple[int, int]]:
@@ -188,7 +221,7 @@ def _terms(text: str, start: int, end: int) -> list[_Term]:
 
 def _find_excess(text: str, terms: list[_Term], region: str) -> tuple[int, int] | None:
     """Returns the span of the words that say that the input is too long; None if a sentence does not say so."""
-    names_tokens = "token" in region or "context" in region
+    names_tokens = _compile(_UNIT + "|context|kontext|контекст").search(region) is not None
     if not names_tokens and _OTHER_FIGURE in {term.kind for term in _terms(region, 0, len(region))}:
         return None
     spans: list[tuple[int, int]] = []
@@ -197,7 +230,9 @@ def _find_excess(text: str, terms: list[_Term], region: str) -> tuple[int, int] 
     former: _Term | None = None
     for index, term in enumerate(terms):
         if term.kind in _NOUNS:
-            former, subject = subject, term
+            # "The output (9000 tokens)": there the tokens are a unit.
+            if not (subject is not None and subject.kind == _OUTPUT and terms[index - 1].kind == _FIGURE):
+                former, subject = subject, term
         elif term.kind in (_EXCESS, _MANY, _REDUCE):
             verb_object = next((noun for noun in terms[index + 1 : index + 4] if noun.kind in _NOUNS), None)
             if former is not None and subject is not None and subject.kind == _OUTPUT:
@@ -264,6 +299,8 @@ def _read_figures(text: str, span: tuple[int, int], start: int, end: int) -> Ove
             continue
         position = figure.end
         role, is_sure = _role(before, after) if figure.kind == _FIGURE else ("", False)
+        if role == "limit" and role in values and not {"size", "output"} & values.keys():
+            number = min(number, values.pop("limit"))
         if not role or role in values:
             continue
         values[role] = number
@@ -271,7 +308,7 @@ def _read_figures(text: str, span: tuple[int, int], start: int, end: int) -> Ove
         used += (figure.start, figure.end)
     limit, output, total = values.get("limit"), values.get("output"), values.get("total", 0)
     requested = (max(0, total - output) if total and output else values.get("size") or total) or None
-    if limit and not requested and text[used[-2] - 1] == "(" and "token" not in text[start:end].lower():
+    if limit and not requested and text[used[-2] - 1] == "(" and not _compile(_UNIT).search(text[start:end]):
         limit = None  # A code in brackets, such as MiniMax's "exceeds limit (2013)".
     if limit and requested and not is_firm and requested + (output or 0) <= limit:
         limit = requested = None
