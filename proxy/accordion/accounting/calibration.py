@@ -255,16 +255,12 @@ class LearnedLimit(NamedTuple):
     refused_form: RefusedForm = ""
 
 
-class LearnedLimits:
-    """The latest limits that overflow errors named, and `listed`, those that lists of models name.
+class LimitCache:
+    """The latest limits from one source. `now` returns seconds since the epoch. Safe to use from several threads."""
 
-    `now` returns seconds since the epoch. Safe to use from several threads.
-    """
-
-    def __init__(self, now: Callable[[], float], *, has_listed: bool = True) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lock = Lock()
-        self.listed = LearnedLimits(now, has_listed=False) if has_listed else self
         self._changed: dict[LimitOwner, LearnedLimit] = {}
         self.limits: BoundedCache[LimitOwner, LearnedLimit] = BoundedCache(
             MAX_LIMITS, count_entry, lambda owner, _: self._changed.pop(owner, None)
@@ -335,6 +331,17 @@ class LearnedLimits:
         return changed
 
 
+class LearnedLimits(LimitCache):
+    """The latest limits that overflow errors named, and beside them those that lists of models name.
+
+    An agent that starts lists many models: they must not push out what errors named.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__(now)
+        self.listed = LimitCache(now)
+
+
 # -- sharing between workers -------------------------------------------------------------------------------------------
 
 
@@ -392,7 +399,7 @@ class LearnedSync:
                         self._calibrations.restore_outputs(_MODEL_DECODER.decode(name), _LENGTHS_DECODER.decode(value))
                 self._has_read_ratios = True
 
-    async def _read_limits(self, collection: str, limits: LearnedLimits) -> None:
+    async def _read_limits(self, collection: str, limits: LimitCache) -> None:
         async for name, value in self._read_rows(collection):
             with suppress(msgspec.MsgspecError):
                 limits.restore(_OWNER_DECODER.decode(name), _LIMIT_DECODER.decode(value))
