@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from accordion.archive.archive import Archive
 from accordion.cli.main import app
+from accordion.cli.tenant_store import print_json, print_text
 from accordion.composition.configured_store import MARK, build_spool, identity_from_mark
 from accordion.config.load import build
 from accordion.model.ports import Key
@@ -113,6 +114,12 @@ def test_an_artifact_is_shown_whole_and_in_parts(filled_store: FilledStore) -> N
     told = json.loads(filled_store.run("artifacts", result["id"], "--json").stdout)
     assert told["artifact"] == result
     assert told["text"] == whole.stdout[:-1]
+
+
+def test_half_a_character_is_printed_as_a_replacement_character(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"text": "half \U0010f83d"})
+    print_text("half \U0010f83d")
+    assert capsys.readouterr().out == '{"text":"half \ufffd"}\nhalf \ufffd\n'
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from accordion.compaction.session_overrides import SessionOverrides
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from accordion.model.tenant import TenantScope
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.odd_json import make_readable
+from accordion.protocols.registry import PROTOCOLS
 from accordion.sessions.prefix_nodes import PrefixNode, decode
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, Caller
@@ -202,6 +205,25 @@ async def test_an_artifact_is_never_served_as_html() -> None:
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_what_no_unicode_can_say_is_shown_as_replacement_characters() -> None:
+    setup = small_window_setup()
+    session, _ = await folded(setup)
+    body = make_readable(b'{"messages":[{"role":"user","content":"half \\ud83d"}],"seed":NaN}')
+    assert body is not None
+    said = BodyReader().read(PROTOCOLS["chat"], body, TENANT)
+    made, reader = await store_artifact(setup, [said.messages[0].wire]), archive_reader(setup)
+    reader.transcripts.record(caller(setup).tenant, session, said, folded=True)
+    await reader.transcripts.flush()
+    http = client(setup, reader)
+    assert http.get(f"/accordion/artifacts/{made.id}").text == "half \ufffd"
+    assert http.get(f"/accordion/artifacts/{made.id}", headers=JSON).json()["text"] == "half \ufffd"
+    assert "half \ufffd" in http.get(f"/accordion/pages/artifacts/{made.id}").text
+    original = http.get(f"/accordion/sessions/{session}/original").json()
+    assert (original["messages"], original["seed"]) == ([{"role": "user", "content": "half \ufffd"}], None)
+    for path in ("/accordion/export", f"/accordion/sessions/{session}/export"):
+        assert "half \ufffd" in http.get(path).text
 
 
 async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:

@@ -23,6 +23,7 @@ from accordion.cli.tenant_store import (
     open_stored_memories,
     print_error,
     print_json,
+    print_text,
     report_missing,
     run_command,
     run_for_tenant,
@@ -118,7 +119,7 @@ async def _read(store: TenantStore, selection: ArtifactSelection) -> int:
         print_json(artifact_part_json(excerpt))
         return 0
     print_error(f"{selection.id}: {excerpt.what}; {excerpt.part.shown}", "dim")
-    sys.stdout.write(excerpt.part.text + "\n")
+    print_text(excerpt.part.text)
     if excerpt.part.next:
         print_error(f"continue with --offset {excerpt.part.next}", "dim")
     return 0

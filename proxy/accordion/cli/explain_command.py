@@ -26,7 +26,7 @@ from accordion.cli.explain_compaction import CompactionReport, compaction_detail
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline, open_stored_state
 from accordion.cli.plot import plot_levels, style_of
-from accordion.cli.tenant_store import TenantStore, print_error, report_missing, run_for_tenant
+from accordion.cli.tenant_store import TenantStore, print_error, print_json, report_missing, run_for_tenant
 from accordion.config import Settings
 from accordion.http.json_views import exchange_json
 from accordion.model.budget import END_THREAD
@@ -339,7 +339,7 @@ async def _explain_last_request(store: TenantStore, session: str, *, full: bool,
     report = report_sent(sent, artifacts, _message_counter(sent), full=full)
     if as_json:
         content = {"session": session, "last": exchange_json(sent.exchange), "folding": report}
-        sys.stdout.write(msgspec.json.encode(content).decode() + "\n")
+        print_json(content)
         return 0
     sections: list[RenderableType] = [_make_session_table(view, sent, report), *compaction_details(report, full=full)]
     Console(highlight=False).print(Padding(Group(*sections), (1, 1)))

@@ -47,6 +47,7 @@ from accordion.model.ports import KeyValueStore
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.sent_history import SentHistory
+from accordion.protocols.odd_json import replace_marks
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.providers.models.static_embedder import StaticEmbedder
@@ -190,7 +191,12 @@ def print_error(text: str, style: str = "red") -> None:
 
 def print_json(value: object) -> None:
     """Prints a value as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    print_text(msgspec.json.encode(value).decode())
+
+
+def print_text(text: str) -> None:
+    """Prints a text of the client; what is no Unicode becomes replacement characters."""
+    sys.stdout.write(replace_marks(text.encode()).decode() + "\n")
 
 
 # -- tenants ----------------------------------------------------------------------------------------------------------

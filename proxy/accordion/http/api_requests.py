@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from accordion.model.errors import AccordionError, BadRequest, BodyTooLarge, NotFound, RequestError, Unauthorized
+from accordion.protocols.odd_json import replace_marks
 from accordion.sessions.request_origins import has_forwarding_header, is_loopback_url, url_port
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, OWNER_TOKEN_HEADER, Caller, Tenants
 
@@ -177,9 +178,17 @@ def parse_number(text: str, name: str, least: int, most: int) -> int:
     raise BadRequest(f"{name} must be a whole number from {least:,} to {most:,}.", param=name)
 
 
+class ReadableResponse(Response):
+    """A response for people: texts of the client that are no Unicode have replacement characters."""
+
+    def render(self, content: Any) -> bytes:
+        """Returns the body."""
+        return replace_marks(bytes(super().render(content)))
+
+
 def json_response(value: Any, status: int = 200) -> Response:
     """Returns a JSON response."""
-    return Response(msgspec.json.encode(value), status, headers=SAFE, media_type="application/json")
+    return ReadableResponse(msgspec.json.encode(value), status, headers=SAFE, media_type="application/json")
 
 
 def unknown_session() -> NotFound:

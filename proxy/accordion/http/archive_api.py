@@ -19,6 +19,7 @@ from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.http.api_requests import (
     SAFE,
+    ReadableResponse,
     identify_caller,
     identify_eraser,
     json_response,
@@ -121,7 +122,7 @@ class ArchiveApi:
         if "application/json" in request.headers.get("accept", ""):
             return json_response(artifact_part_json(excerpt))
         more = {"x-accordion-next": str(excerpt.part.next)} if excerpt.part.next else {}
-        return Response(excerpt.part.text, headers=SAFE | more, media_type="text/plain; charset=utf-8")
+        return ReadableResponse(excerpt.part.text, headers=SAFE | more, media_type="text/plain; charset=utf-8")
 
     async def _original(self, request: Request) -> Response:
         """Returns the whole conversation as the client sent it, as a request in the client's protocol."""
@@ -136,7 +137,7 @@ class ArchiveApi:
         headers = {"x-accordion-dialect": transcript.protocol_name, "x-accordion-first": str(transcript.first)}
         if transcript.missing:
             headers["x-accordion-missing"] = str(transcript.missing)
-        return Response(transcript.body, headers=SAFE | headers, media_type="application/json")
+        return ReadableResponse(transcript.body, headers=SAFE | headers, media_type="application/json")
 
     async def _last_sent(self, request: Request) -> Response:
         """Returns the last forwarded request: what the model sees of the session."""
@@ -144,7 +145,7 @@ class ArchiveApi:
         headers = {"x-accordion-dialect": sent.original.protocol.name}
         if sent.compaction is not None:
             headers["x-accordion-compaction-id"] = sent.compaction.id
-        return Response(sent.body, headers=SAFE | headers, media_type="application/json")
+        return ReadableResponse(sent.body, headers=SAFE | headers, media_type="application/json")
 
     async def _diff(self, request: Request) -> Response:
         """Compares the last forwarded request with the original, block by block, with the artifacts of each."""

@@ -11,6 +11,7 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.http.json_views import exchange_json
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries
+from accordion.protocols.odd_json import replace_marks
 
 
 async def export_records(
@@ -23,7 +24,8 @@ async def export_records(
     counts: Counter[str] = Counter()
     async for session_id, title in queries.scan_titles(tenant, session):
         counts["name"] += 1
-        yield msgspec.json.encode({"type": "name", **msgspec.structs.asdict(title), "session": session_id}) + b"\n"
+        record = {"type": "name", **msgspec.structs.asdict(title), "session": session_id}
+        yield replace_marks(msgspec.json.encode(record)) + b"\n"
     for each in [session] if session is not None else await queries.list_session_ids(tenant):
         async for exchanges in queries.scan_exchanges(tenant, each):
             counts["exchange"] += len(exchanges)
@@ -31,4 +33,4 @@ async def export_records(
                 record = {"type": "exchange", "exchange": exchange_json(exchange), "session": each}
                 yield msgspec.json.encode(record) + b"\n"
     async for line in archive.export(tenant, session, counts):
-        yield line
+        yield replace_marks(line)

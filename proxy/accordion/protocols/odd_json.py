@@ -44,7 +44,9 @@ def restore_values(body: bytes) -> bytes:
 
 
 def replace_marks(body: bytes) -> bytes:
-    """Returns a body with valid JSON in place of the marks: a replacement character, or null."""
+    """Returns a body, or a text, with valid JSON in place of the marks: a replacement character, or null."""
+    if b"\xf4\x8f" not in body:
+        return body
     return _MARK_BYTES.sub(lambda match: b"null" if match[2] is None else _UNREADABLE.encode(), body)
 
 

@@ -26,6 +26,7 @@ from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides
 from accordion.http import memory_operations
 from accordion.http.api_requests import (
+    ReadableResponse,
     check_eraser,
     check_origin,
     find_origin,
@@ -201,7 +202,7 @@ class Pages:
                 **values,
             },
         )
-        return Response(html, status, headers=access.HEADERS, media_type="text/html")
+        return ReadableResponse(html, status, headers=access.HEADERS, media_type="text/html")
 
     def _navigation(self, request: Request, caller: Caller | None) -> Literal["views", "tenants", ""]:
         """Returns the views that a person may open: their tenant's, that of all tenants, or none before signing in."""
