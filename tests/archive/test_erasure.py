@@ -4,6 +4,8 @@ import json
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
 from accordion.archive.erasure import ErasureResult
 from accordion.insertions.store import InsertionStore
@@ -114,6 +116,25 @@ async def test_erasing_a_tenant_leaves_other_tenants_alone(store):
     assert [line["type"] for line in await lines(setup)] == ["end"]
     assert len(await setup.transcripts.read(OTHER, "s-3", 0, 9)) == 2
     assert await setup.export_and_erasure.erase(TENANT) == ErasureResult(0, 0, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_needed"), [("held/", True), ("contents/", True), ("transcript/", True), ("artifacts/", False)]
+)
+async def test_an_erasure_that_cannot_read_what_it_needs_says_so(prefix, is_needed):
+    setup = ArchiveSetup()
+    await compact_session(setup)
+    spoiled = [key for key in setup.store._values if (key.collection or key.name).startswith(prefix)]
+    for key in spoiled:
+        await setup.store.put(key, b"\xc1")
+    for key, log in setup.store._logs.items():
+        if (key.collection or key.name).startswith(prefix):
+            spoiled.append(key)
+            log.entries = type(log.entries)([b"\xc1"])
+    assert spoiled
+    assert (await setup.export_and_erasure.erase(TENANT, "s-1")).verified is not is_needed
+    assert [key for key in (*setup.store._values, *setup.store._logs) if key in spoiled] == []
+    assert (await setup.export_and_erasure.erase(TENANT, "s-1")).verified
 
 
 async def test_content_shared_with_another_session_outlives_an_erasure(store):

@@ -24,8 +24,8 @@ async def spoil(setup: PipelineSetup) -> list[str]:
     return sorted(collections)
 
 
-@pytest.mark.parametrize("turns", [1, 12])
-async def test_lists_and_erasures_leave_spoiled_values_out(turns: int) -> None:
+@pytest.mark.parametrize(("turns", "has_archive"), [(1, False), (12, True)])
+async def test_lists_and_erasures_leave_spoiled_values_out(turns: int, has_archive: bool) -> None:
     setup = small_window_setup()
     conversation = GrowingConversation(setup)
     for turn in range(1, turns + 1):
@@ -41,7 +41,8 @@ async def test_lists_and_erasures_leave_spoiled_values_out(turns: int) -> None:
     await queries.read_savings(caller.tenant, setup.clock.now())
     await queries.read_holdout([caller.tenant], setup.clock.now())
     assert [title async for title in queries.scan_titles(caller.tenant, None)] == []
-    _, erased = await erase(queries, setup.builder.export_and_erasure, setup.builder.session_overrides, caller)
-    assert erased.verified
+    for is_verified in (not has_archive, True):
+        _, erased = await erase(queries, setup.builder.export_and_erasure, setup.builder.session_overrides, caller)
+        assert erased.verified is is_verified
     await setup.ask(CHAT, HELLO)
     assert len(await queries.list_sessions(caller.tenant)) == 1

@@ -273,31 +273,45 @@ def contents_of(
 
 
 async def scan_entries(
-    store: KeyValueStore, namespace: ArchiveNamespace, session: str | None = None
+    store: KeyValueStore, namespace: ArchiveNamespace, session: str | None = None, unreadable: set[Key] | None = None
 ) -> AsyncIterator[list[ArchiveEntry]]:
     """Yields the entries of a tenant, or of one session, page by page; those of a session come in a row.
 
-    Raises StoreUnavailable.
+    Those that cannot be read are left out; their keys are added to `unreadable`. Raises StoreUnavailable.
     """
     collection, after = entries_collection(namespace), ""
     name_prefix = session_prefix(session) if session is not None else ""
     while page := await store.scan(collection, prefix=name_prefix, after=after, limit=_PAGE):
         after = page[-1][0]
-        readable = [entry for _, value in page if (entry := decode_entry(value)) is not None]
-        yield [entry for entry in readable if session is None or entry.session == session]
+        entries = {name: decode_entry(value) for name, value in page}
+        if unreadable is not None:
+            unreadable.update(Key(collection, name) for name, entry in entries.items() if entry is None)
+        yield [entry for entry in entries.values() if entry is not None and session in (None, entry.session)]
 
 
 async def load_contents(
-    store: KeyValueStore, namespace: ArchiveNamespace, tenant_entries: Sequence[ArchiveEntry]
+    store: KeyValueStore,
+    namespace: ArchiveNamespace,
+    tenant_entries: Sequence[ArchiveEntry],
+    unreadable: set[Key] | None = None,
 ) -> list[EntryContents]:
-    """Reads the contents of entries, in their order; those that are gone are empty. Raises StoreUnavailable."""
+    """Reads the contents of entries, in their order; those that are gone are empty.
+
+    So are those that cannot be read; their keys are added to `unreadable`. Raises StoreUnavailable.
+    """
+    unreadable = unreadable if unreadable is not None else set()
     with_record = [entry for entry in tenant_entries if entry.kind in ("fold", "read")]
-    values = await store.get_many([contents_key(namespace, entry.id) for entry in with_record]) if with_record else []
+    keys = [contents_key(namespace, entry.id) for entry in with_record]
+    values = await store.get_many(keys) if keys else []
     records = {entry.name: decode_contents(value) for entry, value in zip(with_record, values, strict=True)}
+    unreadable.update(key for key, value in zip(keys, values, strict=True) if value and decode_contents(value) is None)
     results = []
     for entry in tenant_entries:
         if entry.kind == "transcript":
-            log = decode_transcript(await store.read(transcript_key(namespace, entry.session)))
+            key = transcript_key(namespace, entry.session)
+            stored_log = await store.read(key)
+            log = decode_transcript(stored_log)
+            unreadable.update({key} if len(log) < len(stored_log) else ())
             results.append(contents_of_log(namespace, entry.session, log))
         elif entry.value_key is not None:
             results.append(EntryContents(entry.session, keys=[(*entry.value_key, entry.size)]))

@@ -21,7 +21,7 @@ from accordion.archive.archive_entries import (
     Kind,
     SharedValues,
 )
-from accordion.archive.artifacts import Artifact, artifact_text, record_keys, session_collection
+from accordion.archive.artifacts import Artifact, artifact_keys, artifact_text, session_collection
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.retention import delete
 from accordion.archive.transcript_log import Transcript, load_transcript
@@ -42,7 +42,7 @@ class ErasureResult(msgspec.Struct, frozen=True):
     """The result of an erasure: the number of removed entries and of removed values in the store.
 
     `shared` values stay because another session of the tenant needs them. `verified` says that a second search found
-    nothing more.
+    nothing more, and that all could be read: what an unreadable value lists stays until it expires.
     """
 
     entries: int
@@ -173,7 +173,7 @@ class ExportAndErasure:
 
         Raises StoreUnavailable; then a part is removed, and the call can be repeated.
         """
-        shared, entry_count, value_count = 0, 1, 1
+        shared, entry_count, value_count, unreadable = 0, 1, 1, set[Key]()
         # The notice before the removal keeps pending writes of other workers from restoring the values. The notice
         # after it clears values that a worker read again in between.
         await self.erasures.publish(tenant, session)
@@ -181,22 +181,25 @@ class ExportAndErasure:
         entries, values = sum(write.key.collection.startswith(ENTRIES_PREFIX) for write in pending), len(pending)
         for _ in range(_TRIES):
             entry_count, value_count, shared_count = await (
-                self._erase_tenant(tenant) if session is None else self._erase_session(tenant, session)
+                self._erase_tenant(tenant, unreadable)
+                if session is None
+                else self._erase_session(tenant, session, unreadable)
             )
+            value_count += await delete(self._archive.store, unreadable)
             entries, values, shared = entries + entry_count, values + value_count, max(shared, shared_count)
             if not entry_count and not value_count:
                 break
         await self.erasures.publish(tenant, session, is_complete=True)
-        return ErasureResult(entries, values, shared, not entry_count and not value_count)
+        return ErasureResult(entries, values, shared, not (entry_count or value_count or unreadable))
 
-    async def _erase_tenant(self, tenant: TenantScope) -> tuple[int, int, int]:
+    async def _erase_tenant(self, tenant: TenantScope, unreadable: set[Key]) -> tuple[int, int, int]:
         store, namespace = self._archive.store, tenant.archive_namespace
         entry_count = value_count = 0
-        async for entries in archive_entries.scan_entries(store, namespace):
+        async for entries in archive_entries.scan_entries(store, namespace, None, unreadable):
             for at in range(0, len(entries), _PAGE):
                 page = entries[at : at + _PAGE]
                 page_values = await self._tasks.offload(
-                    SharedValues, await archive_entries.load_contents(store, namespace, page)
+                    SharedValues, await archive_entries.load_contents(store, namespace, page, unreadable)
                 )
                 keys = await self._tasks.offload(page_values.keys, namespace)
                 value_count += await delete(store, [*keys, *_entry_keys(namespace, page)])
@@ -206,14 +209,15 @@ class ExportAndErasure:
         await store.delete([Key(TENANTS_WITH_ARCHIVE, namespace), archive_entries.totals_key(namespace)])
         return entry_count, value_count, 0
 
-    async def _erase_session(self, tenant: TenantScope, session: str) -> tuple[int, int, int]:
+    async def _erase_session(self, tenant: TenantScope, session: str, unreadable: set[Key]) -> tuple[int, int, int]:
         store, namespace = self._archive.store, tenant.archive_namespace
         session_entries: list[ArchiveEntry] = []
-        async for page in archive_entries.scan_entries(store, namespace, session):
+        async for page in archive_entries.scan_entries(store, namespace, session, unreadable):
             session_entries += page
         session_values = SharedValues()
         for at in range(0, len(session_entries), _PAGE):
-            for each in await archive_entries.load_contents(store, namespace, session_entries[at : at + _PAGE]):
+            page = session_entries[at : at + _PAGE]
+            for each in await archive_entries.load_contents(store, namespace, page, unreadable):
                 await self._tasks.offload(session_values.add, each)
         value_count = len(session_values)
         if value_count:
@@ -224,18 +228,21 @@ class ExportAndErasure:
                     await self._tasks.offload(session_values.exclude_all, other_contents)
         shared = value_count - len(session_values)
         removed_count = await delete(store, await self._tasks.offload(session_values.keys, namespace))
-        removed_count += await self._erase_unlisted(tenant, session) + await delete(
-            store, _entry_keys(namespace, session_entries)
-        )
+        removed_count += await self._erase_unlisted(tenant, session)
+        removed_count += await delete(store, _entry_keys(namespace, session_entries))
         return len(session_entries), removed_count, shared
 
     async def _erase_unlisted(self, tenant: TenantScope, session: str) -> int:
         """Removes the artifacts in the session's own list that no entry lists."""
         count, store = 0, self._archive.store
         while page := await store.scan(session_collection(tenant, session), limit=_PAGE):
-            names = [Key(session_collection(tenant, session), name) for name, _ in page]
-            artifacts = await self._archive.list_artifacts(tenant, session, limit=_PAGE)
-            count += await delete(store, {*names, *(key for each in artifacts for key in record_keys(tenant, each))})
+            names = [name.rpartition("/") for name, _ in page]
+            keys = [
+                key
+                for artifact_id, _, scope in names
+                for key in artifact_keys(tenant.archive_namespace, artifact_id, bytes.fromhex(scope), session)
+            ]
+            count += await delete(store, keys)
         return count
 
 

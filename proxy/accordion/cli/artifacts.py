@@ -187,7 +187,8 @@ async def _erase(store: TenantStore, memories: MemoryStore, session: str | None,
     )
     if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
         return report_missing(store, session)
-    repeat_note = "" if erased.verified else "; new data was written in the meantime, run the command again"
+    unverified_note = "; some data is new or could not be read: run the command again"
+    repeat_note = "" if erased.verified else unverified_note
     shared_note = f"; {count_with_noun(erased.shared, 'value')} used by other sessions kept" if erased.shared else ""
     parts = (
         count_with_noun(sessions, "session"),
