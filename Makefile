@@ -34,7 +34,7 @@ plain: $(VENV)/.test $(PLAIN)/.installed     ## the tests of the package as it i
 	$(BIN)/python -m pytest tests/plain
 
 clients: $(VENV)/.test $(CLIENTS)/.installed ## the tests of clients that nobody here wrote
-	$(CLIENTS)/bin/python -m pytest tests/clients -q -rs
+	$(CLIENTS)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder tests/clients -q -rs
 
 coverage: $(VENV)/.dev           ## the share of lines that `make test` covers
 	$(PYTEST) --tier quick --cov=accordion --cov-report=term:skip-covered --cov-fail-under=85

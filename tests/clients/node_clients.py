@@ -1,5 +1,6 @@
 """Fetches the Node clients that the lock names, and finds their programs."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,15 +15,18 @@ def node_missing() -> str | None:
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             return f"no {program} on this machine"
-    lock = NODE / "package-lock.json"
     stamp = MODULES / ".installed-from"
-    if stamp.exists() and stamp.read_text() == lock.read_text():
-        return None
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=540, check=False)
-    if done.returncode != 0:
-        return f"`npm ci` failed: {done.stderr.strip()[-500:]}"
-    stamp.write_text(lock.read_text())
+    with (NODE / "package-lock.json").open() as lock:
+        # Tests run in several processes, and one of these fetches the clients for all.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = lock.read()
+        if stamp.exists() and stamp.read_text() == wanted:
+            return None
+        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=540, check=False)
+        if done.returncode != 0:
+            return f"`npm ci` failed: {done.stderr.strip()[-500:]}"
+        stamp.write_text(wanted)
     return None
 
 
