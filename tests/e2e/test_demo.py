@@ -17,7 +17,10 @@ import httpx
 import pytest
 
 SITE_CUSTOMIZE = """
-import os, signal, sys
+import os, signal, sys, time
+
+pause = time.sleep
+time.sleep = lambda seconds: pause(seconds / 20)
 
 if "spawn_main" in " ".join(sys.orig_argv):
     os.kill(os.getpid(), signal.SIGINT)
@@ -39,7 +42,8 @@ sys.addaudithook(note)
 """
 """A sitecustomize.py that notes the process and the host of each connection and of each look-up of an address.
 
-The proxy's process gets a SIGINT at its start, as from a key that the user presses meanwhile: it is not for it.
+The proxy's process gets a SIGINT at its start, as from a key that the user presses meanwhile: it is not for it. Nobody
+reads what the demo prints, so its pauses are short.
 """
 SECONDS = 240.0
 

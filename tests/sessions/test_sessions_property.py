@@ -26,6 +26,16 @@ def lists(rounds: list[tuple[str, str]], leaf: int) -> list[tuple[str, ...]]:
     return [tuple(texts[:end]) for end in range(1, len(texts) + 1, 2)]
 
 
+class Soon(SharedBoard):
+    """Others that have written all they know once they were given a moment."""
+
+    workers: tuple[Setup, ...] = ()
+
+    async def wait_briefly(self) -> None:
+        for setup in self.workers:
+            await setup.outbox.flush()
+
+
 class Workers:
     """Who serves the requests, over one store. What they write is in it before the next request comes, as far as
     another run or worker may need it."""
@@ -71,7 +81,7 @@ class Two(Workers):
 
     def another(self) -> Setup:
         self.names += 1
-        return Setup(self.store, f"w{self.names}", SharedBoard(self.slots, self.names))
+        return Setup(self.store, f"w{self.names}", Soon(self.slots, self.names))
 
     async def next(self) -> Setup:
         which = self.draw(st.integers(0, 1))
@@ -108,16 +118,6 @@ def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
         assert len(set().union(*found.values())) == len(found)
 
     asyncio.run(run())
-
-
-class Soon(SharedBoard):
-    """Others that have written all they know once they were given a moment."""
-
-    workers: tuple[Setup, ...] = ()
-
-    async def wait_briefly(self) -> None:
-        for setup in self.workers:
-            await setup.outbox.flush()
 
 
 class SoonAndMachines(UnknownWorkers):
