@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.resources import files
 from threading import Lock
 
@@ -129,7 +130,9 @@ def _encoding_name(model: str) -> str:
     return name if name in ENCODINGS else DEFAULT_ENCODING
 
 
+@lru_cache(maxsize=len(ENCODINGS))
 def _load(name: str) -> tiktoken.Encoding:
+    """Loads an encoding once in a process, however many counters it has."""
     patterns = msgspec.json.decode((DATA / "patterns.json").read_bytes(), type=dict[str, str])
     vocabulary = decompress((DATA / f"{name}.tiktoken.zst").read_bytes(), limit=_MAX_VOCABULARY_BYTES)
     ranks = {b64decode(token): int(rank) for token, rank in (line.split() for line in vocabulary.splitlines())}
