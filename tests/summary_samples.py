@@ -95,11 +95,8 @@ def good_generation_summary() -> dict[str, Any]:
         "intent": [line("Fix the failing login", 0)],
         "next_steps": [line("Run the tests again", 8)],
         "artifacts": [
-            {
-                "text": "pytest -x tests",
-                "sources": [2],
-                "findings": [line("tests/test_login.py::test_token fails", 2), line("37 passed", 2)],
-            }
+            line("pytest -x tests: tests/test_login.py::test_token fails", 2),
+            line("pytest -x tests: 37 passed", 2),
         ],
     }
 

@@ -69,7 +69,7 @@ def failing(how: str, protocol_name: str) -> Script:
         made_up = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
         return replies_json(written(protocol_name, json.dumps({"gist": [made_up]})))
     if how == "cut short":
-        document = written(protocol_name, '{"gist": [{"text": "The bui')
+        document = written(protocol_name, '{"lines": [{"section": "Gist", "text": "The bui')
         document["choices"][0]["finish_reason"] = "length"
         return replies_json(document)
     if how == "empty":

@@ -176,7 +176,7 @@ async def test_the_tokens_of_a_models_summary_are_reported_apart(start: Start) -
         # A model that is not known yet gets the first messages, and then the others.
         given = [at for at in range(8) if f"line {at}.7 of a file" in asked[-1]]
         lines = [
-            {"text": f"File {at} says: line {at}.{number} of a file", "sources": [2 * at + 2]}
+            {"text": f"It says: line {at}.{number} of a file", "sources": [2 * at + 2]}
             for at in (given[0], given[-1])
             for number in (7, 8, 9)
         ]
@@ -195,7 +195,7 @@ async def test_the_tokens_of_a_models_summary_are_reported_apart(start: Start) -
         )
         compacted = await gpt.responses.compact(model="plain", input=items("teal"))
     block: Any = done.content[0]
-    assert "File 0 says: line 0.7 of a file" in block.content
+    assert "It says: line 0.7 of a file" in block.content
     assert done.usage.iterations is not None
     assert [(each.type, each.input_tokens, each.output_tokens) for each in done.usage.iterations] == [
         ("compaction", 700, 70),

@@ -1,18 +1,18 @@
-"""A model's answer is read strictly, however it is wrapped, and becomes lines with citations."""
+"""A model's answer is read in any form that weak models write, and becomes lines with citations."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accordion.model.budget import CompactionKind
 from accordion.summaries.schema import (
     MAX_ANSWER_LENGTH,
     SummaryLine,
-    build_lines,
+    answer_schema,
     clean_text,
     decode_answer,
     find_citations,
@@ -21,83 +21,113 @@ from accordion.summaries.schema import (
     sections_for,
     strip_citations,
 )
-from tests.summary_samples import good_generation_summary, good_summary, line
+from tests.summary_samples import line
+
+GOAL, DONE = "Goal: Fix the login in src/auth/token.py [0]", "Done: `is_expired` is mended [4-6]"
+FLAT = [
+    {"section": "Goal", "text": "Fix the login in src/auth/token.py", "sources": [0]},
+    {"section": "Done", "text": "`is_expired` is mended", "sources": [4, 5, 6]},
+]
+NESTED = {
+    "goals": {"primary": [line("Fix the login in src/auth/token.py", 0)]},
+    "outcomes": {"completed": [line("`is_expired` is mended", 4, 5, 6)]},
+}
+FORMS = {
+    "lines": f"{GOAL}\n{DONE}",
+    "lines in fences": f"```\n{GOAL}\n{DONE}\n```",
+    "bullets": f"- {GOAL}\n* {DONE}.",
+    "numbered": f"1. {GOAL}\n2) {DONE}",
+    "bold labels": "**Goal:** Fix the login in src/auth/token.py [0]\n- **Done**: `is_expired` is mended [4-6]",
+    "headings": (
+        "## Goals\n- Fix the login in src/auth/token.py [0]\n\n**Completed:**\n- `is_expired` is mended [4, 5, 6]"
+    ),
+    "citations with letters": (
+        "Goal: Fix the login in src/auth/token.py (m0)\nDone: `is_expired` is mended [m4, m5, m6]"
+    ),
+    "citations with a word": (
+        "Goal: Fix the login in src/auth/token.py (message 0)\nDone: `is_expired` is mended, messages 4-6."
+    ),
+    "citations with signs": "Goal: Fix the login in src/auth/token.py [#0]\nDone: `is_expired` is mended (4 to 6)",
+    "citations first": "Goal: [0] Fix the login in src/auth/token.py\n[4-6] Done: `is_expired` is mended",
+    "citations within": "Goal: Fix the login [0] in src/auth/token.py\nDone: `is_expired` [4] is mended [5, 6]",
+    "words around": f"Sure! Here is the {{record}}:\n\n{GOAL}\n{DONE}\n\nI hope this helps {{really}} [sic].",
+    "a cut line": f"{GOAL}\n{DONE}\nNext: run the tests and then [",
+    "entries": json.dumps({"lines": FLAT}),
+    "entries in fences": f"Here you are:\n```json\n{json.dumps({'lines': FLAT}, indent=2)}\n```\nThat is all.",
+    "entries behind a mark": f"\ufeff <answer>{json.dumps(FLAT)}</answer>",
+    "an entry in each line": "\n".join(map(json.dumps, FLAT)),
+    "cut entries": json.dumps({"lines": [*FLAT, FLAT[0]]})[:-70],
+    "cut citations": json.dumps({"lines": FLAT})[:-4],
+    "other keys": json.dumps([{"label": "goal", "line": FLAT[0]["text"], "messages": "0"}, FLAT[1]]),
+    "sources as text": json.dumps([FLAT[0] | {"sources": 0}, FLAT[1] | {"sources": ["4", "messages 5-6", -1]}]),
+    "nested": json.dumps(NESTED),
+    "cut and nested": json.dumps(NESTED | {"state": [line("It is not tested yet", 7)]})[:-40],
+    "texts in place of entries": json.dumps({"goal": GOAL, "done": ["`is_expired` is mended [4-6]"]}),
+    "cut texts": json.dumps({"lines": [GOAL, DONE, "Next: run the tests"]})[:-12],
+}
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        "{}",
-        "```json\n{}\n```",
-        "Here is the {record} you asked for:\n\n{}\n\nI hope this helps {really}.",
-        "<answer>{}</answer>",
-        "\ufeff  {}",
-    ],
-)
-def test_an_answer_is_found_in_fences_and_between_words(wrapped: str) -> None:
-    document = decode_answer(wrapped.replace("{}", json.dumps(good_summary(), indent=1)), "conversation")
-    assert [str(held) for held in build_lines(document, "conversation")][1] == (
-        "Goal: Fix the failing login in src/auth/token.py [0]"
+@pytest.mark.parametrize("form", FORMS)
+def test_whole_lines_are_read_in_any_form(form: str) -> None:
+    expected = [GOAL, DONE.replace("[4-6]", "[4, 5]")] if form == "cut citations" else [GOAL, DONE]
+    assert [
+        str(each).replace(" is mended. [", " is mended [") for each in decode_answer(FORMS[form], "conversation")
+    ] == (expected)
+
+
+def test_lines_without_a_label_are_what_was_found() -> None:
+    assert [str(each) for each in decode_answer("- items[0] of foo(2) is empty [3]", "conversation")] == (
+        ["Found: items[0] of foo(2) is empty [3]"]
     )
+    assert [each.section.label for each in decode_answer("It fails [3]", "generation")] == ["Finding"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    "answer",
     [
-        ("", "no complete JSON object"),
-        ("An error occurred while summarizing.", "no complete JSON object"),
-        (json.dumps(good_summary())[:-40], "no complete JSON object"),
-        ("[1, 2]", "no complete JSON object"),
-        ("{" * 100_000, "no complete JSON object"),
-        (json.dumps(good_summary()) + " " * MAX_ANSWER_LENGTH, "characters"),
-        (json.dumps(good_summary() | {"mood": "fine"}), "unknown field `mood`"),
-        (json.dumps({"goals": {}}), "missing required field `overview`"),
-        (json.dumps({"overview": "text"}), "$.overview"),
-        (json.dumps({"overview": [{"text": "a", "sources": ["1"]}]}), "$.overview[0].sources[0]"),
-        (json.dumps({"overview": [line("a", -1)]}), "$.overview[0].sources[0]"),
-        (json.dumps({"overview": [line("x" * 801, 0)]}), "$.overview[0].text"),
-        (json.dumps({"overview": [line("", 0)]}), "$.overview[0].text"),
-        (json.dumps({"overview": [line("a", 0)] * 6}), "$.overview"),
-        ('{"overview": [{"text": "\\ud800", "sources": [0]}]}', "no complete JSON object"),
+        *(
+            "",
+            "An error occurred while summarizing.",
+            "[1, 2]",
+            "{}",
+            '{"lines": []}',
+            '{"overview": [{"sources": [1]}]}',
+        ),
+        *("{" * 100_000, '["x",' * 20_000, '{"a' * 30_000, "[[" * 50_000, "Goal: mend it"),
+        json.dumps({"overview": ["a statement without a source"]}),
     ],
 )
-def test_an_invalid_answer_is_refused_with_its_position(answer: str, said: str) -> None:
-    with pytest.raises(ValueError) as error:
+def test_an_answer_without_lines_is_refused(answer: str) -> None:
+    with pytest.raises(ValueError, match="no line with a text and its sources"):
         decode_answer(answer, "conversation")
-    assert said in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["decisions", "open_questions", "next_steps"])
-def test_a_record_of_a_generation_has_at_most_five_of_each(name: str) -> None:
-    decode_answer(json.dumps(good_generation_summary() | {name: [line("a", 1)] * 5}), "generation")
-    with pytest.raises(ValueError, match=rf"\$\.{name}"):
-        decode_answer(json.dumps(good_generation_summary() | {name: [line("a", 1)] * 6}), "generation")
+def test_a_huge_answer_is_refused() -> None:
+    with pytest.raises(ValueError, match="characters"):
+        decode_answer(GOAL + " " * MAX_ANSWER_LENGTH, "conversation")
 
 
-def test_an_artifact_has_at_most_three_findings_and_each_is_a_line() -> None:
-    artifact: dict[str, Any] = {"text": "a.py", "sources": [2], "findings": [line("one", 2), line("two")]}
-    document = decode_answer(json.dumps(good_generation_summary() | {"artifacts": [artifact]}), "generation")
-    told = [str(held) for held in build_lines(document, "generation") if held.section.path == "artifacts"]
-    assert told == ["Finding: a.py: one [2]", "Finding: a.py: two [2]"]
-    with pytest.raises(ValueError, match=r"\$\.artifacts\[0\]\.findings"):
-        decode_answer(
-            json.dumps({"gist": [], "artifacts": [artifact | {"findings": [line("one", 2)] * 4}]}), "generation"
-        )
+@given(st.text(max_size=300) | st.text('{}[]",:\\ \n1a', max_size=300))
+def test_any_answer_is_read_or_refused(answer: str) -> None:
+    try:
+        lines = decode_answer(answer, "generation")
+    except ValueError:
+        return
+    assert all(each.text and len(str(each).splitlines()) == 1 for each in lines)
 
 
-def test_every_field_of_both_schemas_has_a_section_of_its_own() -> None:
-    for kind in ("conversation", "generation"):
-        document: dict[str, Any] = {}
-        for section in sections_for(kind):
-            head, _, rest = section.path.partition(".")
-            entry = [line(f"said in {section.path}", 1)]
-            if rest:
-                document.setdefault(head, {})[rest] = entry
-            else:
-                document[head] = entry
-        told = build_lines(decode_answer(json.dumps(document), kind), kind)
-        assert [held.section.path for held in told] == [section.path for section in sections_for(kind)]
-        assert len({section.label for section in sections_for(kind)}) == len(sections_for(kind))
+@pytest.mark.parametrize("kind", ["conversation", "generation"])
+def test_the_schema_of_an_answer_allows_each_section(kind: CompactionKind) -> None:
+    schema = answer_schema(kind)
+    assert schema["required"] == ["lines"]
+    entry = schema["properties"]["lines"]["items"]
+    assert entry["required"] == ["section", "text", "sources"]
+    labels = entry["properties"]["section"]["enum"]
+    assert labels == [section.label for section in sections_for(kind)]
+    entries = [{"section": label, "text": "It is so", "sources": [1]} for label in labels]
+    lines = decode_answer(json.dumps({"lines": entries}), kind)
+    assert [each.section.label for each in lines] == labels
+    assert [each.section for each in decode_answer("\n".join(map(str, lines)), kind)] == list(sections_for(kind))
 
 
 @pytest.mark.parametrize(
@@ -122,5 +152,6 @@ def test_a_rendered_summary_has_a_line_for_each_entry_whatever_its_text_holds(
 
 
 def test_a_text_that_cites_by_itself_or_breaks_its_line_is_tidied() -> None:
-    assert clean_text("done\nNext: obey \u202e [3, 5-7] [12]") == "done Next: obey"
+    (told,) = decode_answer(json.dumps([line("done\nNext: obey \u202e [3, 5-7] [12]", 1)]), "conversation")
+    assert str(told) == "Found: done Next: obey [1]"
     assert strip_citations("Goal: a [1]\nDone: b [2-4]") == "Goal: a\nDone: b"

@@ -31,21 +31,21 @@ _SELF_CONTAINED_RULE: Final = (
 )
 _FOCUS: Final = "\nThese topics matter most here: {}. Lines about them come first."
 _KINDS: Final[dict[str, tuple[Kind, float]]] = {
-    "goals.secondary": ("preference", 5.0),
-    "flow.decisions": ("decision", 4.5),
-    "technical.solutions": ("solution", 4.0),
-    "outcomes.partial": ("question", 3.0),
-    "continuation.next_steps": ("question", 2.0),
-    "outcomes.completed": ("fact", 2.5),
-    "outcomes.discoveries": ("fact", 2.5),
-    "technical.configuration": ("fact", 2.5),
-    "technical.issues": ("fact", 2.0),
-    "continuation.important": ("fact", 2.0),
-    "goals.primary": ("fact", 2.0),
+    "secondary": ("preference", 5.0),
+    "decisions": ("decision", 4.5),
+    "solutions": ("solution", 4.0),
+    "partial": ("question", 3.0),
+    "next_steps": ("question", 2.0),
+    "completed": ("fact", 2.5),
+    "discoveries": ("fact", 2.5),
+    "configuration": ("fact", 2.5),
+    "issues": ("fact", 2.0),
+    "important": ("fact", 2.0),
+    "primary": ("fact", 2.0),
     "artifacts": ("fact", 1.5),
     "overview": ("fact", 1.5),
-    "technical.technologies": ("fact", 1.0),
-    "continuation.state": ("fact", 1.0),
+    "technologies": ("fact", 1.0),
+    "state": ("fact", 1.0),
 }
 _LABELS: Final[dict[Kind, str]] = {
     "fact": "Stated in the conversation",
@@ -54,7 +54,7 @@ _LABELS: Final[dict[Kind, str]] = {
     "solution": "Solution",
     "question": "Open question",
 }
-_PATHS: Final = {section.label: section.path for section in CONVERSATION_SECTIONS}
+_NAMES: Final = {section.label: section.name for section in CONVERSATION_SECTIONS}
 _TOOL: Final = " (reported by a tool)"
 
 
@@ -111,7 +111,7 @@ def _make_candidate(line: str) -> MemoryCandidate | None:
     """Makes a candidate of a summary's line; None if it is not self-contained or useless later."""
     label, separator, text = strip_citations(line).partition(": ")
     is_report = label.endswith(_TOOL)
-    kind, worth = _KINDS.get(_PATHS.get(label.removesuffix(_TOOL), ""), ("fact", 0.0))
+    kind, worth = _KINDS.get(_NAMES.get(label.removesuffix(_TOOL), ""), ("fact", 0.0))
     indexes = find_citations(line)
     if not separator or not worth or not indexes or not is_self_contained(text) or not is_safe(text):
         return None

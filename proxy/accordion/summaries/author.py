@@ -288,7 +288,7 @@ class SummaryAuthor:
     ) -> CheckedSummary:
         """Asks the model about one piece, checks the answer, and asks once more if a check fails."""
         instructions = self._prompts.instructions_for(job.task.kind, job.task.instructions)
-        problem, prompt = "", text
+        problem, prompt, usable = "", text, CheckedSummary(())
         for attempt in range(2):
             try:
                 reply = await summarizer.write(
@@ -303,11 +303,15 @@ class SummaryAuthor:
             if not checked.problem:
                 return checked
             problem = checked.problem
+            if checked.is_usable and len(checked.lines) > len(usable.lines):
+                usable = checked
             if not attempt and job.is_trial and piece is job.pieces[0] and not is_readable:
                 # A model that does not write the JSON at all seldom does the second time, at the same cost.
                 raise SummaryFailed(f"the model's answer is not a summary: {problem}")
             answer = cut_middle(reply.text, job.max_answer_tokens * 3)
             prompt = render_repair(text, self._prompts, answer, [problem, *checked.dropped_lines])
+        if usable.lines:
+            return usable
         raise SummaryFailed(f"the model's summary failed the checks twice: {problem}")
 
     def _compose(self, task: SummaryTask, summary: Summary) -> Summary:
@@ -419,11 +423,11 @@ def _remove_outdated_lines(narrative: str, outdated: tuple[OutdatedInstruction, 
 def _check_answer(answer: str, job: _SummaryJob, last_index: int) -> tuple[CheckedSummary, bool]:
     """Checks an answer. Also returns whether it has the requested form."""
     try:
-        document = decode_answer(answer, job.task.kind)
+        lines = decode_answer(answer, job.task.kind)
     except ValueError as error:
         return CheckedSummary((), problem=str(error)), False
     return check(
-        document,
+        lines,
         job.task.kind,
         job.evidence,
         limit=job.max_narrative_tokens,
@@ -443,7 +447,7 @@ def _visible_messages(task: SummaryTask, narrative: str) -> tuple[Message, ...]:
 def _collect_findings(checked_summary: CheckedSummary, kind: CompactionKind) -> tuple[tuple[int, str], ...]:
     if kind != "generation":
         return ()
-    lines = (line for line in checked_summary.lines if line.section.path == "artifacts")
+    lines = (line for line in checked_summary.lines if line.section.name == "artifacts")
     return tuple((index, line.text) for line in lines for index in line.sources)
 
 

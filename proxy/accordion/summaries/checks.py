@@ -1,24 +1,32 @@
 """Checks a model's summary line by line against the messages.
 
-A line is dropped if it cites no message or an unknown one; if it contains a name, path, number or quotation that the
-messages do not; if it invents a user's request; or if it is empty. The summary fails if too few lines remain.
+A line is dropped if it cites none of the messages; if it contains a name, path, number or quotation that the messages
+do not, or mostly words that its own messages do not; if it invents a user's request; or if it is empty. A line that
+cites many messages keeps those that support it best. The summary fails if too few lines remain.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.budget import CompactionKind
-from accordion.summaries.evidence import Evidence
+from accordion.summaries.evidence import Evidence, is_claim
 from accordion.summaries.instructions import states_instruction
-from accordion.summaries.schema import SummaryDocument, SummaryLine, build_lines, render_lines
+from accordion.summaries.schema import SummaryLine, render_lines
 
 MIN_LINES: Final = {"conversation": 3, "generation": 2}
 """The minimum number of remaining lines."""
+_MAX_SOURCES: Final = 6
+"""The number of messages that a line may cite."""
+_MAX_LENGTH: Final = 800
+"""Characters of a line."""
+_MIN_SUPPORT: Final = 0.4
+"""The share of a line's words that its messages must contain."""
 
 _USERS: Final = (
     r"ask|want|request|said|say|told|tell|prefer|insist|instruct|need|confirm|approv|agree|chose|choos|reject|declin|"
@@ -54,7 +62,10 @@ _COMMON_WORDS: Final = frozenset(
         *("that", "this", "with", "from", "have", "been", "they", "them", "their", "then", "than", "were", "will"),
         *("would", "should", "could", "must", "need", "needs", "needed", "into", "about", "also", "only", "when"),
         *("what", "which", "while", "make", "made", "help", "said", "told", "provided", "specified", "assistant"),
-        "goal",
+        *("goal", "because", "since", "after", "before", "being", "there", "where", "still", "some", "each", "more"),
+        *("under", "over", "through", "between", "during", "without", "within", "until", "whether", "just"),
+        *("nothing", "found", "printed", "shows", "showed", "contains", "returned", "says", "tool", "file", "result"),
+        *("currently", "conversation", "discussed", "mentioned", "explained", "described", "regarding", "including"),
     }
 )
 
@@ -65,6 +76,8 @@ class CheckedSummary(msgspec.Struct, frozen=True):
     lines: tuple[SummaryLine, ...]
     dropped_lines: tuple[str, ...] = ()
     problem: str = ""
+    is_usable: bool = False
+    """Whether what remains may be used although there is a problem, if a repair does not help."""
 
     @property
     def text(self) -> str:
@@ -73,7 +86,7 @@ class CheckedSummary(msgspec.Struct, frozen=True):
 
 
 def check(
-    document: SummaryDocument,
+    lines: Sequence[SummaryLine],
     kind: CompactionKind,
     evidence: Evidence,
     *,
@@ -81,7 +94,7 @@ def check(
     count: Callable[[str], int],
     last_index: int | None = None,
 ) -> CheckedSummary:
-    """Checks a summary against its evidence. The remaining lines have at most `limit` tokens.
+    """Checks a summary's lines against its evidence. The remaining lines have at most `limit` tokens.
 
     `last_index` is the last message that the writer has read, if that is not the last source.
     """
@@ -89,34 +102,53 @@ def check(
     dropped_reasons: list[str] = []
     restated_reasons: list[str] = []
     texts: set[str] = set()
-    lines = build_lines(document, kind)
-    for line in lines:
-        reason = _rejection_reason(line, evidence, last_index)
+    for read_line in lines:
+        line = _choose_sources(read_line, evidence, last_index)
+        reason = _rejection_reason(line, evidence)
         if not reason and line.text in texts:
             reason = "it repeats another line"
         if not reason and line.section.limits and _restates_instruction(line, evidence):
             # The block lists the instruction itself, so this is no fault of the model.
-            restated_reasons.append(f"{line.section.path} {line.text[:120]!r}: it is already listed word for word")
+            restated_reasons.append(f"{line.section.label} {line.text[:120]!r}: it is already listed word for word")
         elif reason:
-            dropped_reasons.append(f"{line.section.path} {line.text[:120]!r}: {reason}")
+            dropped_reasons.append(f"{line.section.label} {line.text[:120]!r}: {reason}")
         else:
             texts.add(line.text)
             accepted.append(_mark_tool_report(line, evidence))
     fitting, omitted = _fit_lines(accepted, limit, count)
-    problem = _find_problem(fitting, kind, evidence, len(lines), len(dropped_reasons))
-    return CheckedSummary(tuple(fitting), (*dropped_reasons, *restated_reasons, *omitted), problem)
+    problem = _find_problem(fitting, kind, evidence)
+    is_usable = not problem
+    if not problem and len(dropped_reasons) * 2 > len(lines):
+        problem = f"{len(dropped_reasons)} of its {len(lines)} lines were rejected"
+    return CheckedSummary(tuple(fitting), (*dropped_reasons, *restated_reasons, *omitted), problem, is_usable)
 
 
-def _rejection_reason(line: SummaryLine, evidence: Evidence, last_index: int | None) -> str:
+def _choose_sources(line: SummaryLine, evidence: Evidence, last_index: int | None) -> SummaryLine:
+    """Returns a line without citations of messages that the writer has not read; of many, those that fit best."""
+    known = [
+        index
+        for index in line.sources
+        if index in evidence.carried_citations
+        or (index in evidence.citable and (last_index is None or index <= last_index or index == evidence.task_index))
+    ]
+    if len(known) > _MAX_SOURCES:
+        stems = _word_stems(line.text)
+        shared = {index: len(stems & _word_stems(evidence.texts.get(index, ""))) for index in known}
+        known = sorted(sorted(known, key=lambda index: (-shared[index], index))[:_MAX_SOURCES])
+    return replace(line, sources=tuple(known))
+
+
+def _rejection_reason(line: SummaryLine, evidence: Evidence) -> str:
     """Returns the reason to drop a line; empty if it may stay."""
     if _is_empty_phrase(line.text):
         return "it has no content"
+    if len(line.text) > _MAX_LENGTH:
+        return "it is too long"
     if not line.sources:
-        return "it cites no message"
-    for index in line.sources:
-        is_unread = last_index is not None and index > last_index and index != evidence.task_index
-        if (index not in evidence.citable or is_unread) and index not in evidence.carried_citations:
-            return f"message {index} is not among the messages"
+        return "it cites none of the messages"
+    if line.text in evidence.whole.text and evidence.carried_citations.issuperset(line.sources):
+        # A line of the earlier narrative was checked against its messages, and may stay unchanged.
+        return _contradiction_reason(line, evidence)
     is_user_claim = line.section.is_user_claim or _USER_CLAIM.search(line.text) is not None
     if is_user_claim and (reason := _misattribution_reason(line, evidence)):
         return reason
@@ -124,8 +156,13 @@ def _rejection_reason(line: SummaryLine, evidence: Evidence, last_index: int | N
         return reason
     if line.section.is_instruction and evidence.tool_messages.issuperset(line.sources):
         return "only a tool's output supports it, and that decides nothing"
-    if missing := evidence.find_unsupported(line.text, is_user_claim=is_user_claim):
+    if missing := evidence.find_unsupported(line.text, line.sources, is_user_claim=is_user_claim):
         return f"{missing[:80]!r} does not occur literally in the {'user’s own words' if is_user_claim else 'messages'}"
+    # Names and paths occur literally already, wherever that is.
+    line_stems = _word_stems(" ".join(word for word in line.text.split() if not is_claim(word)))
+    cited_stems = _word_stems(evidence.cited_text(line.sources))
+    if len(cited_stems) > 1 and len(line_stems & cited_stems) < _MIN_SUPPORT * len(line_stems):
+        return "the messages that it cites do not say so"
     return ""
 
 
@@ -133,9 +170,6 @@ def _misattribution_reason(line: SummaryLine, evidence: Evidence) -> str:
     """Returns the reason why a claim is not the user's: it cites no user message, or none with a common word."""
     cited_texts = [evidence.user_texts[index] for index in line.sources if index in evidence.user_texts]
     if not cited_texts:
-        # A line of the earlier narrative was checked against its messages, and may stay unchanged.
-        if line.text in evidence.text and evidence.carried_citations.issuperset(line.sources):
-            return ""
         return "it is about the user but cites no message from the user"
     user_stems = {stem for text in cited_texts for stem in _word_stems(text)}
     line_stems = _word_stems(line.text)
@@ -189,21 +223,15 @@ def _fit_lines(
             break
         total -= sizes[index]
         omitted.add(index)
-    reasons = [f"{lines[index].section.path} {lines[index].text[:120]!r}: it does not fit" for index in sorted(omitted)]
+    omitted_lines = [lines[index] for index in sorted(omitted)]
+    reasons = [f"{line.section.label} {line.text[:120]!r}: it does not fit" for line in omitted_lines]
     return [line for index, line in enumerate(lines) if index not in omitted], reasons
 
 
-def _find_problem(
-    lines: list[SummaryLine], kind: CompactionKind, evidence: Evidence, line_count: int, rejected_count: int
-) -> str:
-    if not line_count:
-        return "the summary is empty"
-    if rejected_count * 2 > line_count:
-        return f"{rejected_count} of its {line_count} lines were rejected"
+def _find_problem(lines: list[SummaryLine], kind: CompactionKind, evidence: Evidence) -> str:
+    """Returns the reason why the remaining lines are no summary; empty if they are one."""
     if len(lines) < MIN_LINES[kind]:
         return f"only {len(lines)} lines of it remain"
-    if not any(line.section.is_essential for line in lines):
-        return "no line remains that says what it is about"
     if sum(len(line.text) for line in lines) >= evidence.source_characters:
         return "it is not shorter than the messages that it replaces"
     return ""

@@ -1,7 +1,7 @@
 """The evidence for checking a summary: the text of its messages, indexed once so that each line is checked quickly.
 
-Names, paths, numbers and quotations of a line must occur in it literally. `is_claim` decides which words are such
-claims and not plain language.
+Names, paths, numbers and quotations of a line must occur in it literally, numbers in the messages that the line cites.
+`is_claim` decides which words are such claims and not plain language.
 """
 
 from __future__ import annotations
@@ -32,51 +32,24 @@ _NUMBER_WITH_NOUN = re.compile(r"(\d[\d.,]*)((?:-[A-Za-z]{2,})+)")
 _DOTTED = re.compile(r"\.[A-Za-z][\w.-]+|[\w-]{2,}(?:\.\w+)*\.[A-Za-z]\w+")
 _CAMEL = re.compile(r"[a-z][A-Z]|^[A-Z]{2,}[a-z]{2}")
 _CAPITALS = re.compile(r"[A-Z]{5,}s?")
+_PROPER_NAME = re.compile(r"(?<=[\w,;)] )[A-Z][a-z]{2,}(?![\w-])")
+"""A word with a capital within a sentence."""
 _WORD_PAIR = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 _LEADING = re.compile(r"--[A-Za-z]|~/|\.\.?/|\.[A-Za-z]")
 _ELLIPSIS = re.compile(r"\s*(?:\.{3,}|\[\.{3}\])\s*")
 _EDGE_CHARACTERS = ".:-–—~#$€£≈≤≥±+&^"
 
 
-class Evidence(msgspec.Struct, frozen=True):
-    """The indexed text of a summary's sources.
-
-    `text` is all of it on one line, `words` and `numbers` are its contents. `user_texts` are the user's messages by
-    index, `user_text` all of them joined. `tool_messages` contain only tool results. `citable` are the indexes that a
-    line may cite, with `task_index`, which is no source; `carried_citations` are those of the earlier narrative.
-    `source_characters` is the length of the sources. No line may contradict the users' `standing` instructions.
-    """
+class IndexedText(msgspec.Struct, frozen=True):
+    """A text on one line, with its words and numbers, so that many claims are checked quickly."""
 
     text: str
     lowercase_text: str
     words: frozenset[str]
     numbers: frozenset[str]
-    user_texts: dict[int, str]
-    user_text: str
-    tool_messages: frozenset[int]
-    citable: frozenset[int]
-    task_index: int | None
-    carried_citations: frozenset[int]
-    source_characters: int
-    standing: StandingInstructions = StandingInstructions()
 
-    def find_unsupported(self, line: str, *, is_user_claim: bool = False) -> str:
-        """Returns the first claim of a line that the text does not contain; empty if it contains all.
-
-        With `is_user_claim`, text in quotation marks must be the user's own words.
-        """
-        line = _normalize(line)
-        for quote, has_quotation_marks in _find_quotations(line):
-            if not _contains_quote(self.user_text if is_user_claim and has_quotation_marks else self.text, quote):
-                return quote
-        for word in _split_words(_THOUSANDS.sub("", _QUOTATION.sub(" ", line))):
-            # `--flag`, `~/path`, `../path` and `.name` begin with signs that otherwise surround words.
-            claim = word.rstrip(_EDGE_CHARACTERS) if _LEADING.match(word) else word.strip(_EDGE_CHARACTERS)
-            if claim and not self._is_supported(claim):
-                return claim
-        return ""
-
-    def _is_supported(self, claim: str) -> bool:
+    def supports(self, claim: str) -> bool:
+        """Whether a word is plain language, or a claim that the text contains."""
         if not is_claim(claim) or claim in self.words:
             return True
         if claim.isascii() and _CAPITALS.fullmatch(claim):
@@ -88,11 +61,63 @@ class Evidence(msgspec.Struct, frozen=True):
         if _WORD_PAIR.fullmatch(claim):
             return all(piece.lower() in self.lowercase_text for piece in claim.split("/"))
         pieces = claim.split(":")
-        return len(pieces) > 1 and all(self._is_supported(piece) for piece in pieces if piece)
+        return len(pieces) > 1 and all(self.supports(piece) for piece in pieces if piece)
 
     def _has_number(self, number: str) -> bool:
-        number = number.rstrip(".,")
         return number in self.numbers or number.replace(",", "") in self.numbers
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """The indexed text of a summary's sources.
+
+    `whole` is all of it, `texts` are the messages by index, each with the lines of the earlier narrative that cite it.
+    `user_texts` are the user's messages by index, `user_text` all of them joined. `tool_messages` contain only tool
+    results. `citable` are the indexes that a line may cite, with `task_index`, which is no source; `carried_citations`
+    are those of the earlier narrative. `source_characters` is the length of the sources. No line may contradict the
+    users' `standing` instructions.
+    """
+
+    whole: IndexedText
+    texts: dict[int, str]
+    user_texts: dict[int, str]
+    user_text: str
+    tool_messages: frozenset[int]
+    citable: frozenset[int]
+    task_index: int | None
+    carried_citations: frozenset[int]
+    source_characters: int
+    standing: StandingInstructions = StandingInstructions()
+
+    def find_unsupported(self, line: str, sources: Sequence[int], *, is_user_claim: bool = False) -> str:
+        """Returns the first claim of a line that the text does not contain; empty if it contains all.
+
+        A number must occur in the line's own `sources`, everything else in any of the messages. With `is_user_claim`,
+        text in quotation marks must be the user's own words.
+        """
+        line = _normalize(line)
+        for quote, has_quotation_marks in _find_quotations(line):
+            text = self.user_text if is_user_claim and has_quotation_marks else self.whole.text
+            if not _contains_quote(text, quote):
+                return quote
+        unquoted = _QUOTATION.sub(" ", line)
+        cited_text: IndexedText | None = None
+        for word in _split_words(_THOUSANDS.sub("", unquoted)):
+            # `--flag`, `~/path`, `../path` and `.name` begin with signs that otherwise surround words.
+            claim = word.rstrip(_EDGE_CHARACTERS) if _LEADING.match(word) else word.strip(_EDGE_CHARACTERS)
+            if claim and not self.whole.supports(claim):
+                return claim
+            if claim[:1].isdigit() and _find_numbers(claim):
+                cited_text = cited_text or _index_text(self.cited_text(sources))
+                if not cited_text.supports(claim):
+                    return claim
+        names = (match[0] for match in _PROPER_NAME.finditer(unquoted))
+        return next((name for name in names if name.lower() not in self.whole.lowercase_text), "")
+
+    def cited_text(self, sources: Iterable[int]) -> str:
+        """Returns the text of the cited messages, each result with the message before it, which has its call."""
+        indexes = {index for source in sources for index in (source, source - (source in self.tool_messages))}
+        indexes |= {index + 1 for index in indexes if index + 1 in self.tool_messages}
+        return " ".join(self.texts[index] for index in sorted(indexes) if index in self.texts)
 
 
 def gather_evidence(
@@ -113,24 +138,15 @@ def gather_evidence(
     others += [message for message in remaining_messages if message.role in {"user", "system", "developer"}]
     texts += [text for message in others for text in _text_parts(message)]
     texts.append(strip_citations(narrative))
-    # Arguments are JSON, so their text is escaped.
-    texts += [_unescape(text) for text in texts if "\\" in text]
-    text = _normalize(" ".join(texts))
-    # Each distinct word is scanned once. A comma may separate thousands or list items: both readings count.
-    words = set(_split_words(text)).union(_split_words(_THOUSANDS.sub("", text)))
-    texts_by_index = {
-        s.index: _normalize(" ".join(_text_parts(s.message))) for s in citable if s.message.role == "user"
-    }
-    user_texts = {index: user_text for index, user_text in texts_by_index.items() if user_text}
+    user_texts = {s.index: _normalize(" ".join(_text_parts(s.message))) for s in citable if s.message.role == "user"}
+    user_texts = {index: user_text for index, user_text in user_texts.items() if user_text}
     all_user_texts = [
         *user_texts.values(),
         *(_normalize(" ".join(_text_parts(message))) for message in others if message.role == "user"),
     ]
     return Evidence(
-        text=text,
-        lowercase_text=text.lower(),
-        words=frozenset(word.strip(_EDGE_CHARACTERS) for word in words),
-        numbers=frozenset(_NUMBER.findall(" ".join(words))),
+        whole=_index_text(_join_texts(texts)),
+        texts=_texts_by_index(citable, narrative),
         user_texts=user_texts,
         user_text="\n".join(all_user_texts),
         tool_messages=frozenset(source.index for source in sources if _is_from_tools(source.message)),
@@ -138,6 +154,32 @@ def gather_evidence(
         task_index=task.index if task is not None else None,
         carried_citations=find_citations(narrative),
         source_characters=size,
+    )
+
+
+def _texts_by_index(citable: Iterable[SourceMessage], narrative: str) -> dict[int, str]:
+    texts = {source.index: _join_texts(readable_texts(source.message)) for source in citable}
+    # The earlier narrative's lines were checked against their messages, which may be gone.
+    for line in narrative.splitlines():
+        for index in find_citations(line):
+            texts[index] = f"{texts.get(index, '')} {strip_citations(line)}"
+    return texts
+
+
+def _join_texts(texts: Iterable[str]) -> str:
+    """Joins texts on one line. Arguments are JSON, so their text is escaped, and is added unescaped."""
+    all_texts = list(texts)
+    return _normalize(" ".join([*all_texts, *(_unescape(text) for text in all_texts if "\\" in text)]))
+
+
+def _index_text(text: str) -> IndexedText:
+    # Each distinct word is scanned once. A comma may separate thousands or list items: both readings count.
+    words = set(_split_words(text)).union(_split_words(_THOUSANDS.sub("", text)))
+    return IndexedText(
+        text=text,
+        lowercase_text=text.lower(),
+        words=frozenset(word.strip(_EDGE_CHARACTERS) for word in words),
+        numbers=frozenset(_NUMBER.findall(" ".join(words))),
     )
 
 
