@@ -77,7 +77,7 @@ def test_an_unexpected_error_keeps_the_settings_and_shows_no_value(path, monkeyp
         raise OverflowError("sk-secret")
 
     # By its name alone, `accordion.config.load` is the function that the package exports.
-    monkeypatch.setattr(import_module("accordion.config.load"), "parse", fails)
+    monkeypatch.setattr(import_module("accordion.config.load"), "build", fails)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "OverflowError" in reloaded.problem.message

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from accordion.archive.archive import Archive
 from accordion.cli.main import app
 from accordion.cli.tenant_store import print_json, print_text
-from accordion.composition.configured_store import MARK, build_spool, identity_from_mark
+from accordion.composition.configured_store import MARK, build_spool, identity_from_mark, new_mark
 from accordion.config.load import build
 from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
@@ -235,7 +235,7 @@ def test_spooled_writes_are_erased_too(tmp_path: Path) -> None:
         )
         config = build(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}".encode(), {}, {})
         spooled = build_spool(config, store)
-        spooled.identify(StoreRecord(identity_from_mark(await store.put_if_absent(MARK, bytes(32))), SECRET.encode()))
+        spooled.identify(StoreRecord(identity_from_mark(await store.put_if_absent(MARK, new_mark())), SECRET.encode()))
         await add_waiting(spooled, puts)
         await store.close()
 

@@ -125,10 +125,6 @@ def test_an_edit_is_used_again_only_for_the_message_that_it_was_made_from() -> N
     assert adapted is not None
     # The message with the call had reasoning, which the client has left out; the result is as it was.
     assert adapted.entries[2:] == (CompactionEntry(5, 5), edits[1])
-    # A record of an earlier version does not tell what was edited.
-    adapted = adapt_compaction(client, replace(made, edited_keys=()))
-    assert adapted is not None
-    assert adapted.entries[2:] == (CompactionEntry(5, 6),)
 
 
 def test_a_list_that_says_something_else_gets_nothing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accordion.composition.configured_store import TENANT_SECRET, StoreIdentity
+from accordion.composition.configured_store import MARK, TENANT_SECRET, StoreIdentity
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
@@ -208,3 +208,15 @@ async def test_a_store_with_a_spoiled_secret_is_not_used(
             await second.mark.check()
     assert second.mark.secret == own
     assert caplog.text.count("restore it from a backup") == 1
+
+
+@pytest.mark.parametrize("mark", [bytes(32), b"\x01" + bytes(32), b"\x03" + bytes(32), b""])
+async def test_a_store_of_another_format_is_not_used(caplog: pytest.LogCaptureFixture, mark: bytes) -> None:
+    store = InMemoryStore()
+    await store.put(MARK, mark)
+    identity = StoreIdentity(store, b"configured", on_secret_change=lambda: None, on_emptied=lambda: None)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="written by another version"):
+            await identity.check()
+    assert caplog.text.count("use another store") == 1
+    assert await store.get(MARK) == mark

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from accordion.composition import Application
-from accordion.composition.configured_store import MARK, TENANT_SECRET
+from accordion.composition.configured_store import MARK, TENANT_SECRET, new_mark
 from accordion.config.load import build
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put
@@ -21,7 +21,7 @@ async def prepared(server: Valkey) -> None:
     """Gives a server the identity of a store, and stops it."""
     server.start()
     store = RedisStore(server.url, timeout=20.0)
-    await store.write([Put(MARK, b"another store 32 bytes in length"), Put(TENANT_SECRET, b"another secret".ljust(32))])
+    await store.write([Put(MARK, new_mark()), Put(TENANT_SECRET, b"another secret".ljust(32))])
     await store.close()
     server.stop()
 

@@ -6,12 +6,10 @@ import asyncio
 import json
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from accordion.model.conversation import Conversation
 from accordion.protocols.body_reader import BodyReader
@@ -197,39 +195,3 @@ async def test_a_retry_in_another_form_is_the_same_session_and_takes_the_report_
     assert again.session.id == first.session.id
     setup.sessions.record_response(again, again.session, 700, 600)
     assert (await ask(setup, without_reasoning(sent[3]), "chat")).has_same_form
-
-
-# -- stores of earlier versions ----------------------------------------------------------------------------------------
-
-
-class EarlierVersion(Setup):
-    """A worker of a version that knows chain keys only."""
-
-    async def earlier(self, listed: Sequence[Json], protocol_name: ProtocolName) -> SessionMatch:
-        self.requests += 1
-        exact = replace(read(listed, protocol_name), identity=())
-        return await self.sessions.resolve(ALICE, ClientMetadata(), exact, f"old-r{self.requests}")
-
-
-@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-async def test_a_session_in_the_store_of_an_earlier_version_goes_on(protocol_name: ProtocolName) -> None:
-    old, sent = EarlierVersion(), requests(entries(work(4), protocol_name))
-    matches = [await old.earlier(each, protocol_name) for each in sent[:4]]
-    await old.outbox.flush()
-    new = Setup(old.store, "w2")
-    ids: Any = {match.session.id for match in matches}
-    ids |= {(await ask(new, each, protocol_name)).session.id for each in sent[4:6]}
-    ids.add((await ask(new, without_reasoning(sent[6]), protocol_name)).session.id)
-    assert len(ids) == 1
-
-
-@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-async def test_a_fork_of_a_session_of_an_earlier_version_is_a_fork(protocol_name: ProtocolName) -> None:
-    old, sent = EarlierVersion(), requests(entries(work(3), protocol_name))
-    for each in sent:
-        whole = await old.earlier(each, protocol_name)
-    await old.outbox.flush()
-    new, other = Setup(old.store, "w2"), requests(entries(work(3, answer="{} has failed."), protocol_name))
-    fork = await ask(new, other[4], protocol_name)
-    assert fork.session.id != whole.session.id
-    assert fork.session.forked_from == whole.session.id

@@ -270,22 +270,23 @@ def test_a_full_disk_raises_store_unavailable_and_keeps_what_was_there(path: Pat
 # -- the file --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_of_a_newer_version_is_refused_and_left_alone(store: SqliteStore, path: Path):
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+async def test_a_file_of_another_format_is_refused_and_left_alone(store: SqliteStore, path: Path, version: int):
     await store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute(f"PRAGMA user_version = {VERSION + 1}")
+        other.execute(f"PRAGMA user_version = {version}")
     before = os.stat(path)
-    with pytest.raises(ConfigError, match=r"newer version .* choose another path"):
+    with pytest.raises(ConfigError, match=r"another version .* choose another path"):
         SqliteStore(path, timeout=SOON)
     assert (os.stat(path).st_mtime_ns, os.stat(path).st_size) == (before.st_mtime_ns, before.st_size)
 
 
-async def test_a_file_that_becomes_newer_before_it_is_opened_is_not_written_to(store: SqliteStore, path: Path):
+async def test_a_file_that_gets_another_format_before_it_is_opened_is_not_written_to(store: SqliteStore, path: Path):
     late = SqliteStore(path, timeout=SOON)
     await store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute(f"PRAGMA user_version = {VERSION + 1}")
-    with pytest.raises(StoreUnavailable, match="newer version"):
+    with pytest.raises(StoreUnavailable, match="another version"):
         await late.put(Key("c", "n"), b"1")
     await late.close()
 

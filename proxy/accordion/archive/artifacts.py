@@ -53,7 +53,7 @@ class Artifact(StructWithHiddenFields, frozen=True):
 
     id: str
     kind: ArtifactKind
-    protocol_name: str = msgspec.field(name="dialect")
+    protocol_name: str
     keys: tuple[bytes, ...]
     first: int
     last: int

@@ -115,7 +115,7 @@ def _build_application(settings: Settings, slots: Slots | None, owner_token: str
     except ConfigError as error:
         if slots is None:
             raise
-        # The settings were valid at the start, so the store has changed, maybe by a newer version.
+        # The settings were valid at the start, so the store has changed, maybe by another version.
         _log.error("this worker cannot start; another one will try: %s", error)
         time.sleep(_RESTART_SECONDS)
         raise SystemExit(1) from None
@@ -291,7 +291,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _check_stores(file: SettingsFile) -> None:
-    """Reports an unsuitable store or spool, such as one of a newer version, once and not in each worker."""
+    """Reports an unsuitable store or spool, such as one of another version, once and not in each worker."""
     try:
         _open_stores(file.settings)
     except ConfigError as error:

@@ -187,13 +187,13 @@ class PreparedSummary(msgspec.Struct, frozen=True):
     """
 
     narrative: str
-    narrative_end: int = msgspec.field(name="narrated")
+    narrative_end: int
     anchor: bytes
     writer: str
     input: int
     output: int
     findings: tuple[tuple[int, str], ...] = ()
-    first_index: int = msgspec.field(default=0, name="since")
+    first_index: int = 0
 
     def is_valid_for(self, conversation: Conversation, summarized_count: int, first_index: int | None = None) -> bool:
         """Whether it summarizes this conversation, more than its first `summarized_count` messages, and from

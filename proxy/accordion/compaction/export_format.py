@@ -23,7 +23,6 @@ _EXPORT_NAMES = {
     "narrative_end": "narrated",
     "narrative_start": "narrated_from",
     "identity_key": "meaning",
-    "forms_hash": "digest",
 }
 """The names in an export of a compaction's fields, if they differ. Programs read them."""
 
@@ -66,7 +65,6 @@ def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
         "meaning": compaction.identity_key.hex(),
         "reasoning": list(compaction.reasoning),
         "edited_keys": [key.hex() for key in compaction.edited_keys],
-        "digest": compaction.forms_hash.hex(),
     }
 
 

@@ -15,7 +15,7 @@ If a client sends earlier messages in another form, the chain has no anchor any 
 identity key of its message, and the compaction is adapted to the client's new form (`adapt_compaction`).
 
 The stored format is a version byte, then MessagePack, compressed. The id is a hash of the content, so that a damaged
-record is detected; the forms of the messages have a hash of their own (`with_content_id`).
+record is detected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def encode(compaction: Compaction) -> bytes:
 
 
 def decode(value: bytes | None) -> Compaction | None:
-    """Decodes a stored compaction; None if there is none, it is damaged, or of a later version."""
+    """Decodes a stored compaction; None if there is none, it is damaged, or of another format."""
     if value is None or value[:1] != _VERSION:
         return None
     try:
@@ -80,8 +80,7 @@ def decode(value: bytes | None) -> Compaction | None:
         compaction = _DECODER.decode(plain)
     except (ZstdError, msgspec.MsgspecError, ValueError):
         return None
-    checked = with_content_id(compaction)
-    return compaction if (checked.id, checked.forms_hash) == (compaction.id, compaction.forms_hash) else None
+    return compaction if with_content_id(compaction) == compaction else None
 
 
 def memory_size(compaction: Compaction) -> int:

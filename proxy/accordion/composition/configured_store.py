@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from accordion.config import Settings
 from accordion.insertions.store import is_insertion_key
@@ -27,7 +27,18 @@ TENANT_SECRET = Key("", "secret/tenants")
 """The key of the tenants' secret, if none is configured."""
 MARK = Key("", "mark")
 """The key of the mark."""
+_FORMAT: Final = b"\x02"
+"""The format of all stored values, the first byte of the mark."""
 _IDENTITY, _SECRET_BYTES = 16, 32
+_SPOILED_SECRET: Final = (
+    f"the store's secret for the keys of tenants ({TENANT_SECRET.name}) is spoiled, so the store is not used: restore "
+    "it from a backup, or remove it with all that is stored"
+)
+"""With another secret, nothing that is stored could be found."""
+_OTHER_FORMAT: Final = (
+    "the store was written by another version of Accordion, so it is not used: run that version again, or use another "
+    "store"
+)
 _log = logging.getLogger("accordion")
 _MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - anybody can write there, so the folder in it is checked
 """Where Linux has a disk in memory, in containers too."""
@@ -43,8 +54,8 @@ class StoreIdentity:
     `on_emptied` when the store lost its content. Neither may raise. `replacements` returns how often another store took
     the place of this one: a backup has the same mark. `on_identified` receives which store answered, when that is new.
 
-    A mark begins with the store's identity, which survives an emptied store: a worker that knows the identity writes
-    the new mark with it.
+    A mark begins with the format and the store's identity, which survives an emptied store: a worker that knows the
+    identity writes the new mark with it. A store of another format is not used.
     """
 
     def __init__(
@@ -65,7 +76,7 @@ class StoreIdentity:
         self._on_secret_change, self._on_emptied, self._replacements = on_secret_change, on_emptied, replacements
         self._last_mark: tuple[bytes, int] | None = None
         self._lock = asyncio.Lock()
-        self._has_refused_secret = False
+        self._reported_fault = ""
         self.secret = configured or secrets.token_bytes(_SECRET_BYTES)
         """The secret from which the tenants' keys are derived."""
 
@@ -90,7 +101,7 @@ class StoreIdentity:
             while replacements != self._replacements():
                 replacements = self._replacements()
                 mark = await self._read_mark()
-            self._identity = identity_from_mark(mark)
+            self._identity = self._read_identity(mark)
             record = StoreRecord(self._identity, b"" if self._is_configured else self.secret)
             if self._reported != record:
                 self._on_identified(record)
@@ -104,7 +115,7 @@ class StoreIdentity:
         """Returns the store's mark, and takes its secret; writes what is missing."""
         mark, *stored_secret = await self._store.get_many(self._keys)
         if stored_secret and stored_secret[0] is not None and len(stored_secret[0]) != _SECRET_BYTES:
-            self._refuse_secret()
+            self._refuse(_SPOILED_SECRET)
         if stored_secret and stored_secret[0] != self.secret:
             secret = await self._store.put_if_absent(TENANT_SECRET, self.secret)
             if secret != self.secret:
@@ -113,23 +124,32 @@ class StoreIdentity:
         if mark is not None:
             return mark
         # A new mark, so that other workers notice too: they may read it only after it is written again.
-        return await self._store.put_if_absent(MARK, self._identity + secrets.token_bytes(_IDENTITY))
+        return await self._store.put_if_absent(MARK, new_mark(self._identity))
 
-    def _refuse_secret(self) -> NoReturn:
-        """Raises StoreUnavailable: with another secret, nothing that is stored could be found."""
-        reason = (
-            f"the store's secret for the keys of tenants ({TENANT_SECRET.name}) is spoiled, so the store is not used: "
-            "restore it from a backup, or remove it with all that is stored"
-        )
-        if not self._has_refused_secret:
-            self._has_refused_secret = True
-            _log.error(reason)
-        raise StoreUnavailable(reason)
+    def _read_identity(self, mark: bytes) -> bytes:
+        try:
+            return identity_from_mark(mark)
+        except StoreUnavailable as error:
+            self._refuse(error.message)
+
+    def _refuse(self, fault: str) -> NoReturn:
+        """Raises StoreUnavailable, and logs a fault once."""
+        if self._reported_fault != fault:
+            self._reported_fault = fault
+            _log.error(fault)
+        raise StoreUnavailable(fault)
+
+
+def new_mark(identity: bytes = b"") -> bytes:
+    """Returns a mark for the store with this identity; without one, for a new store."""
+    return _FORMAT + (identity or secrets.token_bytes(_IDENTITY)) + secrets.token_bytes(_IDENTITY)
 
 
 def identity_from_mark(mark: bytes) -> bytes:
-    """Returns the identity of the store with this mark."""
-    return mark[:_IDENTITY]
+    """Returns the identity of the store with this mark. Raises StoreUnavailable if the store has another format."""
+    if mark[:1] != _FORMAT or len(mark) != 1 + 2 * _IDENTITY:
+        raise StoreUnavailable(_OTHER_FORMAT)
+    return mark[1 : 1 + _IDENTITY]
 
 
 # -- the spool --------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class _ActiveAgent(msgspec.Struct, frozen=True):
     name: str
     tool: str
     call_id: str
-    fingerprint: _RequestFingerprint = msgspec.field(default=_RequestFingerprint(), name="look")
+    fingerprint: _RequestFingerprint = _RequestFingerprint()
     """The agent's last request."""
 
 
@@ -61,7 +61,7 @@ class _PendingHandoff(msgspec.Struct, frozen=True):
 
     call_id: str
     tool: str
-    chain_key: bytes = msgspec.field(name="place")
+    chain_key: bytes
     """The chain key of its message."""
     path: tuple[str, ...]
 
@@ -79,13 +79,13 @@ class HandoffState(msgspec.Struct, frozen=True):
 
     `path` are the agents that received control, the outermost first; empty if the list's own agent has control.
     `pending` are hand-offs without an answer. `home` is the node of the list's own agent, `fingerprint` its last
-    request. `agents` are all agents so far. Stored fields keep their former names.
+    request. `agents` are all agents so far.
     """
 
     path: tuple[_ActiveAgent, ...] = ()
-    pending: tuple[_PendingHandoff, ...] = msgspec.field(default=(), name="asked")
-    agents: tuple[_KnownAgent, ...] = msgspec.field(default=(), name="known")
-    fingerprint: _RequestFingerprint = msgspec.field(default=_RequestFingerprint(), name="look")
+    pending: tuple[_PendingHandoff, ...] = ()
+    agents: tuple[_KnownAgent, ...] = ()
+    fingerprint: _RequestFingerprint = _RequestFingerprint()
     home: str = ""
 
     @property

@@ -120,7 +120,7 @@ class Utilization(msgspec.Struct, frozen=True):
     """Estimated tokens of a request by kind, against the window.
 
     `includes_report`: `messages` includes a count that the provider reported for the beginning of this very list.
-    `insertions` are tool rounds, recalled excerpts and memories. The names of stored fields are the former ones.
+    `insertions` are tool rounds, recalled excerpts and memories.
     """
 
     window: int
@@ -129,9 +129,9 @@ class Utilization(msgspec.Struct, frozen=True):
     messages: int = 0
     media: int = 0
     reserved_output: int = 0
-    is_window_known: bool = msgspec.field(default=True, name="window_known")
-    includes_report: bool = msgspec.field(default=False, name="carried")
-    insertions: int = msgspec.field(default=0, name="unfolded")
+    is_window_known: bool = True
+    includes_report: bool = False
+    insertions: int = 0
 
     @property
     def tokens(self) -> int:

@@ -93,8 +93,6 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """The indexes of the covered messages that say nothing, such as reasoning alone."""
     edited_keys: tuple[bytes, ...] = ()
     """The keys of the messages that its edits were made from, in their order."""
-    forms_hash: bytes = b""
-    """A hash of these three fields (`with_content_id`)."""
 
     @property
     def form(self) -> CompactionForm:
@@ -106,20 +104,13 @@ WHOLE_GROUPS: Final = "whole_groups"
 """The name of the steps that remove whole groups only (compaction/whole_groups.py)."""
 
 _ENCODER = msgspec.msgpack.Encoder()
-_FORMS = ("identity_key", "reasoning", "edited_keys")
-_CONTENT = attrgetter(*Compaction.__struct_fields__[1 : Compaction.__struct_fields__.index(_FORMS[0])])
+_CONTENT = attrgetter(*Compaction.__struct_fields__[1:])
 
 
 def with_content_id(compaction: Compaction) -> Compaction:
-    """Returns the compaction with its id, a hash of its content, and the hash of its forms.
-
-    The id does not cover the forms of the messages, which earlier versions do not know.
-    """
-    bare = _ENCODER.encode(("", *_CONTENT(compaction)))
-    compaction_id, forms_hash = "f-" + hashlib.sha256(bare).hexdigest()[:24], b""
-    if any(forms := [getattr(compaction, name) for name in _FORMS]):
-        forms_hash = hashlib.sha256(_ENCODER.encode((compaction_id, *forms))).digest()[:8]
-    return replace(compaction, id=compaction_id, forms_hash=forms_hash)
+    """Returns the compaction with its id, a hash of its content."""
+    digest = hashlib.sha256(_ENCODER.encode(_CONTENT(compaction))).hexdigest()
+    return replace(compaction, id=f"f-{digest[:24]}")
 
 
 class CompactedConversation(msgspec.Struct, frozen=True):

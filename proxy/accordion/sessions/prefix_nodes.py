@@ -39,8 +39,6 @@ class StoredSum(msgspec.Struct, frozen=True, array_like=True):
 class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A point where a request ended. Every request writes some nodes: a Struct writes only fields with content.
 
-    Stored fields keep their former names.
-
     `next` is the identity key of the message that followed first, `branch` that of the request that continued from here
     and has the session, `base` the node of the same session from which this one continued. `reported` is the provider's
     count of the whole input (0 if none was reported) for `model`, `counted` the proxy's own count, with the overhead
@@ -57,29 +55,29 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     identity key of the end of the longer list; empty if the name is ambiguous."""
     branch: bytes = b""
     base: bytes = b""
-    compaction_id: str = msgspec.field(default="", name="fold")
+    compaction_id: str = ""
     """The id of the compaction that was applied to the request of `reported`; empty if none was."""
-    covered_count: int = msgspec.field(default=0, name="covered")
+    covered_count: int = 0
     """The number of the client's messages that this compaction covers."""
     ids: tuple[str, ...] = ()
     """Of a response id's node: the provider's own ids of the tool rounds of the response. The last one stands for the
     whole conversation."""
-    successor: bytes = msgspec.field(default=b"", name="taken")
+    successor: bytes = b""
     """Of the end of a branch that lost the session to another branch: the end of that branch at that time."""
     model: str = ""
-    scope: bytes = msgspec.field(default=b"", name="label")
+    scope: bytes = b""
     """Of a response id's node: the scope of the conversation."""
-    differs_from_client: bool = msgspec.field(default=False, name="changed")
+    differs_from_client: bool = False
     """Of a response id's node: whether the provider's list differs from the client's."""
-    was_compacted: bool = msgspec.field(default=False, name="folded")
+    was_compacted: bool = False
     """Of a response id's node: whether its session was compacted, or may have been."""
-    failed_tokens: int = msgspec.field(default=0, name="tried")
+    failed_tokens: int = 0
     """Of a response id's node in a thread over its trigger that no compaction made smaller: its tokens."""
     cached: CachedPrompt | None = None
     """What the provider's prompt cache has of the request of `reported`."""
-    end_chain_key: bytes = msgspec.field(default=b"", name="exact")
+    end_chain_key: bytes = b""
     """The chain key of the request of `reported`; empty if it is the identity key."""
-    had_other_form: bool = msgspec.field(default=False, name="reworded")
+    had_other_form: bool = False
     """Whether a request up to here had earlier messages in another form than the request before it."""
     sums: tuple[StoredSum, ...] = ()
     """Token counts of the messages of the request of `reported` as it was forwarded, and without insertions if it has

@@ -11,8 +11,7 @@ recorded prefix, the *base*, names its session, in one of three cases:
    first branch that goes on keeps it, and every branch that goes on later is a fork.
 
 A client may leave the end of its list out of the next request; then the base is found by its second name
-(transient_messages.py). Nodes of earlier versions have chain keys as names; they are found if no other node is, or if
-the request would be a fork. Labels (client_metadata.py) only divide: two labels never share a session.
+(transient_messages.py). Labels (client_metadata.py) only divide: two labels never share a session.
 """
 
 from __future__ import annotations
@@ -119,11 +118,6 @@ class _Base(msgspec.Struct, frozen=True):
     second: PrefixNode | None = None
     shorter: bytes = b""
 
-    @property
-    def is_continued_otherwise(self) -> bool:
-        """Whether another message followed the node, so that a request is a fork."""
-        return self.node is not None and self.node.next not in (b"", next_key(self.chain, self.index))
-
 
 class _RequestForm(msgspec.Struct, frozen=True):
     """The form in which a request has its messages, compared with the request from which it continues.
@@ -215,15 +209,6 @@ class Sessions:
         if conversation.is_kept_by_provider:
             return await self._resolve_continuation(caller, client_metadata, scope, conversation)
         base = await self._find_base(scope, conversation)
-        if conversation.identity and (base.node is None or base.is_continued_otherwise):
-            # Nodes of earlier versions have the names of the chain.
-            by_chain = replace(conversation, identity=())
-            index, node = await self.prefix_index.find(scope, by_chain)
-            if node is not None and index > base.index:
-                former_base = _Base(index, node, by_chain.chain)
-                match = self._match(caller, client_metadata, scope, by_chain, former_base, request_id)
-                self.record_end(scope, match.session.id, conversation)
-                return structs.replace(match, conversation=conversation)
         return self._match(caller, client_metadata, scope, conversation, base, request_id, new_session_id)
 
     async def _find_base(self, scope: bytes, conversation: Conversation) -> _Base:

@@ -45,7 +45,6 @@ from accordion.model.memories import (
 )
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.stores.memories_former import FormerMemories, OpenedMemories
 from accordion.stores.memories_index import (
     ChosenMemory,
     Groups,
@@ -82,20 +81,14 @@ class RecordChange(msgspec.Struct, frozen=True):
 class MemoryRecords(Protocol):
     """Stores records of tenants. Every method may raise StoreUnavailable."""
 
-    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot | None:
-        """Reads records in one snapshot. Returns None for a tenant whose data an earlier version wrote."""
+    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot:
+        """Reads records in one snapshot."""
 
     async def write(self, tenant: TenantScope, version: bytes, change: RecordChange) -> bool:
         """Writes a change as a whole, or returns False if the record `version` has another value than `version`."""
 
-    async def read_former(self, tenant: TenantScope) -> FormerMemories | None:
-        """Reads the data that an earlier version wrote; returns None if there are none."""
-
-    async def replace_former(self, tenant: TenantScope, former: FormerMemories, change: RecordChange) -> bool:
-        """Writes a change and removes the data of the earlier version, or returns False if anything changed."""
-
     async def erase(self, tenant: TenantScope) -> int:
-        """Removes all of a tenant's data, those of an earlier version too; returns the number of memories."""
+        """Removes all of a tenant's data; returns the number of memories."""
 
     async def close(self) -> None:
         """Closes connections and files."""
@@ -319,13 +312,10 @@ class StoredMemories:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _read(self, tenant: TenantScope, queries: Callable[[SealedNames], list[RecordQuery]]) -> _View:
-        """Reads records whose names depend on the tenant's secret. Converts the data of an earlier version before."""
+        """Reads records whose names depend on the tenant's secret."""
         for _ in range(_ATTEMPTS):
             sealed_names = self._known_names.get(tenant) or SealedNames(self._sealer, tenant)
             snapshot = await self._records.read(tenant, [("state", ("secret", "version")), *queries(sealed_names)])
-            if snapshot is None:
-                await self._convert(tenant)
-                continue
             state, *records = snapshot
             if state.get("secret", b"") == sealed_names.sealed_secret:
                 return _View(sealed_names, state.get("version", b""), records)
@@ -387,24 +377,6 @@ class StoredMemories:
 
     async def _run(self, call: Callable[..., T], *args: Any) -> T:
         return await self._worker.run(lambda _: call(*args))
-
-    async def _convert(self, tenant: TenantScope) -> None:
-        """Writes the data of an earlier version as records."""
-        former = await self._records.read_former(tenant)
-        if former is None:
-            return
-        old, new = (
-            SealedNames(self._sealer, tenant, secret) for secret in (former.secret, former.state.get("secret", b""))
-        )
-        opened = await self._run(former.open, old)
-        memories, embeddings = opened.change.put, opened.embeddings
-        entries: list[IndexEntry] = []
-        # Of many memories, all at once would take longer than the time-out of a call, at each attempt again.
-        for at in range(0, len(memories), _PAGE):
-            part = slice(at, at + _PAGE)
-            entries += await self._worker.run(_make_entries, memories[part], embeddings[part])
-        change = await self._run(_convert, new if former.state else old, former, opened, entries)
-        await self._records.replace_former(tenant, former, change)
 
 
 def _changing_error() -> StoreUnavailable:
@@ -628,25 +600,3 @@ def _reseal(view: _View, new_names: SealedNames) -> RecordChange:
     change = writer.finish(has_removals=any(view.records))
     old = {(kind, name) for kind, records in zip(KINDS[1:], view.records, strict=True) for name in records}
     return replace(change, delete=frozenset(old - set(change.put)))
-
-
-def _convert(
-    new_names: SealedNames, former: FormerMemories, opened: OpenedMemories, entries: Sequence[IndexEntry]
-) -> RecordChange:
-    """Returns a change that writes the data of an earlier version, beside the records that exist already."""
-    view = _View(new_names, former.state.get("version", b""), [former.index])
-    groups = _open_groups(view)
-    orders = {name: entry.order for group in groups.values() for name, entry in group.items()}
-    writer = _RecordWriter(new_names, view.state, groups)
-    for memory, embedding, entry in zip(opened.change.put, opened.embeddings, entries, strict=True):
-        if (name := new_names.name(memory.id)) in orders:
-            writer.remove_memory(name, orders[name])
-        writer.add_memory(memory, embedding.tokens, entry)
-    for entity in opened.change.entities:
-        writer.add("entity", _entity_name(new_names, entity), entity)
-    for relation in opened.change.relations:
-        writer.add("relation", _relation_name(new_names, relation), relation)
-    for marker in opened.change.markers:
-        writer.add("marker", new_names.name(marker[0]), marker)
-    writer.put[_SECRET] = new_names.sealed_secret
-    return writer.finish(has_removals=True)

@@ -1,8 +1,7 @@
 """The records of memories in Redis (7.0 or later) or Valkey: one server or a cluster. Imports redis-py.
 
 A tenant has a hash for each kind of record, `accordion:{memories/<tenant>}#records:<kind>`, all in one slot of a
-cluster. A change is one script, so it is written as a whole or not at all, also if the process dies. Memories that an
-earlier version wrote have other keys, `…#memory:<name>`, until they are converted.
+cluster. A change is one script, so it is written as a whole or not at all, also if the process dies.
 """
 
 from __future__ import annotations
@@ -14,32 +13,28 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Embedder
 from accordion.model.ports import Key, Sealer
 from accordion.model.tenant import TenantScope
-from accordion.stores import memories_former
 from accordion.stores.batches import name_bytes, name_text
 from accordion.stores.memories import KINDS, RecordChange, RecordQuery, Snapshot, StoredMemories
-from accordion.stores.memories_former import FormerMemories
 from accordion.stores.redis import Command, RedisStore, shard_tag
 from accordion.stores.redis_scripts import Script
 
 WRITE = Script(
-    f"""
--- KEYS: `counters` of the earlier version, `state`, then others. ARGV: the expected version and the expected number of
--- changes of the earlier version ('' for none); how many records are put, and for each the number of its key, its name
--- and its value; for each that is deleted the number of its key and its name. Returns 0 where another version is there.
-if (redis.call('HGET', KEYS[2], 'version') or '') ~= ARGV[1] then return 0 end
-if (redis.call('HGET', KEYS[1], 'change') or '') ~= ARGV[2] then return 0 end
-local last_put = 3 + 3 * tonumber(ARGV[3])
-for at = 4, last_put, 3 do redis.call('HSET', KEYS[tonumber(ARGV[at])], ARGV[at + 1], ARGV[at + 2]) end
+    """
+-- KEYS: `state`, then others. ARGV: the expected version; how many records are put, and for each the number of its key,
+-- its name and its value; for each that is deleted the number of its key and its name. Returns 0 if another version is
+-- stored.
+if (redis.call('HGET', KEYS[1], 'version') or '') ~= ARGV[1] then return 0 end
+local last_put = 2 + 3 * tonumber(ARGV[2])
+for at = 3, last_put, 3 do redis.call('HSET', KEYS[tonumber(ARGV[at])], ARGV[at + 1], ARGV[at + 2]) end
 for at = last_put + 1, #ARGV, 2 do redis.call('HDEL', KEYS[tonumber(ARGV[at])], ARGV[at + 1]) end
-if ARGV[2] ~= '' then redis.call('UNLINK', KEYS[1], unpack(KEYS, {len(KINDS) + 2})) end
 return 1
 """
 )
 
 ERASE = Script(
     """
--- KEYS: those with memories first (two), then all of a tenant's. Returns the number of memories.
-local count = redis.call('HLEN', KEYS[1]) + redis.call('HLEN', KEYS[2])
+-- KEYS: that of the memories first, then all of a tenant's. Returns the number of memories.
+local count = redis.call('HLEN', KEYS[1])
 redis.call('UNLINK', unpack(KEYS))
 return count
 """
@@ -47,20 +42,14 @@ return count
 
 _ATTEMPTS = 100
 """Attempts of a read whose data changed during it."""
-_NUMBERS = {kind: b"%d" % number for number, kind in enumerate(KINDS, 2)}
-"""The number of each kind's key among those of a script, after that of the earlier version's `counters`."""
+_NUMBERS = {kind: b"%d" % number for number, kind in enumerate(KINDS, 1)}
+"""The number of each kind's key among those of a script."""
 
 
 def tenant_keys(tenant: TenantScope) -> dict[str, bytes]:
     """Returns a tenant's keys by the kind of their records."""
     tag = shard_tag(Key(f"memories/{tenant.archive_namespace}", ""))
     return {kind: tag + b"#records:" + kind.encode() for kind in KINDS}
-
-
-def former_keys(tenant: TenantScope) -> dict[str, bytes]:
-    """Returns the keys of a tenant's data of an earlier version, by name."""
-    tag = shard_tag(Key(f"memories/{tenant.archive_namespace}", ""))
-    return {name: tag + b"#memory:" + name.encode() for name in memories_former.KEYS}
 
 
 class RedisRecords:
@@ -72,59 +61,36 @@ class RedisRecords:
     def __init__(self, url: str, *, timeout: float, cluster: bool = False) -> None:
         self._server = RedisStore(url, timeout=timeout, cluster=cluster)
 
-    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot | None:
+    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot:
         """See MemoryRecords."""
-        keys, counters = tenant_keys(tenant), former_keys(tenant)["counters"]
+        keys = tenant_keys(tenant)
         versions: Command = ("HMGET", keys["state"], "version")
         commands = [_command(keys, query) for query in queries]
         for _ in range(_ATTEMPTS):
             # A script would copy all values while the server does nothing else, so a pipeline is checked for changes.
-            before, is_former, *replies, after = await self._server.run_pipeline(
-                versions, ("EXISTS", counters), *commands, versions
-            )
-            if is_former:
-                return None
+            before, *replies, after = await self._server.run_pipeline(versions, *commands, versions)
             if before == after:
                 return [_records(values) for values in replies]
         raise StoreUnavailable("these memories are being changed by others right now")
 
     async def write(self, tenant: TenantScope, version: bytes, change: RecordChange) -> bool:
         """See MemoryRecords."""
-        return await self._write(tenant, version, b"", change)
-
-    async def read_former(self, tenant: TenantScope) -> FormerMemories | None:
-        """See MemoryRecords."""
-        keys, former, names = tenant_keys(tenant), former_keys(tenant), memories_former.HASHES
-        state, index, *hashes = await self._server.run_pipeline(
-            *(_command(keys, (kind, None)) for kind in ("state", "index")),
-            *(("HGETALL", former[name]) for name in names),
-        )
-        by_name: dict[str, dict[bytes, bytes]] = dict(zip(names, hashes, strict=True))
-        return memories_former.read_hashes(_records(state), _records(index), by_name) if by_name["counters"] else None
-
-    async def replace_former(self, tenant: TenantScope, former: FormerMemories, change: RecordChange) -> bool:
-        """See MemoryRecords."""
-        return await self._write(tenant, former.state.get("version", b""), former.token, change)
+        args = [_pack("version", version) if version else b"", b"%d" % len(change.put)]
+        for (kind, name), value in change.put.items():
+            args += [_NUMBERS[kind], name_bytes(name), _pack(name, value)]
+        for kind, name in change.delete:
+            args += [_NUMBERS[kind], name_bytes(name)]
+        return bool(await self._server.run_script(WRITE, list(tenant_keys(tenant).values()), args))
 
     async def erase(self, tenant: TenantScope) -> int:
         """See MemoryRecords. The server's own files lose the data when the server rewrites them."""
-        own, former = tenant_keys(tenant), former_keys(tenant)
-        keys = [own["memory"], former["heads"], *own.values(), *former.values()]
+        own = tenant_keys(tenant)
+        keys = [own["memory"], *own.values()]
         return int(await self._server.run_script(ERASE, keys, ()))
 
     async def close(self) -> None:
         """See MemoryRecords."""
         await self._server.close()
-
-    async def _write(self, tenant: TenantScope, version: bytes, former_token: bytes, change: RecordChange) -> bool:
-        args = [_pack("version", version) if version else b"", former_token, b"%d" % len(change.put)]
-        for (kind, name), value in change.put.items():
-            args += [_NUMBERS[kind], name_bytes(name), _pack(name, value)]
-        for kind, name in change.delete:
-            args += [_NUMBERS[kind], name_bytes(name)]
-        former = former_keys(tenant)
-        keys = [former["counters"], *tenant_keys(tenant).values(), *former.values()]
-        return bool(await self._server.run_script(WRITE, keys, args))
 
 
 class RedisMemories(StoredMemories):

@@ -17,16 +17,14 @@ from accordion.archive.sealing import PlainSealer
 from accordion.model.memories import Embedder
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.stores import memories_former
 from accordion.stores.memories import KINDS, RecordChange, RecordQuery, Snapshot, StoredMemories
-from accordion.stores.memories_former import FormerMemories
 from accordion.stores.sqlite_file import APPLICATION, retry_while_locked, transact
 from accordion.stores.sqlite_path import Identity, file_identity
 from accordion.stores.sqlite_worker import SqliteWorker
 
 T = TypeVar("T")
 
-VERSION, FORMER_VERSION = 3, 2
+VERSION = 3
 _PENDING_REWRITE = 0x100
 """Added to the version in `PRAGMA user_version` by each change that removes something, until the file is rewritten."""
 _MAX_OPEN = 32
@@ -116,11 +114,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA secure_delete = ON")
     state = _read_state(connection)
     version = state % _PENDING_REWRITE
-    if version not in (0, FORMER_VERSION, VERSION):
+    if version not in (0, VERSION):
         raise sqlite3.DatabaseError("these memories were written by another version of Accordion: run that one again")
     if not version:
         transact(connection, lambda: None if _read_state(connection) else _create_tables(connection))
-    elif state not in (FORMER_VERSION, VERSION):
+    elif state != VERSION:
         rewrite_file(connection)
 
 
@@ -148,28 +146,13 @@ class SqliteRecords:
             for name in ("writer", "reader")
         )
 
-    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot | None:
+    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot:
         """See MemoryRecords."""
         return await self._reader.run(_read, self._path(tenant), queries)
 
     async def write(self, tenant: TenantScope, version: bytes, change: RecordChange) -> bool:
         """See MemoryRecords."""
-        return await self._writer.run(_write, self._path(tenant), change, lambda file: _version(file) == version)
-
-    async def read_former(self, tenant: TenantScope) -> FormerMemories | None:
-        """See MemoryRecords."""
-        return await self._reader.run(_read_former, self._path(tenant))
-
-    async def replace_former(self, tenant: TenantScope, former: FormerMemories, change: RecordChange) -> bool:
-        """See MemoryRecords."""
-
-        def replace_tables(file: sqlite3.Connection) -> bool:
-            if not _is_former(file) or memories_former.file_token(file) != former.token:
-                return False
-            _drop_former(file)
-            return True
-
-        return await self._writer.run(_write, self._path(tenant), change, replace_tables)
+        return await self._writer.run(_write, self._path(tenant), version, change)
 
     async def erase(self, tenant: TenantScope) -> int:
         """See MemoryRecords. When it returns, the files have nothing of the tenant any more."""
@@ -200,11 +183,11 @@ class SqliteMemories(StoredMemories):
         super().__init__(records, embedder, timeout=timeout, sealer=sealer or PlainSealer(), on_write=on_write)
 
 
-def _read(files: OpenFiles, path: Path, queries: Sequence[RecordQuery]) -> Snapshot | None:
+def _read(files: OpenFiles, path: Path, queries: Sequence[RecordQuery]) -> Snapshot:
     file = files.file(path, create=False)
     if file is None:
         return [{} for _ in queries]
-    return _read_snapshot(file, lambda: None if _is_former(file) else [_select(file, *query) for query in queries])
+    return _read_snapshot(file, lambda: [_select(file, *query) for query in queries])
 
 
 def _read_snapshot(file: sqlite3.Connection, read: Callable[[], T]) -> T:
@@ -223,15 +206,12 @@ def _select(file: sqlite3.Connection, kind: str, names: Sequence[str] | None) ->
     return dict(row for row in rows if row is not None)
 
 
-def _write(
-    files: OpenFiles, path: Path, change: RecordChange, is_allowed: Callable[[sqlite3.Connection], bool]
-) -> bool:
-    """Writes a change, if `is_allowed` returns true in its transaction."""
+def _write(files: OpenFiles, path: Path, version: bytes, change: RecordChange) -> bool:
     file = files.file(path, create=True)
     assert file is not None  # noqa: S101
 
     def transaction() -> bool:
-        if not is_allowed(file):
+        if _select(file, "state", ("version",)).get("version", b"") != version:
             return False
         for kind, name in change.delete:
             file.execute(f'DELETE FROM "{kind}" WHERE name = ?', (name,))  # noqa: S608
@@ -254,8 +234,6 @@ def _erase(files: OpenFiles, path: Path) -> int:
 
     def transaction() -> int:
         count: int = file.execute("SELECT count(*) FROM memory").fetchone()[0]
-        if _is_former(file):
-            _drop_former(file)
         for kind in KINDS:
             file.execute(f'DELETE FROM "{kind}"')  # noqa: S608
         mark_for_rewrite(file)
@@ -264,26 +242,3 @@ def _erase(files: OpenFiles, path: Path) -> int:
     count = transact(file, transaction)
     rewrite_file(file)
     return count
-
-
-def _version(file: sqlite3.Connection) -> bytes | None:
-    """Returns the record `version`, empty if there is none; None if an earlier version wrote the file."""
-    return None if _is_former(file) else _select(file, "state", ("version",)).get("version", b"")
-
-
-def _is_former(file: sqlite3.Connection) -> bool:
-    return _read_state(file) % _PENDING_REWRITE == FORMER_VERSION
-
-
-def _read_former(files: OpenFiles, path: Path) -> FormerMemories | None:
-    file = files.file(path, create=False)
-    if file is None:
-        return None
-    return _read_snapshot(file, lambda: memories_former.read_file(file) if _is_former(file) else None)
-
-
-def _drop_former(file: sqlite3.Connection) -> None:
-    """Replaces the tables of an earlier version by empty ones of this version."""
-    for table in memories_former.TABLES:
-        file.execute(f"DROP TABLE {table}")
-    _create_tables(file)

@@ -50,8 +50,8 @@ class SqliteStore:
     large batch is several transactions, in its order.
 
     `reserve` is disk space that only erasures may use: on a full disk ordinary writes raise StoreFull, and deletions
-    use that space. `now` returns seconds since the epoch, the same for all workers. Raises ConfigError for a file of a
-    newer version or of another program.
+    use that space. `now` returns seconds since the epoch, the same for all workers. Raises ConfigError for a file of
+    another version or of another program.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ from accordion.model.errors import ConfigError
 
 T = TypeVar("T")
 
-VERSION = 1
-"""The version of the tables, stored in `PRAGMA user_version`."""
+VERSION = 2
+"""The version of the tables and of the values in them, stored in `PRAGMA user_version`."""
 
 APPLICATION = 0x41434344
 """`ACCD`, stored in `PRAGMA application_id`: the file belongs to Accordion."""
@@ -124,10 +124,10 @@ def _find_fault(connection: sqlite3.Connection, path: Path) -> str:
         return ""
     if _pragma(connection, "application_id") != APPLICATION:
         return f"{path} belongs to another program: choose another path"
-    if version > VERSION:
+    if version != VERSION:
         return (
-            f"{path} was written by a newer version of Accordion (its tables are version {version}, this program "
-            f"knows {VERSION}): run that version again, or choose another path"
+            f"{path} was written by another version of Accordion (its format is {version}, this one reads {VERSION}): "
+            "run that version again, or choose another path"
         )
     return ""
 
