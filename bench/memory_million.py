@@ -26,7 +26,6 @@ from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.memories import Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.server.event_loop import LoopClock
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
@@ -84,7 +83,7 @@ async def measure(store: MemoryStore, tenants: int, queries: int, writes: int) -
     texts, chosen = Texts(-1), random.Random(0)
     # What is written is new each time: what is there already would be rewritten.
     began = int(time.time() * 1_000)
-    search = MemorySearch(store, StaticEmbedder(), LoopClock())
+    search = MemorySearch(store, StaticEmbedder())
     await search.search(scope(0), SearchQuery("warm up"))
     for deep in (False, True):
         times: dict[str, list[float]] = {"any tenant": [], "the same tenant again": []}

@@ -29,7 +29,6 @@ from accordion.memory.search import DEEP_RESULTS, RESULTS, MemorySearch, SearchQ
 from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.server.event_loop import LoopClock
 from accordion.stores.memories_sqlite import SqliteMemories
 
 TENANT = TenantScope("tenant", b"bench")
@@ -52,7 +51,7 @@ def _searcher(messages: Sequence[dict[str, Any]], *, deep: bool) -> Callable[[st
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     embedder = StaticEmbedder()
     store = SqliteMemories(folder, embedder, timeout=30.0)
-    search = MemorySearch(store, embedder, LoopClock())
+    search = MemorySearch(store, embedder)
     loop.run_until_complete(store.write(TENANT, MemoryChange(put=memories(messages))))
 
     def find(query: str, k: int) -> list[int]:

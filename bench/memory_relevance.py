@@ -34,7 +34,6 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.server.event_loop import LoopClock
 from accordion.stores.memories_sqlite import SqliteMemories
 from bench.memory_recall import evidence, memories
 
@@ -116,7 +115,7 @@ async def run(folder: Path, least: float) -> dict[str, Row]:
     embedder = StaticEmbedder()
     with tempfile.TemporaryDirectory() as place:
         store = SqliteMemories(Path(place), embedder, timeout=30.0)
-        search, rows = MemorySearch(store, embedder, LoopClock()), dict[str, Row]()
+        search, rows = MemorySearch(store, embedder), dict[str, Row]()
         talks, work = lines(folder, "locomo"), {name: lines(folder, name) for name in WORK}
         said = [m["content"] for each in work.values() for one in each for m in one["messages"] if m["role"] == "user"]
         asides = [text for text in said if 5 < len(text) < 200]

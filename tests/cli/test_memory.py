@@ -62,7 +62,6 @@ def test_messages_become_memories_that_are_found_and_shown_with_their_sources(re
     assert "relevance" in found[0]["scores"]
     table = recorded_store.run("search", "why PostgreSQL for the ledger").stdout
     assert about["id"] in table
-    assert "proof" not in table
     assert "candidates" not in table
     assert "relevance" not in table
     assert "relevance 0." in recorded_store.run("search", "why PostgreSQL for the ledger", "--explain").stdout
@@ -126,21 +125,20 @@ def test_an_id_with_brackets_is_shown_as_it_is(tmp_path: Path):
     assert "[b]mem[/x]" in listed.stdout
 
 
-def test_a_topics_summary_is_drafted_written_and_restored_by_who_read(tmp_path: Path):
+def test_a_topics_summary_is_written_with_its_sources_and_restored(tmp_path: Path):
     kept, text = empty_store(tmp_path), tmp_path / "summary.md"
-    for note in memory_arguments(12):
-        kept.run_json("add", note["content"], "--topic", "ledger", "--type", "decision")
-    assert "[mem-" in kept.run("draft", "ledger").stdout
+    ids = [
+        kept.run_json("add", note["content"], "--topic", "ledger", "--type", "decision")["id"]
+        for note in memory_arguments(12)
+    ]
     text.write_text(SUMMARY)
     refused = kept.run("consolidate", "ledger", str(text))
     assert refused.exit_code == 2
-    assert "memory_deep_search" in refused.stderr
-    found = kept.run_json("search", "ledger", "--deep", "--topic", "ledger")
-    read = kept.run_json("show", *(each["id"] for each in found["results"]), "--proof", found["proof"])
-    made = kept.run_json("consolidate", "ledger", str(text), "--proof", read["proof"])
-    assert made["memories"] == 12
-    read = kept.run_json("show", made["id"], "--proof", read["proof"])
-    again = kept.run("consolidate", "ledger", "-", "--proof", read["proof"], given=SUMMARY)
+    assert "names 0 memories" in refused.stderr
+    text.write_text(f"{SUMMARY} [{', '.join(ids)}]")
+    made = kept.run_json("consolidate", "ledger", str(text))
+    assert (made["memories"], made["sources"]) == (12, 12)
+    again = kept.run("consolidate", "ledger", "-", given=text.read_text())
     assert again.exit_code == 0, again.output
     assert kept.run_json("list", "--type", "summary_archived")["total"] == 1
 

@@ -91,9 +91,8 @@ class Writer:
         topic = self.random.choice(TOPICS)
         found = await self.post(http, "deep_search", query=topic, topics=[topic])
         ids = [each["id"] for each in found["results"]]
-        read = await self.post(http, "read", ids=ids, proof=found["proof"])
-        text = f"{SUMMARY} Region {self.random.random()} has the newest of them."
-        await self.post(http, "consolidate", topic=topic, content=text, proof=read["proof"])
+        text = f"{SUMMARY} Region {self.random.random()} has the newest of them. [{', '.join(ids)}]"
+        await self.post(http, "consolidate", topic=topic, content=text)
 
     async def bring(self, http: httpx.AsyncClient) -> None:
         self.brought.append(self.random.randrange(10**6))

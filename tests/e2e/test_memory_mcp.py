@@ -29,7 +29,7 @@ from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 TOOLS = {
     "memory_add", "memory_search", "memory_deep_search", "memory_read", "memory_compact_conversation",
-    "memory_consolidate", "memory_consolidate_draft", "core_memory", "read_artifact",
+    "memory_consolidate", "core_memory", "read_artifact",
 }  # fmt: skip
 HTTP = ("auto", "legacy")
 EACH = pytest.mark.parametrize("way", [*HTTP, "stdio"])
@@ -98,7 +98,7 @@ async def test_what_is_added_is_found_and_read_in_full(proxy: Proxy, way: str):
         assert found["results"][0]["id"] == added["id"]
         assert len(found["results"][0]["preview"]) <= 50
         assert set(found["results"][0]) == {"id", "type", "preview", "topics", "source_type", "created_at", "score"}
-        read = await call(client, "memory_read", ids=[added["id"], "mem-none"], proof=found["proof"])
+        read = await call(client, "memory_read", ids=[added["id"], "mem-none"])
     assert [memory["content"] for memory in read["memories"]] == [content]
     assert read["missing"] == ["mem-none"]
 
@@ -127,25 +127,23 @@ async def test_a_recorded_conversation_is_compacted_after_a_search_and_leads_bac
 
 
 @EACH
-async def test_a_topic_is_consolidated_only_by_who_searched_deeply_and_read(proxy: Proxy, way: str):
+async def test_a_topic_is_consolidated_by_a_summary_that_names_its_memories(proxy: Proxy, way: str):
     topic = f"ledger {way}"
     async with connected(proxy, way) as client:
         given = {"topic": topic, "content": SUMMARY}
         for note in memory_arguments(9, topic):
             await call(client, "memory_add", **note)
-        assert "9" in await refused(client, "memory_consolidate", **given, proof="")
+        assert "9" in await refused(client, "memory_consolidate", **given)
         for note in memory_arguments(24, topic)[9:]:
             await call(client, "memory_add", **note)
-        assert "deep" in await refused(client, "memory_consolidate", **given, proof="")
+        assert "ids" in await refused(client, "memory_consolidate", **given)
         found = await call(client, "memory_deep_search", query=topic, topics=[topic])
         ids = [each["id"] for each in found["results"]]
         assert len(ids) == 24
-        few = await call(client, "memory_read", ids=ids[:19], proof=found["proof"])
-        assert "20" in await refused(client, "memory_consolidate", **given, proof=few["proof"])
-        read = await call(client, "memory_read", ids=ids[19:], proof=few["proof"])
-        draft = await call(client, "memory_consolidate_draft", topic=topic)
-        assert draft["memories"] == 24
-        made = await call(client, "memory_consolidate", **given, proof=read["proof"])
+        unknown = {"topic": topic, "content": f"{SUMMARY} [mem-unknown]"}
+        assert "mem-unknown" in await refused(client, "memory_consolidate", **unknown)
+        made = await call(client, "memory_consolidate", topic=topic, content=f"{SUMMARY} [{', '.join(ids)}]")
+        assert made["sources"] == 24
         assert made["memories"] == 24
         assert made["archived"] == ""
         found = await call(client, "memory_search", query=f"what is the {topic}", type_filter=["summary"])

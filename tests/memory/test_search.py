@@ -4,12 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.memory.entries import finish_memory
-from accordion.memory.reader import verify_tokens
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, SearchCandidate
 from accordion.model.tenant import TenantScope
-from tests.fakes import FakeClock
 from tests.memory.fake_memories import FakeMemories
 
 TENANT = TenantScope("tenant", b"tenant")
@@ -61,7 +59,7 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def search(shelf) -> MemorySearch:
-    return MemorySearch(shelf, Plain(), FakeClock())
+    return MemorySearch(shelf, Plain())
 
 
 async def test_the_best_comes_first(shelf, search):
@@ -98,7 +96,6 @@ async def test_words_vector_and_filter_reach_the_store(shelf, search):
         (SearchQuery("dog", limit=33), "bad_limit"),
         (SearchQuery("dog", limit=-1), "bad_limit"),
         (SearchQuery("dog", deep=True, limit=101), "bad_limit"),
-        (SearchQuery("dog", token="nonsense"), "reading_token_invalid"),
     ],
 )
 async def test_a_search_that_cannot_be_made_is_refused_with_its_reason(search, query, code):
@@ -118,28 +115,6 @@ async def test_scores_are_explained_only_where_that_is_asked_for(shelf, search):
 async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
     shelf.add("dog")
     assert (await search.search(TENANT, SearchQuery("dog \ud800"))).results
-
-
-# -- what a search proves --------------------------------------------------------------------------------------------
-
-
-async def test_a_deep_search_proves_its_filter_and_the_topics_that_its_words_name(shelf, search):
-    shelf.add("about it", topics=("login flow", "payment"))
-    token = (await search.search(TENANT, SearchQuery("the login flow today", MemoryFilter(), deep=True))).token
-    proof = verify_tokens(TENANT, token, now=FakeClock().now())
-    assert proof.has_searched_deeply("Login flow")
-    assert not proof.has_searched_deeply("payment")
-    token = (
-        await search.search(TENANT, SearchQuery("it all", MemoryFilter(topics=("payment",)), deep=True, token=token))
-    ).token
-    assert verify_tokens(TENANT, token, now=FakeClock().now()).has_searched_deeply("payment")
-    assert verify_tokens(TENANT, token, now=FakeClock().now()).has_searched_deeply("login flow")
-
-
-async def test_an_ordinary_search_is_no_proof_of_a_deep_one(search):
-    token = (await search.search(TENANT, SearchQuery("auth", MemoryFilter(topics=("auth",))))).token
-    proof = verify_tokens(TENANT, token, now=FakeClock().now())
-    assert not proof.has_searched_deeply("auth")
 
 
 # -- stale summaries -------------------------------------------------------------------------------------------------

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from accordion.memory.entries import finish_memory
-from accordion.memory.reader import MemoryReader, verify_tokens
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.fakes import FakeClock
 
 TENANT = TenantScope("tenant", b"tenant")
 SAID = (
@@ -37,7 +35,7 @@ def memory(content: str, **fields) -> Memory:
 
 
 async def first(store: SqliteMemories, query: str, wanted: MemoryFilter = MemoryFilter()) -> str:  # noqa: B008
-    search = MemorySearch(store, StaticEmbedder(), FakeClock())
+    search = MemorySearch(store, StaticEmbedder())
     return (await search.search(TENANT, SearchQuery(query, wanted))).results[0].memory.content
 
 
@@ -61,15 +59,3 @@ async def test_archived_summaries_are_found_only_by_their_type(store):
     await store.write(TENANT, MemoryChange(put=(old,)))
     assert await first(store, "backups by hand") != old.content
     assert await first(store, "backups by hand", MemoryFilter(types=("summary_archived",))) == old.content
-
-
-async def test_a_deep_search_and_full_reads_add_up_to_one_proof(store):
-    clock = FakeClock()
-    found = await MemorySearch(store, StaticEmbedder(), clock).search(
-        TENANT, SearchQuery("database", MemoryFilter(), deep=True)
-    )
-    there = [each.memory for each in found.results]
-    token = (await MemoryReader(store, clock).read(TENANT, [each.id for each in there[:2]], found.token)).token
-    proof = verify_tokens(TENANT, token, now=clock.now())
-    assert proof.has_searched_deeply("database")
-    assert proof.find_read(there) == there[:2]

@@ -65,7 +65,7 @@ class SessionSetup:
         self.core = self.core_of(self.memories)
 
     def core_of(self, memories: MemoryStore, recordings: RecordedTranscripts | None = None) -> SessionMemories:
-        search = MemorySearch(memories, NoVectors(), self.clock)
+        search = MemorySearch(memories, NoVectors())
         recordings = recordings or self.archive.transcripts
         return SessionMemories(
             memories, RecordedConversations(recordings, PROTOCOLS, FakeTasks()), search, FakeTasks(), self.clock

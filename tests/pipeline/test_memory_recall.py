@@ -81,7 +81,7 @@ def proxy_setup(memories: FakeMemories, waiting: Waiter | None = None, /, **give
         return len(text.split())
 
     recollecting = MemoryRecall(
-        lambda: MemorySearch(memories, Shared(), made.clock),
+        lambda: MemorySearch(memories, Shared()),
         lambda: memories,
         made.builder.insertion_store,
         made.tasks,

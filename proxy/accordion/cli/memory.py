@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion import __version__
-from accordion.cli.listing import count_with_noun, print_table
+from accordion.cli.listing import print_table
 from accordion.cli.tenant_store import TIMEOUT, caller_of, list_tenants, open_stored_memories, open_tenant, run_command
 from accordion.composition.configured_store import TENANT_SECRET
 from accordion.composition.memory_builder import note_tenant
@@ -296,10 +296,6 @@ def _print(response: Any) -> None:
             for original in memory.originals or ():
                 sys.stdout.write(f"{bytes(original).decode()}\n")
         _print_aside(f"not found: {', '.join(response.missing)}" if response.missing else "")
-    elif isinstance(response, responses.DraftResponse):
-        sys.stdout.write(response.text + "\n")
-        count = count_with_noun(response.memories, "memory", "memories")
-        _print_aside(f"{count_with_noun(response.tokens, 'token')}, from {count}")
     elif rows := getattr(response, "results", getattr(response, "memories", None)):
         _table(rows if isinstance(rows, list) else [])
         _print_other_fields(response)
@@ -334,7 +330,7 @@ def _scores(scores: Mapping[str, float]) -> str:
 
 
 def _print_other_fields(response: Any) -> None:
-    """Prints a response's other fields, one per line. `proof` and `candidates` are for programs: see --json."""
+    """Prints a response's other fields, one per line. `candidates` is for programs: see --json."""
     if isinstance(response, responses.SearchMemoriesResponse) and not response.results:
         _print_aside("no memories found", to=sys.stdout)
     for name, value in msgspec.to_builtins(response).items():
@@ -343,7 +339,7 @@ def _print_other_fields(response: Any) -> None:
             _print_aside(f"{name}: {text}" if value not in (None, "") else "", to=sys.stdout)
 
 
-_NOT_PRINTED = frozenset({"results", "memories", "operation", "candidates", "proof"})
+_NOT_PRINTED = frozenset({"results", "memories", "operation", "candidates"})
 
 
 def _print_aside(line: str, to: Any = None) -> None:

@@ -48,9 +48,6 @@ Types = Annotated[
         show_default=False,
     ),
 ]
-Proof = Annotated[
-    str, typer.Option(help="Proof of an earlier search or read (from --json output).", show_default=False)
-]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="File; - reads standard input.")]
 
@@ -86,7 +83,6 @@ def search(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show how each score was computed.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of memories.", show_default=False)] = None,
-    proof: Proof = "",
     project: Project = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
@@ -98,7 +94,7 @@ def search(
     _run_and_exit(
         _make_command(config, tenant, as_json), "memory_deep_search" if deep else "memory_search",
         query=query, topics=topic, tags=tag, type_filter=type_, conversation_id=session, explain=explain, limit=limit,
-        proof=proof, project=project,
+        project=project,
     )  # fmt: skip
 
 
@@ -108,13 +104,12 @@ def show(
     originals: Annotated[
         bool, typer.Option("--originals", help="Also show the messages each memory was made from.")
     ] = False,
-    proof: Proof = "",
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Show memories in full."""
-    _run_and_exit(_make_command(config, tenant, as_json), "memory_read", ids=ids, originals=originals, proof=proof)
+    _run_and_exit(_make_command(config, tenant, as_json), "memory_read", ids=ids, originals=originals)
 
 
 @memory.command("list")
@@ -189,31 +184,18 @@ def compact(
 
 
 @memory.command()
-def draft(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    project: Project = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
-    """Draft a summary of a topic from all of its memories."""
-    _run_and_exit(_make_command(config, tenant, as_json), "memory_consolidate_draft", topic=topic, project=project)
-
-
-@memory.command()
 def consolidate(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     file: File,
-    proof: Proof = "",
     project: Project = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Save the summary of a topic. First search with --deep and show its memories."""
+    """Save the summary of a topic, which names the memories that it was written from by their ids."""
     from accordion.cli.memory import consolidate as run  # noqa: PLC0415
 
-    arguments = {"topic": topic, "proof": proof, "project": project}
+    arguments = {"topic": topic, "project": project}
     raise typer.Exit(run(_make_command(config, tenant, as_json), arguments, file))
 
 

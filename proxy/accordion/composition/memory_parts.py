@@ -29,10 +29,9 @@ from accordion.http.memory_operations import MemoryServices
 from accordion.insertions.store import InsertionStore
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import MemoryExtractor
-from accordion.memory.consolidation import Consolidator, DraftWriter
+from accordion.memory.consolidation import Consolidator
 from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
-from accordion.memory.reader import MemoryReader
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.memory.session_memory import SessionMemories
 from accordion.model.memories import MemoryStore
@@ -160,7 +159,7 @@ class MemoryParts:
             self._temporary_folder.cleanup()
 
     def _build(self) -> MemoryServices:
-        clock, tasks, count = self._clock, self._tasks, self._count
+        clock, tasks = self._clock, self._tasks
         embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
         store = self._settings().store
         sealer = open_sealer(self._settings().archive.key.reveal())
@@ -169,15 +168,13 @@ class MemoryParts:
             timeout=store.write_timeout_seconds, sealer=sealer, on_write=self._on_write,
         )  # fmt: skip
         conversations = RecordedConversations(self._transcripts, self._protocols, tasks)
-        search = MemorySearch(memories, embedder, clock)
+        search = MemorySearch(memories, embedder)
         return MemoryServices(
             memories,
             MemoryWriter(memories, clock),
             search,
-            MemoryReader(memories, clock),
             MemoryExtractor(memories, conversations, tasks, clock, self._archive_reader.export_and_erasure.erasures),
-            Consolidator(memories, clock, count),
-            DraftWriter(memories, count, tasks),
+            Consolidator(memories, clock),
             SessionMemories(memories, conversations, search, tasks, clock),
             self._transcripts,
             self._archive_reader,

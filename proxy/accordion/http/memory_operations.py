@@ -21,9 +21,8 @@ from accordion.http import memory_responses as responses
 from accordion.memory import compact
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import CompactionResponse, CompletedRange, MemoryExtractor
-from accordion.memory.consolidation import Consolidator, DraftWriter
+from accordion.memory.consolidation import Consolidator
 from accordion.memory.message_ranges import RecordedTranscripts
-from accordion.memory.reader import MemoryReader
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.memory.session_memory import (
     ExportResponse,
@@ -33,7 +32,7 @@ from accordion.memory.session_memory import (
     SearchResponse,
     SessionMemories,
 )
-from accordion.model.errors import AccordionError, BadRequest, InvalidPath, NotFound
+from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.memories import FactType, Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.ports import Clock
@@ -53,10 +52,8 @@ class MemoryServices(msgspec.Struct, frozen=True):
     memories: MemoryStore
     writer: MemoryWriter
     search: MemorySearch
-    reader: MemoryReader
     compactions: MemoryExtractor
     consolidation: Consolidator
-    drafts: DraftWriter
     core: SessionMemories
     transcripts: RecordedTranscripts
     artifacts: ArchiveReader
@@ -121,10 +118,11 @@ async def read(
     services: MemoryServices, caller: Caller, request: requests.ReadMemoriesRequest
 ) -> responses.ReadMemoriesResponse:
     """Reads memories in full, and their original messages on request."""
-    result = await services.reader.read(caller.tenant, request.ids, request.proof)
+    ids = list(dict.fromkeys(request.ids))
+    stored = [memory for memory in await services.memories.get(caller.tenant, ids) if memory is not None]
     memories, remaining_bytes = [], MAX_ORIGINALS
-    warnings = await services.search.find_warnings(caller.tenant, result.memories)
-    for memory, warning in zip(result.memories, warnings, strict=True):
+    warnings = await services.search.find_warnings(caller.tenant, stored)
+    for memory, warning in zip(stored, warnings, strict=True):
         originals = await _load_originals(services, caller, memory) if request.originals else None
         remaining_bytes -= sum(map(len, originals or ()))
         if remaining_bytes < 0:
@@ -135,7 +133,9 @@ async def read(
                 param="ids",
             )
         memories.append(responses.full_memory(memory, warning, originals))
-    return responses.ReadMemoriesResponse(memories=memories, missing=list(result.missing), proof=result.token)
+    existing_ids = {memory.id for memory in stored}
+    missing = [memory_id for memory_id in ids if memory_id not in existing_ids]
+    return responses.ReadMemoriesResponse(memories=memories, missing=missing)
 
 
 async def list_(
@@ -189,7 +189,6 @@ async def consolidate(
         caller.tenant,
         request.topic,
         request.content,
-        request.proof,
         project=services.search_project(request.project),
         author=request.author,
     )
@@ -197,25 +196,9 @@ async def consolidate(
     return responses.ConsolidateResponse(
         id=summary.id,
         topic=summary.topics[0],
-        tokens=consolidation.tokens,
         memories=summary.counted,
         sources=len(summary.sources),
         archived=consolidation.archived,
-    )
-
-
-async def consolidate_draft(
-    services: MemoryServices, caller: Caller, request: requests.DraftRequest
-) -> responses.DraftResponse:
-    """Drafts a topic's summary from all of its memories."""
-    draft = await services.drafts.draft(caller.tenant, request.topic, project=services.search_project(request.project))
-    return responses.DraftResponse(
-        topic=draft.topic,
-        text=draft.text,
-        tokens=draft.tokens,
-        memories=draft.count,
-        sources=list(draft.sources),
-        summary=draft.summary,
     )
 
 
@@ -281,12 +264,10 @@ async def _run_search(
     deep: bool,
 ) -> responses.SearchMemoriesResponse:
     memory_filter = requests.build_filter(request, services.search_project(request.project))
-    query = SearchQuery(request.query, memory_filter, deep, request.limit, request.explain, request.proof)
+    query = SearchQuery(request.query, memory_filter, deep, request.limit, request.explain)
     result = await services.search.search(caller.tenant, query)
     return responses.SearchMemoriesResponse(
-        results=[responses.scored_memory(each) for each in result.results],
-        candidates=result.candidates,
-        proof=result.token,
+        results=[responses.scored_memory(each) for each in result.results], candidates=result.candidates
     )
 
 
@@ -300,9 +281,7 @@ async def _list_conversation(
         responses.ScoredMemory(**msgspec.structs.asdict(responses.memory_preview(memory)), score=0.0)
         for memory in memories
     ]
-    return responses.SearchMemoriesResponse(
-        results=results, candidates=len(memories), proof=request.proof, compactions=compactions
-    )
+    return responses.SearchMemoriesResponse(results=results, candidates=len(memories), compactions=compactions)
 
 
 async def _load_originals(services: MemoryServices, caller: Caller, memory: Memory) -> list[bytes]:
@@ -356,12 +335,7 @@ class MemoryOperation(StructWithHiddenFields, frozen=True):
     async def __call__(self, services: MemoryServices, caller: Caller, arguments: object) -> Any:
         """Runs the operation with decoded JSON arguments. Raises AccordionError."""
         request = _convert_arguments(self.request_type, arguments)
-        try:
-            return await self.run(services, caller, request)
-        except AccordionError as error:
-            if error.param == "token":
-                error.param = "proof"
-            raise
+        return await self.run(services, caller, request)
 
 
 _TYPES = {"type": get_args(FactType), "type_filter": get_args(MemoryType)}
@@ -435,8 +409,7 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
         "memory_deep_search",
         "Search memories thoroughly",
         "Searches four times as many candidates and returns up to 100 results. Use it for an overview of a whole "
-        "topic. It is required before memory_consolidate: name the topic in `topics` or in `query`, and pass the "
-        "returned `proof` to memory_read.",
+        "topic, and before memory_consolidate.",
         requests.DeepSearchRequest,
         (responses.SearchMemoriesResponse,),
         deep_search,
@@ -446,8 +419,8 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_read",
         "Read memories in full",
-        "Returns memories in full by their ids, up to 100 at once. Pass the `proof` of the previous search; the "
-        "returned `proof` covers both. With `originals`, each memory comes with the messages it was made from.",
+        "Returns memories in full by their ids, up to 100 at once. With `originals`, each memory comes with the "
+        "messages it was made from.",
         requests.ReadMemoriesRequest,
         (responses.ReadMemoriesResponse,),
         read,
@@ -492,28 +465,16 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
         "memory_consolidate",
         "Write a topic's summary",
         "Writes the active summary of a topic, which later searches show first; the previous one is archived. "
-        "A summary written from partial knowledge misleads all later readers, so these steps are enforced: "
-        "1. memory_deep_search for the topic. 2. memory_read at least 20 of its memories (all if there are fewer), "
-        "passing on the proof. 3. If there is a summary, read and extend it; do not start anew. 4. Write 300 to 500 "
-        "tokens that reflect all of them, and pass the last proof. The topic needs at least 10 memories, the text at "
-        "least 200 tokens. To restore an archived summary (type_filter summary_archived), pass its text. "
-        "memory_consolidate_draft prepares a text.",
+        "A summary written from partial knowledge misleads all later readers: 1. memory_deep_search for the topic. "
+        "2. memory_read its memories. 3. If there is a summary, read and extend it; do not start anew. 4. Write 300 to "
+        "500 tokens that reflect all of them, and name the ids of the memories that support each line; every id must "
+        "exist. The topic needs at least 10 memories. To restore an archived summary (type_filter summary_archived), "
+        "pass its text.",
         requests.ConsolidateRequest,
         (responses.ConsolidateResponse,),
         consolidate,
         "consolidate",
         repeatable=False,
-    ),
-    MemoryOperation(
-        "memory_consolidate_draft",
-        "Draft a topic's summary",
-        "Drafts a summary of a topic from all of its memories. Each line names the ids of its sources. Stores "
-        "nothing. The draft is raw material: read, correct and complete it, then call memory_consolidate.",
-        requests.DraftRequest,
-        (responses.DraftResponse,),
-        consolidate_draft,
-        "consolidate_draft",
-        reads_only=True,
     ),
     MemoryOperation(
         "core_memory",

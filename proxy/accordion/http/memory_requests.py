@@ -12,12 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from accordion.memory.entries import CONTENT_MOST, NAME_MOST, NAMES_MOST
-from accordion.memory.reader import MOST_IDS
 from accordion.memory.search import DEEP_RESULTS, QUERY_MOST, RESULTS
 from accordion.memory.session_memory import MOST
 from accordion.model.errors import BadRequest
 from accordion.model.memories import FactType, MemoryFilter, MemoryType
 
+MAX_IDS = 100
+"""Memories that one call may read or delete."""
 MAX_SESSION_TEXT = CONTENT_MOST * 10
 """Characters of a session memory."""
 
@@ -44,13 +45,6 @@ Types = Annotated[
     ),
 ]
 Tags = Annotated[list[Name], Meta(max_length=20)]
-Proof = Annotated[
-    str,
-    Meta(
-        max_length=20_000,
-        description="The proof that the previous search or read returned. The new proof covers both.",
-    ),
-]
 Moment = Annotated[str, Meta(max_length=40, description="A date or time in ISO 8601, such as 2026-01-31.")]
 
 
@@ -96,7 +90,6 @@ class SearchFields(MemoryRequest, frozen=True):
     since: Annotated[Moment | None, Meta(description="Only memories written at or after this time.")] = None
     until: Annotated[Moment | None, Meta(description="Only memories written before this time.")] = None
     explain: Annotated[bool, Meta(description="Explain the score of each result.")] = False
-    proof: Proof = ""
 
 
 class SearchMemoriesRequest(SearchFields, frozen=True):
@@ -124,9 +117,8 @@ class DeepSearchRequest(SearchFields, frozen=True):
 class ReadMemoriesRequest(MemoryRequest, frozen=True):
     """The ids of the memories to read."""
 
-    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS, description="The ids, as returned by a search.")]
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_IDS, description="The ids, as returned by a search.")]
     originals: Annotated[bool, Meta(description="Also return the messages that each memory was made from.")] = False
-    proof: Proof = ""
 
 
 class ListMemoriesRequest(MemoryRequest, frozen=True):
@@ -144,7 +136,7 @@ class ListMemoriesRequest(MemoryRequest, frozen=True):
 class DeleteRequest(MemoryRequest, frozen=True):
     """The ids of the memories to delete."""
 
-    ids: Annotated[list[Id], Meta(min_length=1, max_length=MOST_IDS, description="The ids.")]
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_IDS, description="The ids.")]
 
 
 class CompactRequest(MemoryRequest, frozen=True):
@@ -173,28 +165,13 @@ class ConsolidateRequest(MemoryRequest, frozen=True):
         str,
         Meta(
             max_length=CONTENT_MOST,
-            description="The summary: 300 to 500 tokens (at least 200), in present tense, understandable alone. What "
-            "the topic is, its present state and key decisions, solved problems, open questions. Name the ids of the "
-            "memories that support a line.",
+            description="The summary: 300 to 500 tokens, in present tense, understandable alone. What the topic is, "
+            "its present state and key decisions, solved problems, open questions. It names the ids of the memories "
+            "that support each line; every id must exist.",
         ),
     ]
-    proof: Annotated[
-        str,
-        Meta(
-            max_length=20_000,
-            description="The proof that memory_deep_search and memory_read returned, passed on from each call to the "
-            "next. Several may be given, separated by spaces.",
-        ),
-    ] = ""
     project: Project = None
     author: Annotated[str, Meta(max_length=NAME_MOST, description="Who wrote it.")] = ""
-
-
-class DraftRequest(MemoryRequest, frozen=True):
-    """A topic to draft a summary of."""
-
-    topic: Annotated[Name, Meta(description="The topic, as written in the memories.")]
-    project: Project = None
 
 
 class CoreMemoryRequest(MemoryRequest, frozen=True):

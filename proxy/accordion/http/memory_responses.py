@@ -90,20 +90,18 @@ class AddResponse(MemoryResponse, frozen=True):
 
 
 class SearchMemoriesResponse(MemoryResponse, frozen=True):
-    """Search results, best first, the number of candidates, and the proof of the search."""
+    """Search results, best first, and the number of candidates."""
 
     results: list[ScoredMemory]
     candidates: int
-    proof: str
     compactions: list[CompletedRange] | None = None
 
 
 class ReadMemoriesResponse(MemoryResponse, frozen=True):
-    """Memories in full, unknown ids, and the proof of the read."""
+    """Memories in full, and unknown ids."""
 
     memories: list[FullMemory]
     missing: list[str]
-    proof: str
 
 
 class ListMemoriesResponse(MemoryResponse, frozen=True):
@@ -126,21 +124,9 @@ class ConsolidateResponse(MemoryResponse, frozen=True):
 
     id: str
     topic: str
-    tokens: int
     memories: int
     sources: int
     archived: str
-
-
-class DraftResponse(MemoryResponse, frozen=True):
-    """A draft of a summary. `summary` is the id of the current one, to read and extend; empty for none."""
-
-    topic: str
-    text: str
-    tokens: int
-    memories: int
-    sources: list[str]
-    summary: str
 
 
 class ReadArtifactResponse(MemoryResponse, frozen=True):

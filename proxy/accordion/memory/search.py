@@ -13,11 +13,9 @@ import msgspec
 
 from accordion.memory.consolidation import corpus_filter
 from accordion.memory.entries import clean_text
-from accordion.memory.ranking import SearchScores, names_topic, order_candidates, query_words
-from accordion.memory.reader import issue_token, verify_tokens, with_deep_search
+from accordion.memory.ranking import SearchScores, order_candidates, query_words
 from accordion.model.errors import BadRequest
-from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore, SearchCandidate
-from accordion.model.ports import Clock
+from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore
 from accordion.model.tenant import TenantScope
 
 RESULTS, POOL = 32, 64
@@ -31,17 +29,13 @@ _BATCH_SIZE: Final = 500
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
-    """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum.
-
-    `token` is the caller's reading token so far, or several.
-    """
+    """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum."""
 
     text: str
     wanted: MemoryFilter = MemoryFilter()
     deep: bool = False
     limit: int = 0
     explain: bool = False
-    token: str | tuple[str, ...] = ""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -57,26 +51,23 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 class SearchResults(msgspec.Struct, frozen=True):
-    """Results, best first, the number of candidates, and the reading token that proves the search."""
+    """Results, best first, and the number of candidates."""
 
     results: tuple[SearchResult, ...]
     candidates: int
-    token: str
 
 
 class MemorySearch:
     """Searches the memories of a tenant."""
 
-    def __init__(self, memories: MemoryStore, embedder: Embedder, clock: Clock) -> None:
+    def __init__(self, memories: MemoryStore, embedder: Embedder) -> None:
         self._memories = memories
         self._embedder = embedder
-        self._clock = clock
 
     async def search(self, tenant: TenantScope, query: SearchQuery) -> SearchResults:
         """Returns the memories that answer a query best.
 
-        Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`, and those of a reading token) and
-        StoreUnavailable.
+        Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`) and StoreUnavailable.
         """
         text = clean_text(query.text)
         words = _check_query(text)
@@ -87,8 +78,6 @@ class MemorySearch:
                 code="bad_limit",
                 param="limit",
             )
-        now = self._clock.now()
-        proof = verify_tokens(tenant, query.token, now=now)
         vector = await self._embedder.embed_query(text)
         candidates = await self._memories.find_candidates(tenant, words, vector, query.wanted, pool=pool_size)
         relevance = await self._embedder.score_relevance(text, candidates)
@@ -98,9 +87,7 @@ class MemorySearch:
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
             for (candidate, scores), warning in zip(ranked, warnings, strict=True)
         ]
-        if query.deep:
-            proof = with_deep_search(proof, text, _find_topics(text, query.wanted, candidates))
-        return SearchResults(tuple(results), len(candidates), issue_token(proof, now=now))
+        return SearchResults(tuple(results), len(candidates))
 
     async def find_warnings(self, tenant: TenantScope, memories: Sequence[Memory]) -> list[str]:
         """Returns a warning for each memory, empty if there is none.
@@ -154,13 +141,6 @@ def _make_warning(summary: Memory, topic_counts: Mapping[MemoryFilter, int], rev
         return ""
     topic_hint = f' for "{topic}"' if (topic := _topic(summary)) else ""
     return f"This summary may be out of date: {'; '.join(reasons)}. Consider memory_consolidate{topic_hint}."
-
-
-def _find_topics(text: str, memory_filter: MemoryFilter, candidates: Sequence[SearchCandidate]) -> set[str]:
-    """Returns the topics of a query: those of its filter, and topics of candidates whose words are all in the query."""
-    words = frozenset(query_words(text))
-    topics = {topic for candidate in candidates for topic in (*candidate.memory.topics, *candidate.memory.macro_topics)}
-    return {*memory_filter.topics, *(topic for topic in topics if names_topic(topic, words))}
 
 
 def _check_query(text: str) -> tuple[str, ...]:
