@@ -27,7 +27,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-pin", action="store_true", help="do not give the server under test its own core")
     parser.add_argument("--tools", type=Path, metavar="FOLDER", help="quality: where quality.py is (or BENCH_TOOLS)")
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="quality, recall, suites: where recorded runs are (or BENCH_DATA)"
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="quality, recall, files, suites: where recorded runs are (or BENCH_DATA)",
     )
     parser.add_argument("--windows", default="", help="quality: some of 32k,8k,128k; all when left out")
     parser.add_argument("--seconds", type=float, default=0.0, help="soak: how long (default 300)")

@@ -7,6 +7,7 @@ from bench.report import Table
 from bench.run_settings import RunSettings
 from bench.scenarios import (
     compaction,
+    files,
     first,
     floor,
     growing,
@@ -57,6 +58,7 @@ SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "compaction": compaction.run,
     "large": large.run,
     "quality": quality.run,
+    "files": files.run,
     "recall": recall.run,
     "rules": rules.run,
     "suites": suites.run,
