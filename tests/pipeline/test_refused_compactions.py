@@ -212,17 +212,18 @@ async def test_another_session_begins_with_the_most_careful_form() -> None:
     assert steps(out) == ["whole_groups"]
 
 
-async def test_nothing_is_compacted_below_the_hard_limit_if_all_forms_are_refused() -> None:
+async def test_nothing_that_fits_the_window_is_compacted_if_all_forms_are_refused() -> None:
     made = refusing()
     made.windows.refused_form = "free"
     made.upstream.answers = [refusal(REFUSAL)]
     await made.ask(CHAT, talk(CHAT, 6))
-    body = json.dumps(talk(CHAT, 7)).encode()
-    out, _ = await made.ask(CHAT, body)
-    assert (out.status, made.upstream.requests[-1].body) == (200, body)
-    assert header(out, "x-accordion-compaction") is None
-    hard, _ = await made.ask(CHAT, talk(CHAT, 12))
-    assert (hard.status, steps(hard)) == (200, ["whole_groups"])
+    for turns in (7, 10):
+        body = json.dumps(talk(CHAT, turns)).encode()
+        out, _ = await made.ask(CHAT, body)
+        assert (out.status, made.upstream.requests[-1].body) == (200, body)
+        assert header(out, "x-accordion-compaction") is None
+    beyond, _ = await made.ask(CHAT, talk(CHAT, 14))
+    assert (beyond.status, steps(beyond)) == (200, ["whole_groups"])
 
 
 async def test_a_list_that_the_client_broke_withdraws_nothing() -> None:

@@ -80,3 +80,23 @@ async def test_a_rule_that_nobody_knows_locks_no_session(protocol_name: Protocol
         if record.get("state") == "replayed" and record["id"] == last[0]:
             assert provider.taken[-1][: len(last[1])] == last[1], rule.name
         last = (record.get("id", ""), provider.taken[-1])
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+async def test_what_fits_goes_out_as_it_came_if_all_compactions_are_refused(
+    protocol_name: ProtocolName, data: st.DataObject
+) -> None:
+    history = data.draw(long_histories())
+    own = entries(history, protocol_name)
+    rule = Rule("the list is as the client wrote it", lambda sent: list(sent) == own[: len(sent)])
+    provider = RuleProvider(protocol_name, rule, 2 * WINDOW)
+    setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider, config=data.draw(st.sampled_from(CONFIGS)))  # type: ignore[arg-type]
+    for part in requests_of(history):
+        out, _ = await setup.ask(PATHS[protocol_name], write(part, protocol_name, rule))
+        record = compaction_record(out)
+        if record.get("before", 0) > WINDOW:
+            break
+        assert out.status == 200
+        assert len(provider.refused) <= 2

@@ -309,7 +309,8 @@ def _decide_over_hard_limit(inputs: _DecisionInput) -> Decision | None:
     """Compacts a request over the hard limit."""
     if not inputs.exceeds_hard_limit:
         return None
-    if inputs.kind in inputs.limits.never and not certainly_overflows(inputs.utilization, inputs.window):
+    is_unwanted = inputs.kind in inputs.limits.never or inputs.options.is_compaction_refused
+    if is_unwanted and not certainly_overflows(inputs.utilization, inputs.window):
         return None
     if inputs.utilization.occupied_tokens >= inputs.limits.hard:
         return _build_compact_decision(
@@ -369,7 +370,7 @@ def _describe_useless(inputs: _DecisionInput) -> str:
 def _describe_futile(inputs: _DecisionInput) -> str:
     """Returns why another compaction is too early, or an empty text."""
     if inputs.options.is_compaction_refused:
-        return "the provider refuses compacted lists; the next is tried at the hard limit"
+        return "the provider refuses compacted lists; the next is made for a request that does not fit its window"
     last = inputs.options.last_compaction
     if last is None or not last.is_futile or inputs.tokens >= last.retry_at:
         return ""

@@ -6,8 +6,8 @@ one is in force; the client's own; and where neither fits, one with a compaction
 compaction/whole_groups.py). Once it takes one of them (`accept`), the refused compactions are withdrawn for good, in
 the same way as people undo one. The refused form is learned for the session, and for a day for the tenant's requests to
 this model at this provider. From then on compactions have the most careful form. If that is refused too, none is made
-below the hard limit. If the provider refuses the client's own list as well, the fault is the client's, and nothing is
-withdrawn.
+for a request that fits the window. If the provider refuses the client's own list as well, the fault is the client's,
+and nothing is withdrawn.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class ListRefusals(msgspec.Struct, frozen=True):
         _log.log(
             logging.INFO if is_known else logging.WARNING,
             "session %s: %s at %s refused a compacted list (%s) and took another, so the compaction %s is withdrawn. "
-            "Its steps: %s. For a day, %s",
+            "Its steps: %s. From now on in this session, and for a day in others of this model at this provider, %s",
             request.session_match.session.id,
             model,
             request.route.name,
@@ -159,7 +159,7 @@ class ListRefusals(msgspec.Struct, frozen=True):
             ", ".join(step.strategy for step in refused.compaction.steps),
             "only whole groups of messages are replaced by a summary"
             if form == "free"
-            else "nothing is compacted below the hard limit",
+            else "a request that fits the window is not compacted",
             extra={"request_id": request.inbound.request_id},
         )
         attempts.refused.clear()
