@@ -126,6 +126,7 @@ class RuleProvider:
     rule: Rule
     window: int
     status: int = 400
+    has_events: bool = False
     words: str = "Invalid request: condition 17 was not met."
     requests: list[UpstreamRequest] = field(default_factory=list)
     refused: list[list[Json]] = field(default_factory=list)
@@ -137,10 +138,13 @@ class RuleProvider:
         entries = json.loads(request.body)[LISTS[self.protocol_name]]
         tokens = sum(len(text.split()) for text in _list_texts(entries))
         if tokens > self.window:
-            return _reply(400, overflow_error(self.protocol_name, tokens, self.window))
+            return FakeReply(
+                400, pieces=(json.dumps(overflow_error(self.protocol_name, tokens, self.window)).encode(),)
+            )
         if not self.rule.is_kept(entries):
             self.refused.append(entries)
-            return _reply(self.status, request_error(self.protocol_name, self.words))
+            error = json.dumps(request_error(self.protocol_name, self.words)).encode()
+            return refuse_in_events(error) if self.has_events else FakeReply(self.status, pieces=(error,))
         self.taken.append(entries)
         return FakeReply()
 
@@ -157,5 +161,6 @@ def _list_texts(value: Any) -> Iterator[str]:
             yield from _list_texts(each)
 
 
-def _reply(status: int, error: Json) -> FakeReply:
-    return FakeReply(status, pieces=(json.dumps(error).encode(),))
+def refuse_in_events(error: bytes) -> FakeReply:
+    """An event stream that begins with an error."""
+    return FakeReply(200, ((b"content-type", b"text/event-stream"),), (b"event: error\ndata: %b\n\n" % error,))

@@ -30,6 +30,7 @@ from tests.accounting.test_overflow import OPENAI_RESPONSES, ORDINARY, OVERFLOWS
 from tests.fakes import FakeClock, FakeReply
 from tests.loopback import Answer, Loopback, Recorded
 from tests.sample_responses import CHAT, GEMINI, MESSAGES, RESPONSES, SSE_PROTOCOLS, chunk, sse
+from tests.strict_provider import request_error
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 EVENTS: Headers = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
@@ -503,17 +504,58 @@ async def test_a_small_document_that_says_something_goes_on(value: object) -> No
     assert (await passes(document(value), AnthropicMessages())).overflow is None
 
 
-async def test_a_document_that_is_long_or_of_unknown_length_is_not_read() -> None:
-    for headers in (
-        JSON,
-        (*JSON, (b"content-length", b"%d" % MAX_SMALL_DOCUMENT)),
-        (*JSON, (b"content-length", b"1e3")),
-    ):
-        reply = Endless(json.dumps(MESSAGE).encode(), 200, headers)
-        assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)
-        assert reply.read == 0
+async def test_a_long_document_is_not_read() -> None:
+    headers = (*JSON, (b"content-length", b"%d" % (MAX_SMALL_DOCUMENT + 1)))
+    reply = Endless(json.dumps(MESSAGE).encode(), 200, headers)
+    assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)
+    assert reply.read == 0
+
+
+async def test_a_document_of_unknown_length_is_read_while_it_is_small() -> None:
+    error = json.dumps(anthropic(TOO_LONG)).encode()
+    for headers in (JSON, (*JSON, (b"content-length", b"1e3"))):
+        found = await passes(reply_of(error, headers, cuts=(9, 30)), AnthropicMessages())
+        assert found.overflow == NAMED
+        endless = Endless(b'{"content": "more and more"} ', 200, headers)
+        found = await probe_overflow(endless, AnthropicMessages(), is_near_window=True)
+        assert (found.overflow, found.refusal) == (None, b"")
+        assert endless.read <= MAX_SMALL_DOCUMENT + len(endless.piece)
+
+
+async def test_blank_pieces_before_a_document_are_held_no_longer_than_pings() -> None:
+    reply = Endless(b"\n", 200, JSON)
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    assert (found.overflow, reply.read) == (None, MAX_KEEPALIVES + 1)
 
 
 async def test_a_document_of_another_kind_is_not_read() -> None:
     reply = Endless(b"x", 200, ((b"content-type", b"audio/mpeg"), (b"content-length", b"5")))
     assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream", b"text/plain", b""])
+async def test_an_error_in_a_document_is_a_refusal_whatever_its_headers_and_form(name: str, kind: bytes) -> None:
+    headers: Headers = ((b"content-type", kind),) if kind else ()
+    for error in (request_error(name, "No."), {"error": "No."}, {"detail": "No."}, {"message": "No.", "code": 7}):
+        body = json.dumps(error).encode()
+        for encoding, raw in ((b"", body), (b"gzip", gzip.compress(body)), (b"", b"\n\n" + body)):
+            coding: Headers = ((b"content-encoding", encoding),) if encoding else ()
+            found = await passes(reply_of(raw, (*headers, *coding), cuts=(5, 20)), PROTOCOLS[name])
+            assert (found.overflow, found.refusal) == (None, body)
+
+
+async def test_a_list_of_responses_is_held_until_the_first_one_is_whole() -> None:
+    answers, error = json.dumps([GEMINI[1], GEMINI[1]]).encode(), request_error("gemini", TOO_LONG)
+    at = answers.index(b"}, {")
+    begun = Stalled([answers[:9], answers[9:at], answers[at : at + 3]], JSON)
+    found = await probe_overflow(begun, PROTOCOLS["gemini"], is_near_window=True)
+    assert (found.overflow, found.refusal, begun.read) == (None, b"", 3)
+    refused = Stalled([b"[" + json.dumps(error).encode()], JSON)
+    assert (await probe_overflow(refused, PROTOCOLS["gemini"], is_near_window=True)).overflow == NAMED
+
+
+@pytest.mark.parametrize("body", [b"plain words", b"data: {}\n\n"])
+async def test_what_begins_like_no_document_is_not_held(body: bytes) -> None:
+    begun = Stalled([body], ((b"content-type", b"text/plain"),))
+    assert (await probe_overflow(begun, OpenAIChat(), is_near_window=True)).refusal == b""

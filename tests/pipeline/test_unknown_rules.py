@@ -69,7 +69,8 @@ async def test_a_rule_that_nobody_knows_locks_no_session(protocol_name: Protocol
     history = data.draw(long_histories())
     rule = data.draw(rules(entries(history, protocol_name)))
     config = data.draw(st.sampled_from(CONFIGS))
-    provider = RuleProvider(protocol_name, rule, WINDOW, status=data.draw(st.sampled_from([400, 422])))
+    status, has_events = data.draw(st.sampled_from([(400, False), (422, False), (200, False), (200, True)]))
+    provider = RuleProvider(protocol_name, rule, WINDOW, status, has_events)
     setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider, config=config)  # type: ignore[arg-type]
     last: tuple[str, list[Any]] = ("", [])
     for part in requests_of(history):

@@ -7,6 +7,7 @@ response that it returns still yields every byte.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
@@ -19,6 +20,7 @@ from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.relay import content_length, content_type_and_encoding
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder, decode_body
+from accordion.protocols.json_values import find_error
 from accordion.protocols.response_parser import (
     KEEPALIVE,
     RESPONSE_START,
@@ -32,14 +34,16 @@ from accordion.protocols.response_parser import (
 _log = logging.getLogger("accordion")
 
 MAX_KEEPALIVES = 4
-"""Maximum number of comments and pings held in a row. They exist to keep clients from timing out."""
+"""Maximum number of comments and pings held in a row, or of blank pieces before a document. They exist to keep clients
+from timing out."""
 MAX_SMALL_DOCUMENT = 65_536
-"""Size in bytes below which a document (no stream, no error) is read whole before it goes on."""
+"""Maximum size in bytes of a document (no stream, no error) that is read whole before it goes on."""
 
 _UNREAD_STATUSES = OTHER_ERROR_STATUSES - {403, 404, 405, 409, 410, 415}
 """Statuses of errors that are not read. By the others, some providers refuse tools (tool_refusals.py) or a list
 (list_refusals.py)."""
 
+_JSON, _OPENERS = json.JSONDecoder(), (b"{", b"[")
 _WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
 
 
@@ -74,17 +78,16 @@ async def probe_overflow(
             return ProbedResponse(response, None)
         _, encoding = content_type_and_encoding(response.headers)
         return await _run_probe(
-            _BufferedResponse(response), _DocumentProbe(response.status, encoding, is_near_window, protocol), max_bytes
+            _BufferedResponse(response), _ErrorProbe(response.status, encoding, is_near_window), max_bytes
         )
     if not (is_near_window or reads_start) or not 200 <= response.status < 300:
         return ProbedResponse(response, None)
     kind, encoding = content_type_and_encoding(response.headers)
     if kind == "text/event-stream":
         return await _run_probe(_BufferedResponse(response), _StreamProbe(protocol, encoding, max_bytes), max_bytes)
-    if kind.endswith("json") and 0 < content_length(response.headers) < min(MAX_SMALL_DOCUMENT, max_bytes + 1):
-        return await _run_probe(
-            _BufferedResponse(response), _DocumentProbe(response.status, encoding, is_near_window, protocol), max_bytes
-        )
+    max_bytes = min(MAX_SMALL_DOCUMENT, max_bytes)
+    if (kind.endswith("json") or kind in ("", "text/plain")) and content_length(response.headers) <= max_bytes:
+        return await _run_probe(_BufferedResponse(response), _AnswerProbe(protocol, encoding, max_bytes), max_bytes)
     return ProbedResponse(response, None)
 
 
@@ -134,14 +137,14 @@ class _BufferedResponse:
             await self._response.close()
 
 
-class _DocumentProbe:
-    """Reads a complete body: that of an error, or of a response in one document."""
+class _ErrorProbe:
+    """Reads the whole body of an error."""
 
-    def __init__(self, status: int, encoding: str, is_near_window: bool, protocol: WireProtocol) -> None:
+    def __init__(self, status: int, encoding: str, is_near_window: bool) -> None:
         self.is_decided = False
-        self._status, self._encoding, self._is_near_window, self._protocol = status, encoding, is_near_window, protocol
-        self._body = bytearray()
         self.refusal = b""
+        self._status, self._encoding, self._is_near_window = status, encoding, is_near_window
+        self._body = bytearray()
 
     def feed(self, piece: bytes) -> None:
         self._body += piece
@@ -150,12 +153,43 @@ class _DocumentProbe:
         body = decode_body(bytes(self._body), self._encoding, limit)
         if body is None:
             return None
-        if self._status >= 400:
-            self.refusal = body
-            return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
-        event = self._protocol.parser(stream=False, reads_content=True).parse_document(body)
+        self.refusal = body
+        return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
+
+
+class _AnswerProbe:
+    """Reads a small document: an object to its end, of a list of responses, which is a stream, the first one."""
+
+    def __init__(self, protocol: WireProtocol, encoding: str, limit: int) -> None:
+        self.is_decided = False
+        self.refusal = b""
+        self._protocol, self._decoder = protocol, Decoder(encoding, limit)
+        self._body, self._blank_pieces = b"", 0
+
+    def feed(self, piece: bytes) -> None:
+        self._body = (self._body + self._decoder.feed(piece)).lstrip()
+        self._blank_pieces += not self._body
+        is_other = bool(self._body) and not self._body.startswith(_OPENERS)
+        is_list_begun = self._body.startswith(b"[") and _first_of_list(self._body) is not None
+        is_kept_alive = self._blank_pieces > MAX_KEEPALIVES
+        self.is_decided = is_other or is_list_begun or is_kept_alive or not self._decoder.readable
+
+    def find_overflow(self, limit: int) -> WindowOverflow | None:
+        if not self._decoder.readable or not self._body.startswith(_OPENERS):
+            return None
+        event = _parse_document(self._protocol, self._body)
         self.refusal = _find_error(event)
         return _find_overflow(event)
+
+
+def _first_of_list(body: bytes) -> bytes | None:
+    """Returns the first object of a JSON list whose end may still come; None if it is not whole."""
+    text = body[1:].decode(errors="replace").lstrip()
+    try:
+        _, end = _JSON.raw_decode(text)
+    except ValueError:
+        return None
+    return text[:end].encode()
 
 
 class _StreamProbe:
@@ -165,6 +199,7 @@ class _StreamProbe:
         self.is_decided = False
         self.refusal = b""
         self._decoder = Decoder(encoding, limit)
+        self._protocol = protocol
         self._parser = protocol.parser(stream=True, reads_content=True)
         self._keepalives = 0
         self._overflow: WindowOverflow | None = None
@@ -175,8 +210,10 @@ class _StreamProbe:
 
     def find_overflow(self, limit: int) -> WindowOverflow | None:
         if not self.is_decided:
-            # The stream ended; its last event may lack the empty line.
-            self._inspect(self._parser.close())
+            # The stream ended; its last event may lack the empty line. Or it is no stream, but one error.
+            events = self._parser.close()
+            raw = b"".join(event.raw for event in events).strip()
+            self._inspect([_parse_document(self._protocol, raw)] if raw.startswith(_OPENERS) else events)
         return self._overflow
 
     def _inspect(self, events: Sequence[ResponseEvent]) -> None:
@@ -197,7 +234,7 @@ class _StreamProbe:
 
 
 async def _run_probe(
-    response: _BufferedResponse, probe: _DocumentProbe | _StreamProbe, max_bytes: int
+    response: _BufferedResponse, probe: _ErrorProbe | _AnswerProbe | _StreamProbe, max_bytes: int
 ) -> ProbedResponse:
     """Reads until `probe` has decided, or the body ends, fails or is too long."""
     try:
@@ -216,6 +253,15 @@ async def _run_probe(
     except BaseException:
         await response.close()
         raise
+
+
+def _parse_document(protocol: WireProtocol, body: bytes) -> ResponseEvent:
+    """Parses a document, or the first one of a list. An error may have any form that providers use."""
+    document = (_first_of_list(body) if body.startswith(b"[") else None) or body
+    event = protocol.parser(stream=False, reads_content=True).parse_document(document)
+    if find_error(document):
+        event.parts = (*event.parts, ErrorReport(""))
+    return event
 
 
 def _find_error(event: ResponseEvent) -> bytes:
