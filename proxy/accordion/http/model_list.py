@@ -12,7 +12,7 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Headers
 from accordion.pipeline.relay import content_type_and_encoding
-from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_target
 from accordion.protocols.registry import family_for
 
@@ -96,23 +96,23 @@ def _is_list(page: dict[str, Any]) -> bool:
 
 async def _read_object(outbound: Outbound) -> tuple[dict[str, Any] | None, bytes]:
     """Reads the JSON object of the provider's response, None if there is none, and its bytes."""
-    decoder = Decoder(content_type_and_encoding(outbound.headers)[1], _MAX_LIST)
-    chunks, pieces, size = list[bytes](), list[bytes](), 0
+    chunks, size = list[bytes](), 0
     if isinstance(outbound.body, bytes):
         return None, outbound.body
     try:
         async with aclosing(outbound.body) as body:
             async for chunk in body:
                 chunks.append(chunk)
-                pieces.append(decoder.feed(chunk))
-                size += len(pieces[-1])
+                size += len(chunk)
                 if size > _MAX_LIST:
                     return None, b""
         # Also an error is read to its end, so that the ledger has it and its connection can be reused.
-        page = msgspec.json.decode(b"".join(pieces)) if outbound.status == 200 else None
+        raw = b"".join(chunks)
+        decoded = decode_body(raw, content_type_and_encoding(outbound.headers)[1], _MAX_LIST)
+        page = msgspec.json.decode(decoded or b"") if outbound.status == 200 else None
     except (AccordionError, msgspec.MsgspecError, UnicodeError):
         return None, b""
-    return page if isinstance(page, dict) else None, b"".join(chunks)
+    return page if isinstance(page, dict) else None, raw
 
 
 def _openai_model(name: str) -> dict[str, Any]:

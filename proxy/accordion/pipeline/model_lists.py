@@ -9,11 +9,10 @@ from contextlib import aclosing
 import msgspec
 
 from accordion.accounting.model_lists import read_listed_windows
-from accordion.model.errors import AccordionError
 from accordion.model.ports import UpstreamResponse, WindowTable
-from accordion.pipeline.relay import content_type_and_encoding
+from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding
 from accordion.pipeline.request import PassthroughRequest
-from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.content_encoding import decode_body
 
 _log = logging.getLogger("accordion")
 
@@ -30,43 +29,25 @@ class ModelListReader(msgspec.Struct, frozen=True):
         """Returns the response; if it is a list of models, its windows are learned when it has passed."""
         inbound = request.inbound
         is_list = inbound.method == "GET" and inbound.path.rstrip("/").endswith("/models")
-        return _WatchedList(response, self, request) if is_list and response.status == 200 else response
+        if not is_list or response.status != 200:
+            return response
+        watched = RewrittenResponse(response, self._read(request, response))
+        watched.headers = response.headers
+        return watched
 
-    def learn(self, request: PassthroughRequest, body: bytes) -> None:
-        """Learns the windows in a list, for the caller's tenant and this upstream."""
-        for model, size in read_listed_windows(body).items():
-            self.window_table.learn_listed(model, request.route.name, request.caller.tenant.name, size)
-
-
-class _WatchedList:
-    """A response whose body is read while it passes."""
-
-    def __init__(self, response: UpstreamResponse, reader: ModelListReader, request: PassthroughRequest) -> None:
-        self._response, self._reader, self._request = response, reader, request
-        self.status, self.headers, self.is_delimited = response.status, response.headers, response.is_delimited
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """See UpstreamResponse."""
+    async def _read(self, request: PassthroughRequest, response: UpstreamResponse) -> AsyncGenerator[bytes, None]:
+        """Yields the body as it came, and then learns the windows, for the caller's tenant and this upstream."""
         chunks, size = list[bytes](), 0
-        async with aclosing(self._response.chunks()) as body:
+        async with aclosing(response.chunks()) as body:
             async for chunk in body:
                 size += len(chunk)
                 if size <= _MAX_LIST:
                     chunks.append(chunk)
                 yield chunk
-        if size <= _MAX_LIST:
-            self._learn(b"".join(chunks))
-
-    def _learn(self, body: bytes) -> None:
         try:
-            decoder = Decoder(content_type_and_encoding(self.headers)[1], _MAX_LIST)
-            self._reader.learn(self._request, decoder.feed(body))
-        except AccordionError:
-            # Its encoding is not known, or it is longer than a list.
-            pass
+            encoding = content_type_and_encoding(response.headers)[1]
+            page = decode_body(b"".join(chunks), encoding, _MAX_LIST) if size <= _MAX_LIST else None
+            for model, window in read_listed_windows(page or b"").items():
+                self.window_table.learn_listed(model, request.route.name, request.caller.tenant.name, window)
         except Exception:
             _log.exception("a list of models could not be read")
-
-    async def close(self) -> None:
-        """See UpstreamResponse."""
-        await self._response.close()
