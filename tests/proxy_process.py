@@ -1,5 +1,8 @@
 """A really started proxy: `python -m accordion serve` in a process of its own, on a port of its own.
 
+Imports take most of the time of a start. So a proxy is forked from a process that has the program's modules, which is
+started once for all tests of a run. Where the interpreter or a variable of it is another one, the command is started.
+
     with held_port() as port, start_proxy(folder, upstream_port=port) as proxy:
         async with proxy.provider(script) as provider:
             ...  # proxy.url, proxy.log, provider.requests
@@ -11,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -29,6 +34,8 @@ PATIENT = "store: {timeout_seconds: 60, write_timeout_seconds: 60}\n"
 """For a config: a store that is there is waited for. By itself a proxy soon goes on without one that is slow, which on
 a busy machine is any."""
 _PATIENCE = 60.0
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.preloaded"])
 _GREETING = re.compile(r"listens on http://[^ ]*?:(\d+),")
 
 
@@ -42,7 +49,7 @@ class Proxy:
     environ: dict[str, str] = field(default_factory=dict)
     port: int = 0
     python: str = sys.executable
-    _process: subprocess.Popen[bytes] | None = None
+    _process: subprocess.Popen[bytes] | _Fork | None = None
 
     @property
     def url(self) -> str:
@@ -103,9 +110,13 @@ class Proxy:
             **{name: value for name, value in os.environ.items() if name == "PYTHONPATH"},
             **self.environ,
         }
-        command = [self.python, "-m", "accordion", "serve", "--port", "0", *self.options]
-        with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
+        arguments = ["-m", "accordion", "serve", "--port", "0", *self.options]
+        if self.python == sys.executable and not any(name.startswith("PYTHON") for name in self.environ):
+            self._process = _Fork(arguments[1:], self.folder, environ)
+        else:
+            with (self.folder / "log").open("wb") as log:
+                command = [self.python, *arguments]
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
         self._wait(lambda: _GREETING.search(self.log))
         found = _GREETING.search(self.log)
         assert found is not None
@@ -171,6 +182,41 @@ class Proxy:
             if self._process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"the proxy did not start:\n{self.log}")
             time.sleep(0.02)
+
+
+class _Fork:
+    """A process that runs a module of Python's, forked from one that has the program's modules. As a Popen."""
+
+    def __init__(self, command: list[str], folder: Path, environ: dict[str, str]) -> None:
+        (folder / "log").write_bytes(b"")
+        self._process = _FORKS.Process(target=_run, args=(command, folder, environ))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid, self.terminate, self.kill = self._process.pid, self._process.terminate, self._process.kill
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("accordion", timeout)
+        return self._process.exitcode
+
+
+def _run(command: list[str], folder: Path, environ: dict[str, str]) -> None:
+    """Runs in a fork: becomes what `python -m` with this command is."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    log = os.open("log", os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(log, number)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # The program would take itself for a worker.
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
+    sys.argv = command
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
 @contextlib.contextmanager
