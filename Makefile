@@ -27,7 +27,7 @@ test-all: test rest              ## all tests
 
 rest: $(VENV)/.dev               ## the tests that `make test` leaves out
 	@$(PYTHON) scripts/test_programs.py
-	$(PYTEST) --dist loadfile --tier rest -rs
+	$(PYTEST) --dist loadfile --no-loadscope-reorder --tier rest -rs
 	$(MAKE) plain clients
 
 plain: $(VENV)/.test $(PLAIN)/.installed     ## the tests of the package as it is installed without extras

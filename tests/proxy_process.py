@@ -1,7 +1,8 @@
 """A really started proxy: `python -m accordion serve` in a process of its own, on a port of its own.
 
 Imports take most of the time of a start. So a proxy is forked from a process that has the program's modules, which is
-started once for all tests of a run. Where the interpreter or a variable of it is another one, the command is started.
+started once for all tests of a run. With another interpreter, or a variable that is read before the program's first
+statement, the command itself is started.
 
     with held_port() as port, start_proxy(folder, upstream_port=port) as proxy:
         async with proxy.provider(script) as provider:
@@ -34,6 +35,8 @@ PATIENT = "store: {timeout_seconds: 60, write_timeout_seconds: 60}\n"
 """For a config: a store that is there is waited for. By itself a proxy soon goes on without one that is slow, which on
 a busy machine is any."""
 _PATIENCE = 60.0
+_READ_AT_IMPORT = ("PYTHON", "SSL_")
+"""How variables begin that the interpreter reads, or a library when it is imported."""
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.preloaded"])
 _GREETING = re.compile(r"listens on http://[^ ]*?:(\d+),")
@@ -111,7 +114,7 @@ class Proxy:
             **self.environ,
         }
         arguments = ["-m", "accordion", "serve", "--port", "0", *self.options]
-        if self.python == sys.executable and not any(name.startswith("PYTHON") for name in self.environ):
+        if self.python == sys.executable and not any(name.startswith(_READ_AT_IMPORT) for name in self.environ):
             self._process = _Fork(arguments[1:], self.folder, environ)
         else:
             with (self.folder / "log").open("wb") as log:

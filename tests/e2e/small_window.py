@@ -29,6 +29,12 @@ PROTOCOL_NAMES = tuple(name for name in PROTOCOLS if name != "converse")
 """tests/e2e/test_bedrock.py has Converse's own: its streams are frames, not lines."""
 EACH = pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+STREAMS = pytest.mark.parametrize(
+    ("protocol_name", "stream"),
+    [(PROTOCOL_NAMES[0], False), *((name, True) for name in PROTOCOL_NAMES)],
+    ids=["whole", *PROTOCOL_NAMES],
+)
+"""The streams of each protocol, and the whole replies of one: tests/e2e/test_tool_loop_agents.py has those of all."""
 
 
 def config(protocol_name: str, *, window: int = WINDOW, writer: str = "extractive") -> str:

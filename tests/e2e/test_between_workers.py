@@ -17,7 +17,6 @@ from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT, RESPONSES, ProtocolSamples
 from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import (
-    EACH,
     WINDOW,
     agent,
     broken_prefixes,
@@ -99,16 +98,13 @@ async def test_a_continuation_is_measured_by_the_usage_that_another_worker_saw(s
     assert whole > RUNS / 2
 
 
-@EACH
-async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_by_one(
-    start: Start, store: str, protocol_name: str
-):
-    proxy = start(PATIENT + config(protocol_name), "--workers", "2", ACCORDION_STORE=store)
-    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat")
+async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_by_one(start: Start, store: str):
+    proxy = start(PATIENT + config("messages"), "--workers", "2", ACCORDION_STORE=store)
+    provider = StrictProvider("messages", WINDOW, rounds=1_000, thinks=True)
     async with (
         proxy.provider(provider),
-        one_of_each(proxy, protocol_name) as clients,
-        agent(proxy, protocol_name) as run,
+        one_of_each(proxy, "messages") as clients,
+        agent(proxy, "messages") as run,
     ):
         while len(compacted_requests(run)) < 3:
             run.client = clients[len(run.answers) % 2]

@@ -99,17 +99,16 @@ async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, p
     assert run.sent[4] // 4 > WINDOW
 
 
-@EACH
-async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, tmp_path: Path, protocol_name: str):
+async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, tmp_path: Path):
     """Whichever worker has it, and however it measures the history: all of them send the same."""
-    proxy = start(config(protocol_name), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
-    provider = strict_provider(protocol_name, "at once")
-    async with proxy.provider(provider), agent(proxy, protocol_name, name="at once") as run:
+    proxy = start(config("responses"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
+    provider = strict_provider("responses", "at once")
+    async with proxy.provider(provider), agent(proxy, "responses", name="at once") as run:
         await nearly_full(run, provider)
         # What was reported of this history is on record, so that each worker can know how long it is.
         await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
         body, before = body_of(run), len(provider.taken)
-        replies = await asyncio.gather(*(post(proxy, PATHS[protocol_name], body) for _ in range(8)))
+        replies = await asyncio.gather(*(post(proxy, PATHS["responses"], body) for _ in range(8)))
     assert provider.problems == []
     said = [json.loads(reply.header("x-accordion-compaction") or "null") for reply in replies]
     assert {reply.status for reply in replies} == {200}

@@ -19,16 +19,13 @@ from tests.valkey import running_valkey
 PATIENT = "store: {timeout_seconds: 0.25}\n"
 
 
-@pytest.mark.parametrize("protocol_name", ["chat", "messages"])
-async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_back(
-    start: Start, tmp_path: Path, protocol_name: str
-):
-    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat")
+async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_back(start: Start, tmp_path: Path):
+    provider = StrictProvider("messages", WINDOW, rounds=1_000, thinks=True)
     with running_valkey(tmp_path, appendonly="yes") as valkey:
-        text = config(protocol_name) + PATIENT
+        text = config("messages") + PATIENT
         proxy = start(text, ACCORDION_STORE=valkey.url)
         other = start(text.replace("{upstream}", f"http://127.0.0.1:{proxy.upstream_port}"), ACCORDION_STORE=valkey.url)
-        async with proxy.provider(provider), agent(proxy, protocol_name) as run:
+        async with proxy.provider(provider), agent(proxy, "messages") as run:
             await rounds(run, 10)
             valkey.kill()
             while not compacted_requests(run):
@@ -59,7 +56,7 @@ async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_
 
             await wait_until(noticed)
             # Another proxy, which never heard of the fold, goes on with it.
-            async with connected(other.url, protocol_name) as client:
+            async with connected(other.url, "messages") as client:
                 run.client = client
                 await rounds(run, 3)
     assert provider.problems == []

@@ -35,11 +35,10 @@ async def mixed(made: Branches, steps: int, seed: object) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("seed", range(2))
-async def test_each_sees_its_own_branch_and_the_top_sees_all(wide: Proxies, protocol_name: str, seed: int):
-    async with start_branches(wide[protocol_name], protocol_name, TREE, run=f"branches {seed}") as made:
+async def test_each_sees_its_own_branch_and_the_top_sees_all(wide: Proxies, protocol_name: str):
+    async with start_branches(wide[protocol_name], protocol_name, TREE, run="branches") as made:
         made.provider.window = 400_000
-        await mixed(made, 40, seed)
+        await mixed(made, 40, "whole")
     assert made.provider.problems == []
     assert made.foreign() == []
     assert made.broken() == []
@@ -126,11 +125,10 @@ async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(
     assert made.provider.taken[-1].request.body == odd
 
 
-@EACH
-async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, protocol_name: str):
-    text = config(protocol_name, window=400_000) + PATIENT
+async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path):
+    text = config("messages", window=400_000) + PATIENT
     proxy = start(text, ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
-    async with start_branches(proxy, protocol_name, TREE, run="restart") as made:
+    async with start_branches(proxy, "messages", TREE, run="restart") as made:
         made.provider.window = 400_000
         await mixed(made, 20, "before")
         sessions = {name: made.session(name) for name in made.taken}
@@ -145,17 +143,14 @@ async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_pa
     assert {name: made.session(name) for name in sessions} == sessions
 
 
-@EACH
-async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Path, protocol_name: str):
+async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Path):
     """Each request goes to the other of two proxies with one store, once what the last one taught is written."""
-    text = config(protocol_name, window=400_000)
+    text = config("chat", window=400_000)
     with running_valkey(tmp_path) as valkey:
         first = start(text, ACCORDION_STORE=valkey.url)
         text = text.replace("{upstream}", f"http://127.0.0.1:{first.upstream_port}")
         second = start(text, ACCORDION_STORE=valkey.url)
-        async with start_branches(
-            first, protocol_name, {"red": TOP, "blue": TOP, "scarlet": "red"}, run="workers"
-        ) as made:
+        async with start_branches(first, "chat", {"red": TOP, "blue": TOP, "scarlet": "red"}, run="workers") as made:
             made.provider.window = 400_000
             for number, name in enumerate([TOP, "red", "blue", "scarlet", "red", "blue"] * 4):
                 await made.move((first, second)[number % 2])
@@ -170,14 +165,11 @@ async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Pat
     assert made.provider.problems == []
 
 
-@EACH
-async def test_a_store_that_is_away_costs_those_nothing_that_one_worker_serves(
-    start: Start, tmp_path: Path, protocol_name: str
-):
+async def test_a_store_that_is_away_costs_those_nothing_that_one_worker_serves(start: Start, tmp_path: Path):
     with running_valkey(tmp_path) as valkey:
-        text = config(protocol_name, window=400_000) + "store: {timeout_seconds: 0.25}\n"
+        text = config("responses", window=400_000) + "store: {timeout_seconds: 0.25}\n"
         proxy = start(text, ACCORDION_STORE=valkey.url)
-        async with start_branches(proxy, protocol_name, TREE, run="away") as made:
+        async with start_branches(proxy, "responses", TREE, run="away") as made:
             made.provider.window = 400_000
             await mixed(made, 12, "there")
             valkey.kill()

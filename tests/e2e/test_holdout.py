@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from accordion.accounting.holdout import Holdout
 from accordion.model.budget import HoldoutGroup
 from accordion.sessions.tenants import Tenants
@@ -59,17 +57,13 @@ async def compared(proxy: Proxy, **sessions: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("protocol_name", ["chat", "messages"])
-async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(start: Start, protocol_name: str):
-    proxy = start(half(protocol_name), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
+async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(start: Start):
+    proxy = start(half("messages"), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
     labels = label_in("compaction"), label_in("holdout")
-    providers = [
-        StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", run=label)
-        for label in labels
-    ]
-    runs = [Run(None, protocol_name, name=label, headers={"x-accordion-session": label}) for label in labels]
+    providers = [StrictProvider("messages", WINDOW, rounds=1_000, thinks=True, run=label) for label in labels]
+    runs = [Run(None, "messages", name=label, headers={"x-accordion-session": label}) for label in labels]
     made, held_out = runs
-    async with one_of_each(proxy, protocol_name) as clients:
+    async with one_of_each(proxy, "messages") as clients:
         for run, provider in zip(runs, providers, strict=True):
             async with proxy.provider(provider):
                 await until_due(run, clients)
@@ -77,8 +71,8 @@ async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(sta
         page = (await get_page(proxy, "/metrics")).text
     assert states(made)[0] == "folded"
     assert set(states(held_out)) == {"holdout"}
-    # The last request came without its own answer and result. In Chat Completions, the system prompt is in the list.
-    sent = len(held_out.history) - 2 + (protocol_name == "chat")
+    # The last request came without its own answer and result.
+    sent = len(held_out.history) - 2
     assert len(providers[1].taken[-1].entries) == sent, "nothing was left out"
     assert (before["verdict"], before["sessions"]["compacted_holdout"]) == ("too_few", 0)
     assert sum_metric(page, "accordion_compactions_total", state="holdout") == len(states(held_out))
@@ -88,7 +82,7 @@ async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(sta
     assert proxy.stop() == 0
     proxy.start()
     assert await compared(proxy) == before
-    async with connected(proxy.url, protocol_name) as held_out.client, proxy.provider(providers[1]):
+    async with connected(proxy.url, "messages") as held_out.client, proxy.provider(providers[1]):
         await rounds(held_out, 1)
         assert states(held_out)[-1] == "holdout"
         while len(compacted_requests(held_out)) < 2:

@@ -8,7 +8,7 @@ from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_page
 from tests.e2e.reading_agent import ReadingAgent, prepare_way, start_reading_agent
-from tests.e2e.small_window import STREAMED, WINDOW, config
+from tests.e2e.small_window import WINDOW, config
 from tests.e2e.storing_provider import StoringProvider
 from tests.proxy_process import PATIENT, Proxy
 
@@ -45,8 +45,7 @@ async def missing(proxy: Proxy, run: Run) -> list[Any]:
     return [entry for entry in answered if is_own(entry) and entry not in recorded]
 
 
-@STREAMED
-@pytest.mark.parametrize("way", ["o", "ot"])
+@pytest.mark.parametrize(("way", "stream"), [("o", False), ("ot", True)])
 async def test_a_kill_behind_a_reply_that_read_back_loses_nothing(start: Start, way: str, stream: bool):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
     async with start_reading_agent(proxy, "responses", f"killed {way} {stream}", stream=stream, **CHAIN) as one:
@@ -61,12 +60,9 @@ async def test_a_kill_behind_a_reply_that_read_back_loses_nothing(start: Start, 
         assert max(each.tokens for each in one.provider.taken) <= WINDOW
 
 
-@STREAMED
-async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start, stream: bool):
+async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
-    async with start_reading_agent(
-        proxy, "responses", f"killed early {stream}", ways=(), stream=stream, **CHAIN
-    ) as one:
+    async with start_reading_agent(proxy, "responses", "killed early", ways=(), stream=True, **CHAIN) as one:
         for _ in range(3):
             await killed_behind_the_reply(one, proxy)
         await goes_on(one, proxy, 40)
@@ -75,10 +71,9 @@ async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start, st
         assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
 
 
-@STREAMED
-async def test_a_kill_behind_any_reply_loses_nothing_of_the_transcript(start: Start, stream: bool):
+async def test_a_kill_behind_any_reply_loses_nothing_of_the_transcript(start: Start):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
-    async with start_reading_agent(proxy, "responses", f"killed late {stream}", ways=(), stream=stream, **CHAIN) as one:
+    async with start_reading_agent(proxy, "responses", "killed late", ways=(), stream=True, **CHAIN) as one:
         await prepare_way(one, "o")
         for _ in range(3):
             await killed_behind_the_reply(one, proxy)

@@ -52,13 +52,12 @@ def added(rows: list[dict[str, Any]], name: str) -> float:
     return float(sum(row["dollars"][name] for row in rows))
 
 
-@pytest.mark.parametrize("protocol_name", ["chat", "messages"])
-async def test_costs_add_up_over_workers_outlast_a_restart_and_stay_after_an_erasure(start: Start, protocol_name: str):
-    proxy = start(PATIENT + config(protocol_name) + PRICES, "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
+async def test_costs_add_up_over_workers_outlast_a_restart_and_stay_after_an_erasure(start: Start):
+    proxy = start(PATIENT + config("chat") + PRICES, "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
     async with (
-        proxy.provider(StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat")),
-        one_of_each(proxy, protocol_name) as clients,
-        agent(proxy, protocol_name) as run,
+        proxy.provider(StrictProvider("chat", WINDOW, rounds=1_000, thinks=False)),
+        one_of_each(proxy, "chat") as clients,
+        agent(proxy, "chat") as run,
     ):
         while len(compacted_requests(run)) < 2:
             run.client = clients[len(run.answers) % 2]

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import httpx
-import pytest
 
 from accordion.memory.session_text import render_sections
 from tests.agents import Run
@@ -22,7 +21,7 @@ from tests.e2e.memory_samples import (
 )
 from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import (
-    EACH,
+    STREAMS,
     agent,
     broken_prefixes,
     compacted_requests,
@@ -50,8 +49,7 @@ async def save(proxy: Proxy, **headers: str) -> str:
     return str(reply["id"])
 
 
-@EACH
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@STREAMS
 async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
     start: Start, protocol_name: str, stream: bool
 ):
@@ -79,22 +77,20 @@ async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
     assert [each["memories"] for each in recalled if each is not None] == [[f"{name} imported"]]
 
 
-@EACH
-async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path, protocol_name: str):
-    proxy = start(configured(protocol_name), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
+async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path):
+    proxy = start(configured("messages"), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
     begins = f"Please import memory {await save(proxy)}"
-    await check_text_stays(proxy, protocol_name, begins, TOLD)
+    await check_text_stays(proxy, "messages", begins, TOLD)
 
 
-@EACH
-async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, protocol_name: str):
-    proxy = start(configured(protocol_name, KEYS), KEY_ONE=ONE, KEY_TWO=TWO)
+async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start):
+    proxy = start(configured("gemini", KEYS), KEY_ONE=ONE, KEY_TWO=TWO)
     name = await save(proxy, **{"x-accordion-key": ONE})
     begins = f"Please import memories {name} and {NONE}"
-    provider = strict_provider(protocol_name, begins)
+    provider = strict_provider("gemini", begins)
     async with (
         proxy.provider(provider),
-        agent(proxy, protocol_name, name=begins, headers={"x-accordion-key": TWO}) as run,
+        agent(proxy, "gemini", name=begins, headers={"x-accordion-key": TWO}) as run,
     ):
         run.begin()
         await rounds(run, 2)
@@ -106,12 +102,11 @@ async def test_what_is_not_ones_own_is_unknown_whatever_it_is(start: Start, prot
     assert broken_prefixes(provider.taken) == []
 
 
-@EACH
-async def test_nothing_is_put_in_where_there_are_no_memories(start: Start, protocol_name: str):
-    proxy = start(configured(protocol_name, "memory: {enabled: false}\n"))
+async def test_nothing_is_put_in_where_there_are_no_memories(start: Start):
+    proxy = start(configured("chat", "memory: {enabled: false}\n"))
     begins = f"Please import memory {NONE}"
-    provider = strict_provider(protocol_name, begins)
-    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins) as run:
+    provider = strict_provider("chat", begins)
+    async with proxy.provider(provider), agent(proxy, "chat", name=begins) as run:
         run.begin()
         await rounds(run, 1)
     assert len(last_entries(provider)) == 1
@@ -130,12 +125,11 @@ async def ranges(proxy: Proxy, run: Run) -> list[tuple[int, int]]:
     return sorted((each["start_index"], each["end_index"]) for each in found) if len(found) > 1 else []
 
 
-@EACH
-async def test_what_a_fold_takes_out_becomes_memories_once(start: Start, protocol_name: str):
-    proxy = start(configured(protocol_name, "memory: {after_fold: true, project: ledger}\n"))
+async def test_what_a_fold_takes_out_becomes_memories_once(start: Start):
+    proxy = start(configured("responses", "memory: {after_fold: true, project: ledger}\n"))
     begins = f"{DECIDED} Please import memory {await save(proxy)}"
-    provider = strict_provider(protocol_name, begins)
-    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins) as run:
+    provider = strict_provider("responses", begins)
+    async with proxy.provider(provider), agent(proxy, "responses", name=begins) as run:
         run.begin()
         while len(compacted_requests(run)) < 2:
             await rounds(run, 1)

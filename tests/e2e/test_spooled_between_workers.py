@@ -16,7 +16,7 @@ from tests.proxy_process import Proxy
 from tests.strict_provider import StrictProvider
 from tests.valkey import Valkey, running_valkey
 
-AGENTS = 12
+AGENTS = 6
 ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 WORDS = 400
 """So many that an agent's history is compacted every few rounds."""

@@ -17,7 +17,6 @@ from tests.e2e.raw_client import Reply, connected, post
 from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
 from tests.proxy_process import Proxy
 
-WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 ONE_SECOND = "server: {shutdown_seconds: 1}\n"
 
 
@@ -66,12 +65,8 @@ async def under_way(
 
 
 @EACH
-@WORKERS
-async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(
-    start: Start, protocol: ProtocolSamples, workers: str
-):
-    proxy = start(ONE_SECOND, "--workers", workers)
-    events = protocol.events()
+async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(start: Start, protocol: ProtocolSamples):
+    proxy, events = start(ONE_SECOND), protocol.events()
     reply = await under_way(proxy, protocol, begins(events))
     assert reply.body.startswith(events[0])
     told = reply.body[len(events[0]) :]
@@ -80,17 +75,16 @@ async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(
     assert not reply.ended
 
 
-@WORKERS
+@pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_request_that_was_not_answered_yet_is_told_so(start: Start, workers: str):
     reply = await under_way(start(ONE_SECOND, "--workers", workers), CHAT, silent)
     assert (reply.status, reply.ended) == (503, True)
     assert CHAT.error_of(reply.body)["code"] == "proxy_stopping"
 
 
-@WORKERS
-async def test_a_stream_that_ends_within_the_grace_is_whole(start: Start, workers: str):
+async def test_a_stream_that_ends_within_the_grace_is_whole(start: Start):
     events, go_on = CHAT.events("one two"), asyncio.Event()
-    proxy = start("server: {shutdown_seconds: 60}\n", "--workers", workers)
+    proxy = start("server: {shutdown_seconds: 60}\n", "--workers", "2")
     reply = await under_way(proxy, CHAT, begins(events, go_on), go_on)
     assert (reply.body, reply.ended) == (b"".join(events), True)
 

@@ -8,12 +8,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT
@@ -50,17 +48,8 @@ async def until_all(proxies: list[Proxy], key: str, status: int) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.fixture(params=["sqlite", "valkey"])
-async def pair(start: Start, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Proxy]]:
-    """Two proxies with two workers each, on one store."""
-    if request.param == "sqlite":
-        yield [start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=f"sqlite:///{tmp_path}/one.db") for _ in range(2)]
-        return
-    with running_valkey(tmp_path) as server:
-        yield [start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=server.url) for _ in range(2)]
-
-
-async def test_all_workers_of_all_proxies_know_a_key_and_its_revocation(pair: list[Proxy]) -> None:
+async def test_all_workers_of_all_proxies_know_a_key_and_its_revocation(start: Start, tmp_path: Path) -> None:
+    pair = [start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=f"sqlite:///{tmp_path}/one.db") for _ in range(2)]
     one, two = pair
     made = (await call(one, "POST", "/accordion/keys", ADMIN, content=b'{"tenant": "research"}')).json()
     await until_all(pair, made["key"], 200)

@@ -13,7 +13,7 @@ from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_exchanges, wait_until
 from tests.e2e.reading_agent import ReadingAgent, start_reading_agent
-from tests.e2e.small_window import EACH, PROTOCOL_NAMES, WINDOW, Proxies, compacted_requests, config
+from tests.e2e.small_window import EACH, PROTOCOL_NAMES, STREAMS, WINDOW, Proxies, compacted_requests, config
 from tests.loopback import Answer
 from tests.reading_provider import ProviderExchange, ReadingProvider
 from tests.response_recorder import ResponseRecorder
@@ -150,32 +150,30 @@ async def test_a_turn_that_was_answered_twice_in_the_same_words_goes_on(proxies:
 # -- proxies that forget, and several of them --------------------------------------------------------------------------
 
 
-@EACH
-async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Path, protocol_name: str):
-    proxy = start(config(protocol_name), ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
-    async with start_reading_agent(proxy, protocol_name, "restart", ways=SOME, every=1) as one:
+async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Path):
+    proxy = start(config("messages"), ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
+    async with start_reading_agent(proxy, "messages", "restart", ways=SOME, every=1) as one:
         await one.until_offered()
         await one.rounds(len(SOME))
         proxy.stop()
         proxy.port = 0
         proxy.start()
-        async with connected(proxy.url, protocol_name, one.witness) as client:
+        async with connected(proxy.url, "messages", one.witness) as client:
             one.run.client = client
             await one.rounds(len(SOME))
     one.whole(*SOME)
 
 
-@EACH
-async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path, protocol_name: str):
-    proxy = start(config(protocol_name), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
+async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path):
+    proxy = start(config("responses"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
     provider, witness = (
-        ReadingProvider(protocol_name, WINDOW, rounds=1_000, thinks=True, run="workers", ways=SOME, every=1),
+        ReadingProvider("responses", WINDOW, rounds=1_000, thinks=True, run="workers", ways=SOME, every=1),
         ResponseRecorder(),
     )
     async with proxy.provider(provider) as behind:
-        one = ReadingAgent(Run(None, protocol_name, name="workers", stream=True), provider, witness, behind)
+        one = ReadingAgent(Run(None, "responses", name="workers", stream=True), provider, witness, behind)
         while len(provider.done) < len(SOME):
-            async with connected(proxy.url, protocol_name, witness) as client:
+            async with connected(proxy.url, "responses", witness) as client:
                 one.run.client = client
                 await one.rounds(1)
     one.whole(*SOME)
@@ -184,8 +182,7 @@ async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start,
 # -- clients that go away ----------------------------------------------------------------------------------------------
 
 
-@EACH
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@STREAMS
 async def test_a_client_that_goes_away_between_two_rounds_leaves_nothing_behind(
     proxies: Proxies, protocol_name: str, stream: bool
 ):

@@ -11,7 +11,7 @@ from tests.agents import connected
 from tests.conftest import Start
 from tests.e2e.raw_client import post
 from tests.e2e.reading_agent import ReadingAgent, start_reading_agent
-from tests.e2e.small_window import EACH, STREAMED, Proxies, broken_prefixes, config
+from tests.e2e.small_window import STREAMED, STREAMS, Proxies, broken_prefixes, config
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
 from tests.reading_provider import ProviderExchange, ReadingProvider
@@ -25,8 +25,7 @@ Follow = Callable[[list[Json]], Awaitable[Json]]
 # -- how often ---------------------------------------------------------------------------------------------------------
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_after_so_many_rounds_the_model_must_do_without(start: Start, protocol_name: str, stream: bool):
     """It is not offered any more, except where tools must stay; a model that calls it all the same is not asked."""
     proxy = start(config(protocol_name) + "unfold: {max_rounds: 3}\n")
@@ -51,8 +50,7 @@ async def test_after_so_many_rounds_the_model_must_do_without(start: Start, prot
 # -- artifacts as arguments --------------------------------------------------------------------------------------------
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_an_artifact_named_in_arguments_is_filled_in_before_the_client_sees_them(
     proxies: Proxies, protocol_name: str, stream: bool
 ):

@@ -15,7 +15,7 @@ from tests.agent_replies import Json, streamed_error
 from tests.agents import GeminiError
 from tests.conftest import Start
 from tests.e2e.reading_agent import ReadingAgent, prepare_way, start_reading_agent
-from tests.e2e.small_window import EACH, PROTOCOL_NAMES, STREAMED, WINDOW, Proxies, config, fetch_session
+from tests.e2e.small_window import EACH, PROTOCOL_NAMES, STREAMS, WINDOW, Proxies, config, fetch_session
 from tests.loopback import Answer
 from tests.reading_provider import ProviderExchange
 from tests.strict_provider import overflow_error
@@ -68,8 +68,7 @@ async def works_again(one: ReadingAgent) -> None:
     assert one.provider.broke == one.compactions
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_an_error_in_the_second_round(proxies: Proxies, protocol_name: str, stream: bool):
     """Streamed, it is an event of the protocol's; else the provider's own answer."""
     proxy = proxies[protocol_name]
@@ -125,8 +124,7 @@ async def test_a_second_round_without_a_provider_error_body_is_reported_by_its_s
         await works_again(one)
 
 
-@EACH
-@STREAMED
+@STREAMS
 @pytest.mark.parametrize("how", ["before the head", "in the middle"])
 async def test_a_connection_that_is_lost_in_the_second_round(
     proxies: Proxies, protocol_name: str, stream: bool, how: str
@@ -170,8 +168,7 @@ async def test_an_error_event_in_the_second_round_goes_on_as_it_came(proxies: Pr
         await works_again(one)
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(
     proxies: Proxies, protocol_name: str, stream: bool
 ):
@@ -225,8 +222,7 @@ async def test_an_answer_is_never_larger_than_what_there_is_room_for(start: Star
     assert max(len(told) for told in one.provider.answers.values()) > 4_000
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_a_provider_that_compresses_all_the_same_is_understood(
     proxies: Proxies, protocol_name: str, stream: bool
 ):

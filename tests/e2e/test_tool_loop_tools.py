@@ -8,7 +8,7 @@ import pytest
 from tests.agent_replies import TOOL, TOOLS, Json
 from tests.e2e.raw_client import post
 from tests.e2e.reading_agent import ReadingAgent, start_reading_agent
-from tests.e2e.small_window import EACH, STREAMED, Proxies
+from tests.e2e.small_window import EACH, STREAMED, STREAMS, Proxies
 from tests.history_content import content_items
 from tests.loopback import Answer, Recorded
 from tests.strict_provider import PATHS, SYSTEM
@@ -61,8 +61,7 @@ STRICT = {"chat": "parameters", "responses": "parameters", "messages": "input_sc
 """The name of a tool's schema, where a tool may be strict."""
 
 
-@EACH
-@STREAMED
+@STREAMS
 @pytest.mark.parametrize("choice", [ONLY, NONE], ids=["one", "none"])
 async def test_a_choice_of_tools_stays_the_clients(
     proxies: Proxies, protocol_name: str, choice: dict[str, Json], stream: bool
@@ -83,8 +82,7 @@ async def test_a_choice_of_tools_stays_the_clients(
     one.whole("o", "wo t")
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_where_a_tool_must_be_called_reading_goes_on_until_one_of_the_clients_is(
     proxies: Proxies, protocol_name: str, stream: bool
 ):
@@ -133,8 +131,7 @@ def define_tool(protocol_name: str, name: str, **more: Any) -> Json:
     return {**tool, "name": name, **more}
 
 
-@EACH
-@STREAMED
+@STREAMS
 async def test_a_client_that_has_a_tool_of_this_name_keeps_it(proxies: Proxies, protocol_name: str, stream: bool):
     proxy = proxies[protocol_name]
     tools = [*TOOLS[protocol_name], define_tool(protocol_name, "read_artifact")]

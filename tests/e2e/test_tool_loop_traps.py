@@ -12,7 +12,7 @@ from tests import reply_parts
 from tests.agents import GeminiError
 from tests.e2e.proxy_api import get_page
 from tests.e2e.reading_agent import prepare_way, start_reading_agent
-from tests.e2e.small_window import EACH, STREAMED, Proxies
+from tests.e2e.small_window import EACH, STREAMS, Proxies
 from tests.loopback import Answer
 from tests.reading_provider import OURS, ProviderExchange
 from tests.reply_parts import ReplyText
@@ -74,8 +74,7 @@ async def test_what_was_read_back_is_not_archived_again(proxies: Proxies, protoc
     assert one.provider.answers
 
 
-@EACH
-@STREAMED
+@STREAMS
 @pytest.mark.parametrize("round_", ["first", "second"])
 async def test_an_answer_that_is_empty_is_told_as_an_error(
     proxies: Proxies, protocol_name: str, stream: bool, round_: str
@@ -98,8 +97,7 @@ async def test_an_answer_that_is_empty_is_told_as_an_error(
     assert one.run.history == before
 
 
-@EACH
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "document"])
+@STREAMS
 async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxies, protocol_name: str, stream: bool):
     """Servers that cut a token in the middle of a character send such replies."""
     proxy, broken = proxies[protocol_name], 0

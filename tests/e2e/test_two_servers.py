@@ -11,7 +11,7 @@ import httpx
 from tests.agents import Client, connected
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT
-from tests.e2e.small_window import EACH, WINDOW, agent, broken_prefixes, compacted_requests, config, rounds
+from tests.e2e.small_window import WINDOW, agent, broken_prefixes, compacted_requests, config, rounds
 from tests.proxy_process import PATIENT, Proxy
 from tests.strict_provider import StrictProvider
 
@@ -80,18 +80,15 @@ async def test_conversations_with_one_opening_are_told_apart_by_a_server_that_wa
                 assert await ask(one, f"{opening} right go on further") == right
 
 
-@EACH
-async def test_an_agent_that_alternates_between_two_servers_is_compacted_as_by_one(
-    start: Start, tmp_path: Path, protocol_name: str
-):
-    settings = PATIENT + config(protocol_name)
+async def test_an_agent_that_alternates_between_two_servers_is_compacted_as_by_one(start: Start, tmp_path: Path):
+    settings = PATIENT + config("responses")
     first = start(settings, ACCORDION_STORE=store_in(tmp_path))
     proxies = [first, start_another(start, first, settings)]
-    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat")
+    provider = StrictProvider("responses", WINDOW, rounds=1_000, thinks=True)
     async with (
         first.provider(provider),
-        clients_of(proxies, protocol_name) as clients,
-        agent(first, protocol_name) as run,
+        clients_of(proxies, "responses") as clients,
+        agent(first, "responses") as run,
     ):
         while len(compacted_requests(run)) < 3:
             run.client = clients[len(run.answers) % 2]
