@@ -9,7 +9,7 @@ from typing import Any
 
 from accordion.model.conversation import Message, Part, Role, Text, ToolCall, ToolResult
 from accordion.model.errors import SummaryFailed
-from accordion.model.ports import Route, SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.ports import Route, SummaryCaller, SummaryLimits, SummaryRequest, SummaryResponse
 from accordion.summaries.author import SummaryTask
 from accordion.summaries.extractive import SourceMessage
 from accordion.summaries.instructions import CitedInstruction, StandingInstructions
@@ -119,11 +119,12 @@ class FakeSummarizer:
 
     answers: list[str | dict[str, Any] | SummaryFailed] = field(default_factory=lambda: [good_summary()])
     rooms: int = 100_000
+    longest: int = 16_000
     requests: list[SummaryRequest] = field(default_factory=list)
     askers: list[SummaryCaller] = field(default_factory=list)
 
-    def input_limit(self, asker: SummaryCaller) -> int:
-        return self.rooms
+    def limits(self, asker: SummaryCaller) -> SummaryLimits:
+        return SummaryLimits(self.rooms, self.longest)
 
     async def write(self, request: SummaryRequest, asker: SummaryCaller) -> SummaryResponse:
         self.requests.append(request)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.accounting.key_limits import KeyLimits
-from accordion.model.ports import Route
+from accordion.model.ports import Route, SummaryLimits
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.pipeline.context_edit_reader import MissingFeatures
 from accordion.protocols.context_edits import SEAL_PREFIX
@@ -791,8 +791,8 @@ async def test_the_clients_own_instructions_reach_the_writer_of_the_summary() ->
     asked: list[Any] = []
 
     class Writer:
-        def input_limit(self, caller: Any) -> int:
-            return 100_000
+        def limits(self, caller: Any) -> SummaryLimits:
+            return SummaryLimits(100_000, 16_000)
 
         async def write(self, request: Any, caller: Any) -> Any:
             asked.append(request)

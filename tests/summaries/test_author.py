@@ -348,6 +348,16 @@ async def test_a_narrative_has_its_share_of_the_budget_at_most() -> None:
     assert any("does not fit" in dropped for dropped in summary.dropped_lines)
 
 
+async def test_the_lines_fit_the_longest_answer_of_the_model() -> None:
+    summarizer = FakeSummarizer(longest=900)
+    await write_summary(summarizer, budget=5_000)
+    (asked,) = summarizer.requests
+    assert asked.max_tokens == 900
+    assert "about 250 tokens" in asked.text
+    with pytest.raises(SummaryFailed, match="an answer of at most 500"):
+        await write_summary(FakeSummarizer(longest=500), budget=5_000)
+
+
 async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
     summarizer = FakeSummarizer([good_generation_summary()])
     covered = conversation()

@@ -453,11 +453,22 @@ class SummaryCaller(StructWithHiddenFields, frozen=True):
 
 
 class SummaryRequest(msgspec.Struct, frozen=True):
-    """A request for a summary: the system prompt, the user's text, and the longest response in tokens."""
+    """A request for a summary: the system prompt, the user's text, and the longest response in tokens.
+
+    `schema` is the JSON schema of the response for providers that have structured output. Others write free text.
+    """
 
     instructions: str
     text: str
     max_tokens: int
+    schema: dict[str, Any] | None = None
+
+
+class SummaryLimits(msgspec.Struct, frozen=True):
+    """The largest input and the longest answer of a request for a summary, in tokens."""
+
+    input: int
+    output: int
 
 
 class SummaryResponse(msgspec.Struct, frozen=True):
@@ -472,8 +483,8 @@ class SummaryResponse(msgspec.Struct, frozen=True):
 class Summarizer(Protocol):
     """A model that writes summaries. Raises SummaryFailed."""
 
-    def input_limit(self, caller: SummaryCaller) -> int:
-        """Returns the largest input of one request, in tokens. Raises SummaryFailed if the model cannot be called."""
+    def limits(self, caller: SummaryCaller) -> SummaryLimits:
+        """Returns the limits of one request. Raises SummaryFailed if the model cannot be called."""
 
     async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
         """Sends one request to the model."""

@@ -56,7 +56,8 @@ class Endpoint(msgspec.Struct, frozen=True):
 class TextPrompt(msgspec.Struct, frozen=True):
     """A request of the proxy's own for one text. The answer is not streamed and has at most `max_tokens`.
 
-    `limit_field` is the field for that limit, where a protocol has two of them (Chat Completions).
+    `limit_field` is the field for that limit, where a protocol has two of them (Chat Completions). `schema` is the JSON
+    schema of the answer; None for free text.
     """
 
     model: str
@@ -64,6 +65,12 @@ class TextPrompt(msgspec.Struct, frozen=True):
     text: str
     max_tokens: int
     limit_field: str = "max_tokens"
+    schema: dict[str, Any] | None = None
+
+    @property
+    def named_schema(self) -> dict[str, Any]:
+        """The schema with the name that some providers demand."""
+        return {"name": "answer", "schema": self.schema}
 
 
 _ENDPOINT, _TOKEN_COUNT, _COMPACTION = Endpoint(), Endpoint(is_token_count=True), Endpoint(is_compaction=True)

@@ -21,7 +21,7 @@ from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Message, Text
 from accordion.model.errors import SummaryFailed
 from accordion.model.hidden_fields import StructWithHiddenFields
-from accordion.model.ports import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse, Tasks
+from accordion.model.ports import Summarizer, SummaryCaller, SummaryLimits, SummaryRequest, SummaryResponse, Tasks
 from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import Evidence, gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
@@ -41,7 +41,7 @@ from accordion.summaries.prompts import (
     render_transcript,
     split_into_pieces,
 )
-from accordion.summaries.schema import decode_answer, find_citations
+from accordion.summaries.schema import answer_schema, decode_answer, find_citations
 
 REFERENCES_TITLE: Final = "Archived messages"
 """The heading above the references to the archive."""
@@ -57,6 +57,8 @@ MIN_NARRATIVE_TOKENS: Final = 80
 """A shorter narrative is not worth a model call."""
 TRIAL_TOKENS: Final = 2_000
 """Tokens of messages in the first piece for a model that has not yet written a good summary."""
+_ANSWER_OVERHEAD: Final = 400
+"""Tokens of an answer beside twice those of its lines."""
 _JOIN_TOKENS: Final = 8
 """Tokens that joining the parts of a block may add."""
 _OMISSION_TOKENS: Final = 12
@@ -152,7 +154,7 @@ class _SummaryJob(msgspec.Struct, frozen=True):
     @property
     def max_answer_tokens(self) -> int:
         """The limit of an answer in tokens: the lines, and the JSON around them."""
-        return self.max_narrative_tokens * 2 + 400
+        return self.max_narrative_tokens * 2 + _ANSWER_OVERHEAD
 
 
 class _InstructionSection(msgspec.Struct, frozen=True):
@@ -222,7 +224,7 @@ class SummaryAuthor:
         summarizer, caller = self._summarizer, task.summary_caller
         if summarizer is None or caller is None:
             raise SummaryFailed("no model is configured to write summaries")
-        job = await self._tasks.offload(self._prepare_job, task, caller, summarizer.input_limit(caller), is_trial)
+        job = await self._tasks.offload(self._prepare_job, task, caller, summarizer.limits(caller), is_trial)
         cost, dropped_lines = _ModelCost(), list[str]()
         summary = Summary("", task.prior_narrative, task.prior_until, narrative_start=task.first_index)
         try:
@@ -254,12 +256,15 @@ class SummaryAuthor:
         return await self._tasks.offload(self._compose, task, summary)
 
     def _prepare_job(
-        self, task: SummaryTask, summary_caller: SummaryCaller, input_limit: int, is_trial: bool
+        self, task: SummaryTask, summary_caller: SummaryCaller, limits: SummaryLimits, is_trial: bool
     ) -> _SummaryJob:
         """Prepares the model calls; CPU work. Raises SummaryFailed for lack of space or of new messages."""
-        limit = int(task.budget * NARRATIVE_SHARE)
+        limit = min(int(task.budget * NARRATIVE_SHARE), (limits.output - _ANSWER_OVERHEAD) // 2)
         if limit < MIN_NARRATIVE_TOKENS:
-            raise SummaryFailed(f"a summary of {task.budget} tokens is too short for a model's text")
+            raise SummaryFailed(
+                f"a summary of {task.budget} tokens, or an answer of at most {limits.output}, is too short for a "
+                "model's text"
+            )
         new_sources = [source for source in task.sources if source.index >= task.prior_until]
         if not new_sources:
             raise SummaryFailed("everything is summarized already")
@@ -277,7 +282,7 @@ class SummaryAuthor:
             if task.task_message is not None
             else 0
         )
-        free_tokens = int(input_limit * 0.95) - fixed_tokens
+        free_tokens = int(limits.input * 0.95) - fixed_tokens
         if free_tokens < 500:
             raise SummaryFailed("the window of the model that writes summaries is too small")
         pieces = split_into_pieces(new_sources, free_tokens, task.count_tokens, TRIAL_TOKENS if is_trial else 0)
@@ -288,11 +293,12 @@ class SummaryAuthor:
     ) -> CheckedSummary:
         """Asks the model about one piece, checks the answer, and asks once more if a check fails."""
         instructions = self._prompts.instructions_for(job.task.kind, job.task.instructions)
+        schema = answer_schema(job.task.kind)
         problem, prompt, usable = "", text, CheckedSummary(())
         for attempt in range(2):
             try:
                 reply = await summarizer.write(
-                    SummaryRequest(instructions, prompt, job.max_answer_tokens), job.summary_caller
+                    SummaryRequest(instructions, prompt, job.max_answer_tokens, schema), job.summary_caller
                 )
             except SummaryRejected as error:
                 cost.add(error)

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from accordion.model.budget import Window
 from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
-from accordion.model.ports import Headers, Route, SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.ports import Headers, Route, SummaryCaller, SummaryLimits, SummaryRequest, SummaryResponse
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import ModelEntry, RouteTable, Upstreams, routes_from
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, find_fault
 from accordion.summaries.author import SummaryRejected
+from accordion.summaries.schema import answer_schema
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 from tests.summary_samples import ASKER
@@ -269,6 +270,57 @@ async def test_a_server_that_knows_the_other_name_is_asked_once_more() -> None:
     assert len(upstream.requests) == 2
 
 
+SCHEMA = answer_schema("generation")
+SCHEMA_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "chat": lambda sent: sent["response_format"]["json_schema"]["schema"],
+    "responses": lambda sent: sent["text"]["format"]["schema"],
+    "messages": lambda sent: sent["output_config"]["format"]["schema"],
+    "gemini": lambda sent: sent["generationConfig"]["responseSchema"],
+    "converse": lambda sent: json.loads(sent["outputConfig"]["textFormat"]["structure"]["jsonSchema"]["schema"]),
+}
+"""Where the schema of the answer is in a request."""
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+async def test_structured_output_is_requested_until_a_model_refuses_it(protocol_name: str) -> None:
+    refused = FakeReply(400, pieces=(b'{"error": {"message": "Unknown field", "code": "unknown_field"}}',))
+    accepted = build_reply(protocol_name)
+    upstream = FakeUpstream([accepted, refused, dataclasses.replace(accepted), dataclasses.replace(accepted)])
+    summarizer, request = build_summarizer(upstream), replace(REQUEST, schema=SCHEMA)
+    for _ in range(3):
+        assert (await summarizer.write(request, build_caller(protocol_name))).text == "the record"
+    first, second, *others = [json.loads(each.body) for each in upstream.requests]
+    schema = SCHEMA_FIELDS[protocol_name](first)
+    assert list(schema["properties"]["lines"]["items"]["properties"]) == ["section", "text", "sources"]
+    assert second == first
+    assert len(others) == 2
+    for sent in others:
+        assert "section" not in json.dumps(sent)
+        with pytest.raises(KeyError):
+            SCHEMA_FIELDS[protocol_name](sent)
+
+
+async def test_a_refusal_without_a_schema_too_is_no_refusal_of_the_schema() -> None:
+    refused = FakeReply(400, pieces=(b'{"error": {"message": "Too long", "code": "context_length_exceeded"}}',))
+    upstream = FakeUpstream([refused, dataclasses.replace(refused), build_reply()])
+    summarizer, request = build_summarizer(upstream), replace(REQUEST, schema=SCHEMA)
+    with pytest.raises(SummaryFailed, match="context_length_exceeded"):
+        await summarizer.write(request, build_caller())
+    await summarizer.write(request, build_caller())
+    assert ["response_format" in json.loads(each.body) for each in upstream.requests] == [True, False, True]
+
+
+async def test_a_server_that_refuses_two_fields_is_asked_without_both() -> None:
+    texts = ("Unsupported parameter: 'max_tokens'.", "Unsupported parameter: 'response_format'.")
+    refusals = [FakeReply(400, pieces=(json.dumps({"error": {"message": text}}).encode(),)) for text in texts]
+    upstream = FakeUpstream([*refusals, build_reply(), build_reply()])
+    summarizer, request = build_summarizer(upstream), replace(REQUEST, schema=SCHEMA)
+    for _ in range(2):
+        await summarizer.write(request, build_caller(model="my-alias"))
+    sent = [json.loads(each.body).keys() & {"max_completion_tokens", "response_format"} for each in upstream.requests]
+    assert sent == [{"response_format"}, {"max_completion_tokens", "response_format"}, *[{"max_completion_tokens"}] * 2]
+
+
 class ShapedWindows(FakeWindows):
     """One window of any shape."""
 
@@ -293,7 +345,7 @@ class ShapedWindows(FakeWindows):
 )
 def test_the_room_is_the_window_less_the_answer(window: Window, room: int) -> None:
     windows = ShapedWindows(window)
-    assert build_summarizer(windows=windows).input_limit(build_caller()) == room
+    assert build_summarizer(windows=windows).limits(build_caller()).input == room
     assert windows.asked == [("gpt-4o", "openai", "context-1m-2025-08-07", "t")]
 
 
@@ -365,7 +417,7 @@ async def test_a_credential_never_goes_to_another_provider(
     summarizer = build_summarizer(upstream, translator, router, entry.name)
     caller = build_caller(router=router, can_use_configured_keys=can_use_configured_keys)
     with pytest.raises(SummaryFailed, match=reason):
-        summarizer.input_limit(caller)
+        summarizer.limits(caller)
     with pytest.raises(SummaryFailed, match=reason):
         await summarizer.write(REQUEST, caller)
     assert not upstream.requests
@@ -404,7 +456,7 @@ async def test_a_model_that_is_not_configured_is_asked_where_the_request_goes(ow
     upstream, windows = FakeUpstream([build_reply()]), ShapedWindows(Window(100_000, 100_000, "table"))
     route = replace(routes().route("openai", None), model=own)
     summarizer = build_summarizer(upstream, router=routes(MINI), model="gpt-4.1-mini", windows=windows)
-    assert summarizer.input_limit(build_caller(route=route)) == 84_000
+    assert summarizer.limits(build_caller(route=route)) == SummaryLimits(84_000, 16_000)
     await summarizer.write(REQUEST, build_caller(route=route))
     (request,) = upstream.requests
     assert request.url == "http://openai.test/v1/chat/completions"
@@ -452,7 +504,7 @@ ERROR = {
         (FakeReply(pieces=(b"[]",)), "answered nothing"),
         (build_reply(choices=[]), "answered nothing"),
         (build_reply(choices=[{"message": {"content": None}}]), "answered nothing"),
-        (build_reply(choices=[{"message": {"content": "half"}, "finish_reason": "length"}]), "cut short"),
+        (build_reply(choices=[{"message": {"content": ""}, "finish_reason": "length"}]), "cut short"),
         (build_reply(choices=[{"message": {"content": "no"}, "finish_reason": "content_filter"}]), "refused"),
         (FakeReply(pieces=(b" " * (5 << 20),)), "too large"),
     ],
@@ -471,20 +523,29 @@ async def test_any_error_is_a_failed_summary_with_a_plain_reason(
 
 @pytest.mark.parametrize("finish", ["content_filter", "SAFETY", "content_filtered", "guardrail_intervened"])
 def test_a_filter_of_any_provider_is_a_refusal(finish: str) -> None:
-    assert find_fault(finish) == "the model refused"
+    assert find_fault(finish, "no") == "the model refused"
 
 
-_CUT = {"chat": {"choices": [{"message": {"content": "half"}, "finish_reason": "length"}]}}
+_CUT: dict[str, Any] = {"chat": {"choices": [{"message": {"content": "half"}, "finish_reason": "length"}]}}
 _CUT["responses"] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
 _CUT["messages"] = {"stop_reason": "max_tokens"}
 _CUT["gemini"] = {"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "MAX_TOKENS"}]}
+_CUT["converse"] = {"stopReason": "max_tokens"}
+
+
+@pytest.mark.parametrize("protocol_name", _CUT)
+async def test_the_text_of_an_answer_that_was_cut_off_is_used(protocol_name: str) -> None:
+    upstream = FakeUpstream([build_reply(protocol_name, **_CUT[protocol_name])])
+    assert (await build_summarizer(upstream).write(REQUEST, build_caller(protocol_name))).text in ("half", "the record")
+
+
 _CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
 
 
 @pytest.mark.parametrize(
     ("protocol_name", "changes", "said"),
     [
-        *((protocol_name, changes, "cut short") for protocol_name, changes in _CUT.items()),
+        ("messages", {"stop_reason": "max_tokens", "content": []}, "cut short"),
         ("chat", {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, "answered nothing"),
         ("chat", {"choices": [{"message": _CALL, "finish_reason": "tool_calls"}]}, "answered nothing"),
         ("chat", {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]}, "refused"),
@@ -578,8 +639,8 @@ class DelayedSummarizer:
         self.may = asyncio.Event()
         self.asked = 0
 
-    def input_limit(self, asker: SummaryCaller) -> int:
-        return 7
+    def limits(self, asker: SummaryCaller) -> SummaryLimits:
+        return SummaryLimits(7, 3)
 
     async def write(self, request: SummaryRequest, asker: SummaryCaller) -> SummaryResponse:
         self.asked += 1
@@ -591,7 +652,7 @@ async def test_what_each_answer_took_is_told_under_the_name_that_was_asked_for()
     held, spent = DelayedSummarizer(), list[tuple[str, int, int]]()
     held.may.set()
     bounded = BoundedSummarizer(held, lambda *cost: spent.append(cost), max_concurrent=1, seconds=60)
-    assert bounded.input_limit(ASKER) == 7
+    assert bounded.limits(ASKER) == SummaryLimits(7, 3)
     assert (await bounded.write(SHORT_REQUEST, ASKER)).text == "Done."
     assert spent == [("gpt-4o", 30, 4)]
 

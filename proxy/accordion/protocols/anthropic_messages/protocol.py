@@ -112,7 +112,13 @@ class AnthropicMessages(WireProtocol):
 
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes a system prompt and a user message."""
-        fields = {"model": prompt.model, "max_tokens": prompt.max_tokens, "system": prompt.instructions}
+        fields: dict[str, Any] = {
+            "model": prompt.model,
+            "max_tokens": prompt.max_tokens,
+            "system": prompt.instructions,
+        }
+        if prompt.schema is not None:
+            fields["output_config"] = {"format": {"type": "json_schema", "schema": prompt.schema}}
         return encode({**fields, "messages": [{"role": "user", "content": prompt.text}], "stream": False})
 
     def render_error(self, error: AccordionError, request_id: str) -> bytes:

@@ -114,13 +114,16 @@ class BedrockConverse(WireProtocol):
 
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes a system prompt and a user message."""
-        return encode(
-            {
-                "system": [{"text": prompt.instructions}],
-                "messages": [{"role": "user", "content": [{"text": prompt.text}]}],
-                "inferenceConfig": {"maxTokens": prompt.max_tokens},
-            }
-        )
+        fields: dict[str, Any] = {
+            "system": [{"text": prompt.instructions}],
+            "messages": [{"role": "user", "content": [{"text": prompt.text}]}],
+            "inferenceConfig": {"maxTokens": prompt.max_tokens},
+        }
+        if prompt.schema is not None:
+            json_schema = {**prompt.named_schema, "schema": encode(prompt.schema).decode()}
+            structure = {"jsonSchema": json_schema}
+            fields["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
+        return encode(fields)
 
     def prompt_path(self, model: str) -> str:
         """Returns the path of a model, whose response is one document."""

@@ -183,11 +183,14 @@ class Gemini(WireProtocol):
 
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes a system instruction and a user content."""
+        config: dict[str, Any] = {"maxOutputTokens": prompt.max_tokens}
+        if prompt.schema is not None:
+            config |= {"responseMimeType": "application/json", "responseSchema": _openapi_schema(prompt.schema)}
         return encode(
             {
                 "systemInstruction": {"parts": [{"text": prompt.instructions}]},
                 "contents": [{"role": "user", "parts": [{"text": prompt.text}]}],
-                "generationConfig": {"maxOutputTokens": prompt.max_tokens},
+                "generationConfig": config,
             }
         )
 
@@ -418,3 +421,14 @@ def _response(answer: ArtifactToolResult, tool: str) -> dict[str, Any]:
 def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None:
     """Returns the user content with own results before its parts; None where it cannot hold them."""
     return prepend_entries(results, message, "parts") if message.role in {"user", "tool"} else None
+
+
+def _openapi_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a JSON schema in the form of `responseSchema`, OpenAPI's: types in capitals, no additionalProperties."""
+    converted = {name: value for name, value in schema.items() if name != "additionalProperties"}
+    converted["type"] = schema["type"].upper()
+    if "items" in schema:
+        converted["items"] = _openapi_schema(schema["items"])
+    if "properties" in schema:
+        converted["properties"] = {name: _openapi_schema(each) for name, each in schema["properties"].items()}
+    return converted

@@ -17,6 +17,7 @@ LiteLLM, `video_url` of vLLM, `x_groq` of Groq); OpenAI's reference of the endpo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from accordion.model.conversation import Message, Part, Text, ToolResult
 from accordion.model.errors import AccordionError, ContextOverflow
@@ -108,8 +109,11 @@ class OpenAIChat(WireProtocol):
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes a system message and a user message."""
         messages = [{"role": "system", "content": prompt.instructions}, {"role": "user", "content": prompt.text}]
-        limit = {prompt.limit_field: prompt.max_tokens}
-        return encode({"model": prompt.model, "messages": messages, **limit, "stream": False})
+        fields: dict[str, Any] = {"model": prompt.model, "messages": messages, prompt.limit_field: prompt.max_tokens}
+        if prompt.schema is not None:
+            json_schema = {**prompt.named_schema, "strict": True}
+            fields["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+        return encode({**fields, "stream": False})
 
     def render_error(self, error: AccordionError, request_id: str) -> bytes:
         """Writes `{"error": {message, type, param, code}}`; an overflow in OpenAI's own words, which agents search

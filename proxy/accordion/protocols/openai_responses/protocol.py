@@ -182,12 +182,14 @@ class OpenAIResponses(WireProtocol):
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes instructions and a user message. The provider does not store the response."""
         content = [{"type": "input_text", "text": prompt.text}]
-        fields = {
+        fields: dict[str, Any] = {
             "model": prompt.model,
             "instructions": prompt.instructions,
             "input": [{"role": "user", "content": content}],
             "max_output_tokens": prompt.max_tokens,
         }
+        if prompt.schema is not None:
+            fields["text"] = {"format": {"type": "json_schema", **prompt.named_schema, "strict": True}}
         return encode({**fields, "store": False, "stream": False})
 
     def render_error(self, error: AccordionError, request_id: str) -> bytes:

@@ -1,8 +1,9 @@
 """Requests summaries from a model: the request's own model, with the caller's credential, or a configured one.
 
 The caller whose request is compacted pays for its summary. A caller's credential is sent only to the provider that the
-caller uses anyway. A model's configured key is used only for callers with a proxy key. Nothing that newer models refuse
-is sent: no temperature, no format. The provider is told not to store Responses.
+caller uses anyway. A model's configured key is used only for callers with a proxy key, or of this machine. Structured
+output is requested; a model that refuses it is asked for free text, also later on. No temperature is sent, which newer
+models refuse. The provider is told not to store Responses.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from accordion.model.budget import Window
+from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.errors import AccordionError, SummaryFailed
 from accordion.model.ports import (
     Headers,
@@ -24,6 +26,7 @@ from accordion.model.ports import (
     Router,
     Summarizer,
     SummaryCaller,
+    SummaryLimits,
     SummaryRequest,
     SummaryResponse,
     Translator,
@@ -40,10 +43,6 @@ from accordion.protocols.response_parser import UNDECODABLE, ResponseEvent, Resp
 from accordion.sessions.tenants import CREDENTIAL_HEADERS
 from accordion.summaries.author import SummaryRejected
 
-MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
-"""The field of Chat Completions for the longest answer. OpenAI's newer models accept only the second, other servers
-only the first."""
-
 _LENGTH_REASONS: Final = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"}
 )
@@ -59,6 +58,10 @@ ANSWER: Final = 16_000
 _THINKING: Final = 6_000
 """Tokens added to the answer's limit, since reasoning models think before the first word."""
 _MAX_RESPONSE_BYTES: Final = 4 << 20
+_REFUSED: Final = frozenset({400, 404, 415, 422, 501})
+"""The statuses by which servers refuse a field."""
+_MAX_MODELS: Final = 1_000
+"""The number of models whose accepted fields are remembered."""
 
 _FORWARDED_HEADERS: Final = frozenset(
     {
@@ -120,15 +123,18 @@ class ModelSummarizer:
         self._protocols = protocols
         self._model = model
         self._max_answer = max_answer
+        self._accepted_forms = BoundedCache[tuple[str, ...], tuple[str, bool]](_MAX_MODELS, count_entry)
+        """The fields that models accepted which refused others: that of the longest answer, and whether a schema."""
 
-    def input_limit(self, caller: SummaryCaller) -> int:
-        """Returns the window's usable input less the answer, in tokens.
+    def limits(self, caller: SummaryCaller) -> SummaryLimits:
+        """Returns the window's usable input less the answer, and the longest answer.
 
         Raises SummaryFailed if the model cannot be called for this caller.
         """
         target = self._find_route(caller)
         window = self._window(target, caller)
-        return max(0, min(window.usable_input, window.size - self._max_answer_tokens(window)))
+        answer = self._max_answer_tokens(window)
+        return SummaryLimits(max(0, min(window.usable_input, window.size - answer)), answer)
 
     async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
         """Requests a summary once, not streamed, without a time-out.
@@ -148,15 +154,18 @@ class ModelSummarizer:
     async def _request(self, target: _SummaryRoute, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
         max_tokens = min(request.max_tokens + _THINKING, self._max_answer_tokens(self._window(target, caller)))
         model = target.route.model or target.model
-        likely_field: MaxTokensField = "max_completion_tokens" if _OPENAI.search(model) else "max_tokens"
-        other_field: MaxTokensField = (
-            "max_tokens" if likely_field == "max_completion_tokens" else "max_completion_tokens"
-        )
-        prompt = TextPrompt(model, request.instructions, request.text, max_tokens, likely_field)
-        response = await self._send(target, prompt)
-        if target.protocol.name == "chat" and response.status in (400, 422) and likely_field in response.observed.error:
-            # Only a request can show which of the two fields a server accepts.
-            response = await self._send(target, replace(prompt, limit_field=other_field))
+        likely_field = "max_completion_tokens" if _OPENAI.search(model) else "max_tokens"
+        key = (caller.tenant, target.protocol.name, target.route.base_url, model)
+        limit_field, has_schema = self._accepted_forms.get(key) or (likely_field, True)
+        schema = request.schema if has_schema else None
+        prompt = TextPrompt(model, request.instructions, request.text, max_tokens, limit_field, schema)
+        response, revised = await self._send(target, prompt), False
+        # Only a request can show which fields a server accepts.
+        while response.status in _REFUSED and (next_prompt := _revise(prompt, response, likely_field)) is not None:
+            prompt, revised = next_prompt, True
+            response = await self._send(target, prompt)
+        if revised and response.status == 200:
+            self._accepted_forms[key] = prompt.limit_field, prompt.schema is not None
         text, problem = _read_answer(response)
         usage = response.observed.usage or Usage()
         if problem:
@@ -235,12 +244,23 @@ class ModelSummarizer:
         return max(1, min(self._max_answer, window.size // 4, window.max_output or self._max_answer))
 
 
+def _revise(prompt: TextPrompt, refusal: _ParsedResponse, likely_field: str) -> TextPrompt | None:
+    """Returns the prompt without the field that a server has refused; None if no other form is known.
+
+    OpenAI's newer models accept only `max_completion_tokens`, other servers of Chat Completions only `max_tokens`.
+    """
+    if prompt.limit_field == likely_field and likely_field in refusal.observed.error:
+        other_field = "max_tokens" if likely_field == "max_completion_tokens" else "max_completion_tokens"
+        return replace(prompt, limit_field=other_field)
+    return replace(prompt, schema=None) if prompt.schema is not None else None
+
+
 def _read_answer(response: _ParsedResponse) -> tuple[str, str]:
     """Returns the text of a response and a description of its fault; the second is empty if there is none."""
     if response.status != 200 or response.observed.error:
         return "", f"the model answered with status {response.status}{_error_code(response.event.value)}"
     text = output_text(response.event).strip()
-    return text, find_fault(response.observed.finish) or ("" if text else "the model answered nothing")
+    return text, find_fault(response.observed.finish, text)
 
 
 def _headers(headers: Headers, route: Route, protocol: WireProtocol) -> Headers:
@@ -310,11 +330,16 @@ def _error_code(data: Any) -> str:
     return ""
 
 
-def find_fault(finish: str) -> str:
-    """Returns the fault of an answer with this finish reason; empty if it has none."""
-    if finish in _LENGTH_REASONS:
-        return "the answer was cut short at its longest"
-    return "the model refused" if finish in _REFUSAL_REASONS else ""
+def find_fault(finish: str, text: str) -> str:
+    """Returns the fault of an answer with this finish reason; empty if it has none.
+
+    What is whole of an answer that was cut off can be used.
+    """
+    if finish in _REFUSAL_REASONS:
+        return "the model refused"
+    if text:
+        return ""
+    return "the answer was cut short before its text" if finish in _LENGTH_REASONS else "the model answered nothing"
 
 
 TokenUsageCallback = Callable[[str, int, int], None]
@@ -330,9 +355,9 @@ class BoundedSummarizer:
         self._summarizer, self._on_usage = summarizer, on_usage
         self._slots, self._seconds = asyncio.Semaphore(max_concurrent), seconds
 
-    def input_limit(self, caller: SummaryCaller) -> int:
-        """Returns the wrapped summarizer's limit."""
-        return self._summarizer.input_limit(caller)
+    def limits(self, caller: SummaryCaller) -> SummaryLimits:
+        """Returns the wrapped summarizer's limits."""
+        return self._summarizer.limits(caller)
 
     async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
         """Requests a summary once. Raises SummaryFailed, also when the time is over."""
