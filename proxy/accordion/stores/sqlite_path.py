@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from accordion.stores.file_locks import lock_file
 from accordion.stores.sqlite_file import prepare, retry_while_locked
-
-if sys.platform != "win32":
-    import fcntl
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks that an open file is still the one at its path."""
@@ -167,18 +165,6 @@ def _create_file(real_path: Path) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _lock(handle: int) -> None:
-    if sys.platform != "win32":
-        end = time.monotonic() + _MAX_LOCK_WAIT
-        while True:
-            try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    return None
-            time.sleep(0.005)
-
-
 @contextmanager
 def _hold_folder_lock(folder: Path) -> Iterator[None]:
     """Keeps other Accordion processes from preparing a file in this folder, if possible.
@@ -190,7 +176,7 @@ def _hold_folder_lock(folder: Path) -> Iterator[None]:
     if sys.platform != "win32":
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)
-            _lock(handle)
+            lock_file(handle, _MAX_LOCK_WAIT)
     try:
         yield
     finally:

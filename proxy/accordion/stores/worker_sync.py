@@ -25,16 +25,13 @@ import multiprocessing
 import os
 import secrets
 import sys
-import time
 from contextlib import suppress
 from ctypes import Array, c_uint64
 from pathlib import Path
 
 from accordion.model.ports import WorkerSync
+from accordion.stores.file_locks import lock_file
 from accordion.stores.sqlite_path import file_identity
-
-if sys.platform != "win32":
-    import fcntl
 
 SLOTS = 2**18
 """Slots, of 8 bytes, each for its newest node. At 1,000 requests a second an entry lasts for minutes."""
@@ -62,7 +59,7 @@ class SlotsFile:
                 raise OSError(f"{self.path} has another size than a file of Accordion's")
             if _lock_exclusive(handle):
                 _clear(handle)
-            _lock_shared(handle)
+            lock_file(handle, is_shared=True)
             self._map = mmap.mmap(handle, _SIZE)
         except BaseException:
             os.close(handle)
@@ -89,29 +86,19 @@ class SlotsFile:
 
 
 def _lock_exclusive(handle: int) -> bool:
-    """Takes an exclusive lock if no other worker has the file open; returns whether it did."""
+    """Takes an exclusive lock if no other worker has the file open, else a shared one; returns whether it is exclusive.
+
+    Raises BlockingIOError if another worker clears the slots for too long.
+    """
     if sys.platform == "win32":
         # Whether another worker has the file open is not known there; an empty file is new.
         return os.fstat(handle).st_size == 0
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(handle)
     except BlockingIOError:
-        _lock_shared(handle)
+        lock_file(handle, _MAX_CLEARING, is_shared=True)
         return False
     return True
-
-
-def _lock_shared(handle: int) -> None:
-    """Takes a shared lock, or replaces an exclusive one by it."""
-    if sys.platform == "win32":
-        return
-    end = time.monotonic() + _MAX_CLEARING
-    while True:
-        with suppress(BlockingIOError):
-            return fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if time.monotonic() >= end:
-            raise OSError("another process has a lock on the file")
-        time.sleep(0.005)
 
 
 def _clear(handle: int) -> None:
