@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.budget import CompactionKind
-from accordion.summaries.evidence import Evidence, is_claim
+from accordion.summaries.evidence import Evidence, is_claim, word_stems
 from accordion.summaries.instructions import states_instruction
 from accordion.summaries.schema import SummaryLine, render_lines
 
@@ -54,20 +54,7 @@ _REFUSAL = re.compile(
     r"summary (?:generation )?failed|unable to summari[sz]e)\b",
     re.IGNORECASE,
 )
-_WORDS = re.compile(r"[A-Za-z]{4,}")
 _NOT_WORD = re.compile(r"[\W_]+")
-_COMMON_WORDS: Final = frozenset(
-    {
-        *("user", "users", "want", "wants", "wanted", "asked", "asks", "request", "requested", "please", "task"),
-        *("that", "this", "with", "from", "have", "been", "they", "them", "their", "then", "than", "were", "will"),
-        *("would", "should", "could", "must", "need", "needs", "needed", "into", "about", "also", "only", "when"),
-        *("what", "which", "while", "make", "made", "help", "said", "told", "provided", "specified", "assistant"),
-        *("goal", "because", "since", "after", "before", "being", "there", "where", "still", "some", "each", "more"),
-        *("under", "over", "through", "between", "during", "without", "within", "until", "whether", "just"),
-        *("nothing", "found", "printed", "shows", "showed", "contains", "returned", "says", "tool", "file", "result"),
-        *("currently", "conversation", "discussed", "mentioned", "explained", "described", "regarding", "including"),
-    }
-)
 
 
 class CheckedSummary(msgspec.Struct, frozen=True):
@@ -132,8 +119,8 @@ def _choose_sources(line: SummaryLine, evidence: Evidence, last_index: int | Non
         or (index in evidence.citable and (last_index is None or index <= last_index or index == evidence.task_index))
     ]
     if len(known) > _MAX_SOURCES:
-        stems = _word_stems(line.text)
-        shared = {index: len(stems & _word_stems(evidence.texts.get(index, ""))) for index in known}
+        stems = word_stems(line.text)
+        shared = {index: len(stems & evidence.index_cited((index,)).stems) for index in known}
         known = sorted(sorted(known, key=lambda index: (-shared[index], index))[:_MAX_SOURCES])
     return replace(line, sources=tuple(known))
 
@@ -159,8 +146,8 @@ def _rejection_reason(line: SummaryLine, evidence: Evidence) -> str:
     if missing := evidence.find_unsupported(line.text, line.sources, is_user_claim=is_user_claim):
         return f"{missing[:80]!r} does not occur literally in the {'user’s own words' if is_user_claim else 'messages'}"
     # Names and paths occur literally already, wherever that is.
-    line_stems = _word_stems(" ".join(word for word in line.text.split() if not is_claim(word)))
-    cited_stems = _word_stems(evidence.cited_text(line.sources))
+    line_stems = word_stems(" ".join(word for word in line.text.split() if not is_claim(word)))
+    cited_stems = evidence.index_cited(line.sources).stems
     if len(cited_stems) > 1 and len(line_stems & cited_stems) < _MIN_SUPPORT * len(line_stems):
         return "the messages that it cites do not say so"
     return ""
@@ -171,8 +158,8 @@ def _misattribution_reason(line: SummaryLine, evidence: Evidence) -> str:
     cited_texts = [evidence.user_texts[index] for index in line.sources if index in evidence.user_texts]
     if not cited_texts:
         return "it is about the user but cites no message from the user"
-    user_stems = {stem for text in cited_texts for stem in _word_stems(text)}
-    line_stems = _word_stems(line.text)
+    user_stems = {stem for text in cited_texts for stem in word_stems(text)}
+    line_stems = word_stems(line.text)
     if len(line_stems) > 1 and len(user_stems) > 1 and not line_stems & user_stems:
         return "the user's messages that it cites do not support it"
     return ""
@@ -194,10 +181,6 @@ def _restates_instruction(line: SummaryLine, evidence: Evidence) -> bool:
         cited.index in line.sources and states_instruction(line.text, cited.instruction)
         for cited in evidence.standing.cited
     )
-
-
-def _word_stems(text: str) -> set[str]:
-    return {word[:4] for word in map(str.lower, _WORDS.findall(text)) if word not in _COMMON_WORDS}
 
 
 def _is_empty_phrase(text: str) -> bool:

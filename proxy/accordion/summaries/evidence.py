@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -37,16 +38,34 @@ _PROPER_NAME = re.compile(r"(?<=[\w,;)] )[A-Z][a-z]{2,}(?![\w-])")
 _WORD_PAIR = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 _LEADING = re.compile(r"--[A-Za-z]|~/|\.\.?/|\.[A-Za-z]")
 _ELLIPSIS = re.compile(r"\s*(?:\.{3,}|\[\.{3}\])\s*")
+_WORDS = re.compile(r"[A-Za-z]{4,}")
+_COMMON_WORDS: Final = frozenset(
+    {
+        *("user", "users", "want", "wants", "wanted", "asked", "asks", "request", "requested", "please", "task"),
+        *("that", "this", "with", "from", "have", "been", "they", "them", "their", "then", "than", "were", "will"),
+        *("would", "should", "could", "must", "need", "needs", "needed", "into", "about", "also", "only", "when"),
+        *("what", "which", "while", "make", "made", "help", "said", "told", "provided", "specified", "assistant"),
+        *("goal", "because", "since", "after", "before", "being", "there", "where", "still", "some", "each", "more"),
+        *("under", "over", "through", "between", "during", "without", "within", "until", "whether", "just"),
+        *("nothing", "found", "printed", "shows", "showed", "contains", "returned", "says", "tool", "file", "result"),
+        *("currently", "conversation", "discussed", "mentioned", "explained", "described", "regarding", "including"),
+    }
+)
 _EDGE_CHARACTERS = ".:-–—~#$€£≈≤≥±+&^"
 
 
-class IndexedText(msgspec.Struct, frozen=True):
+class IndexedText(msgspec.Struct, frozen=True, dict=True):
     """A text on one line, with its words and numbers, so that many claims are checked quickly."""
 
     text: str
     lowercase_text: str
     words: frozenset[str]
     numbers: frozenset[str]
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """The stems of its words."""
+        return word_stems(" ".join(self.words))
 
     def supports(self, claim: str) -> bool:
         """Whether a word is plain language, or a claim that the text contains."""
@@ -87,6 +106,7 @@ class Evidence(msgspec.Struct, frozen=True):
     carried_citations: frozenset[int]
     source_characters: int
     standing: StandingInstructions = StandingInstructions()
+    _cited_texts: dict[tuple[int, ...], IndexedText] = msgspec.field(default_factory=dict)
 
     def find_unsupported(self, line: str, sources: Sequence[int], *, is_user_claim: bool = False) -> str:
         """Returns the first claim of a line that the text does not contain; empty if it contains all.
@@ -100,24 +120,26 @@ class Evidence(msgspec.Struct, frozen=True):
             if not _contains_quote(text, quote):
                 return quote
         unquoted = _QUOTATION.sub(" ", line)
-        cited_text: IndexedText | None = None
         for word in _split_words(_THOUSANDS.sub("", unquoted)):
             # `--flag`, `~/path`, `../path` and `.name` begin with signs that otherwise surround words.
             claim = word.rstrip(_EDGE_CHARACTERS) if _LEADING.match(word) else word.strip(_EDGE_CHARACTERS)
             if claim and not self.whole.supports(claim):
                 return claim
-            if claim[:1].isdigit() and _find_numbers(claim):
-                cited_text = cited_text or _index_text(self.cited_text(sources))
-                if not cited_text.supports(claim):
-                    return claim
+            if claim[:1].isdigit() and _find_numbers(claim) and not self.index_cited(sources).supports(claim):
+                return claim
         names = (match[0] for match in _PROPER_NAME.finditer(unquoted))
         return next((name for name in names if name.lower() not in self.whole.lowercase_text), "")
 
-    def cited_text(self, sources: Iterable[int]) -> str:
+    def index_cited(self, sources: Sequence[int]) -> IndexedText:
         """Returns the text of the cited messages, each result with the message before it, which has its call."""
+        key = tuple(sources)
+        if key in self._cited_texts:
+            return self._cited_texts[key]
         indexes = {index for source in sources for index in (source, source - (source in self.tool_messages))}
         indexes |= {index + 1 for index in indexes if index + 1 in self.tool_messages}
-        return " ".join(self.texts[index] for index in sorted(indexes) if index in self.texts)
+        text = " ".join(self.texts[index] for index in sorted(indexes) if index in self.texts)
+        self._cited_texts[key] = _index_text(text)
+        return self._cited_texts[key]
 
 
 def gather_evidence(
@@ -181,6 +203,11 @@ def _index_text(text: str) -> IndexedText:
         words=frozenset(word.strip(_EDGE_CHARACTERS) for word in words),
         numbers=frozenset(_NUMBER.findall(" ".join(words))),
     )
+
+
+def word_stems(text: str) -> frozenset[str]:
+    """Returns the first four letters of each longer word that is not common."""
+    return frozenset(word[:4] for word in map(str.lower, _WORDS.findall(text)) if word not in _COMMON_WORDS)
 
 
 def is_claim(word: str) -> bool:
