@@ -42,7 +42,7 @@ _TERMS = {
     r"|(?u:\b(?:sortie|réponse|salida|respuesta|saída|resposta|uscita|risposta|ausgabe|antwort|вывод\w*|ответ\w*)\b)",
     _WINDOW: r"(?:context|ontert)[ _-]?(?:window|length|size|limit|budget|tokens?)|\b(?:n_)?ctx\b"
     r"|\bsession[ _]len(?:gth)?\b"
-    r"|\bmax_(?:model_len|seq_len|kv_size|num_tokens|total_tokens|input_tokens|prompt_tokens|input_len)\b"
+    r"|\bmax_(?:model_len|seq_len|kv_size|num_tokens|total_tokens|position_embeddings|input_tokens|prompt_tokens|input_len)\b"
     r"|\bmax(?:imum)? (?:allowed |supported |model |message )?(?:input|prompt|sequence|context)"
     r"(?: tokens?| token limit)?\b"
     r"|\bmax(?:imum)? (?:number of )?(?:message |total )?tokens\b"
@@ -107,7 +107,7 @@ _CUE = (
     r"|\bonly\b|\bbudget|\bcontext\b|\bwindow\b|\bfit\b"
     r"|(?u:\berlaubt\w*|\bhöchstens|\bnur\b|\bl[ií]mite?\b|максим\w*|лимит\w*|предел\w*|не более|допустим\w*"
     r"|\bmassim\w*)|最大|最多|최대"
-    r"|\ballowed|\bsupports?\b|\bbound\b|\bbeyond|\bsession_len|^ ?/ ?$|超过|超出|支持)"
+    r"|\ballowed|\bvs\b|\bsupports?\b|\bbound\b|\bbeyond|\bsession_len|^ ?/ ?$|超过|超出|支持)"
     r"|(?P<total>\brequested|\ba? ?total\b|\bsum\b|\bestimated)"
     r"|(?P<size>\bcontains?|resulted in|\bprompt[\w_]*|\binputs?|\bha[sd]\b|\bhave\b|\bgiven|\breceived|\bgot\b"
     r"|\blength"
@@ -127,8 +127,8 @@ _UNIT = r"token|jeton|токен|トークン|토큰"
 _UNIT_AFTER = rf"[)\] ]*(?:input |prompt )?(?:{_UNIT})"
 _SIZE_AFTER = (
     r"[)\] ]*(?:(?:input |prompt )?tokens?)?[)\] ]*"
-    r"(?:> ?=? ?[a-z_]*[ :=]*\d|/ ?\d|(?:out )?of \d|\+|has exceeded"
-    r"|(?:is|are) (?:too|longer|greater|larger|above)|exceed|do(?:es)? not fit|of text input)"
+    r"(?:> ?=? ?[a-z_]*[ :=(]*\d|/ ?\d|(?:out )?of \d|\+|has exceeded"
+    r"|(?:is|are) (?:too|longer|greater|larger|above)|exceed(?!ed by)|do(?:es)? not fit|of text input)"
 )
 
 
