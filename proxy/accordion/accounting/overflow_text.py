@@ -26,9 +26,9 @@ _OTHER_MEDIA = (
 )
 # The first alternative that matches decides.
 _TERMS = {
-    _OTHER: rf"\b(?:input|prompt)[ _](?:{_MEDIA}|schema|cache\w*|id)\b|\b{_MEDIA} (?:inputs?|prompts?)\b"
-    r"|\b(?:tool|function|system) \w+ (?=exceed|is too)"
-    r"|\b(?:access|auth\w*|refresh|bearer|csrf) tokens?\b"
+    _OTHER: rf"\b(?:input|prompt)[ _](?:{_MEDIA}|schema|cache\w*|id)\b|\b{_MEDIA}[ _](?:inputs?|prompts?|tokens?)\b"
+    r"|\bcontext edits?\b|\b(?:tool|function|system) \w+ (?=exceed|is too)"
+    r"|\b(?:access|auth\w*|refresh|bearer|csrf|session) tokens?\b"
     rf"|\b(?:{_MEDIA}|\w+_(?:id|key|name|schema|logprobs|url)|pages?|tools?|functions?|declarations?|schemas?|names?"
     r"|ids?|strings?|arrays?|fields?|descriptions?|metadata|keys?|headers?|ur[il]s?|payload|candidates?|batch|stop"
     r"|turns?|retries|iterations?|deadline|timeouts?|time|duration|dimensions?|depth|spend|user|fingerprint"
@@ -74,7 +74,7 @@ _TERMS = {
 _TERM = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _TERMS.items())
 _OTHER_UNIT = (
     r"\s?(?:[kmg]i?b\b|bytes?\b|char|images?\b|pages?\b|items?\b|files?\b|elements|entries|blocks|tools\b|functions\b"
-    r"|messages?\b|minutes?\b|seconds?\b|hours?\b|ms\b|px\b|pixels|documents\b|parts\b|texts\b|objects?\b|propert|%|次|张)"
+    r"|messages?\b|minutes?\b|seconds?\b|hours?\b|ms\b|px\b|pixels|lines\b|dimensions|documents\b|parts\b|texts\b|objects?\b|propert|%|次|张)"
 )
 _SENTENCE_END = r"[.!?]\s+|[。！？\n]"
 
@@ -87,9 +87,9 @@ _OTHER_LIMIT = (
     r"rate.?limit|call rate|per.?(?:min|second|hour|day|month)|\bTP[MD]\b|\bRP[MD]\b|quota|billing|\bcredits?\b|afford"
     r"|\b(?:dai|hour|week|month)ly\b|balance|too many requests|throttl|slow down|please wait|try again (?:later|in )"
     r"|retry (?:after|in)|\d seconds"
-    r"|usage limit|\bplan\b|concurren|overloaded|over budget|\bspend|polic(?:y|ies)|safety|flagged|inappropriate"
-    r"|\bthis (?:minute|hour|day|month|key)|\btoday\b|/ ?min|\d[mhd] window|\brate\b|throughput|\bqueue|token usage"
-    r"|[每本][分天日月]|今[天日]|分钟|小时|频繁|速率|并发|额度|配额|套餐|账户|充值|余额|稍后再试|超时"
+    r"|usage limit|\bplan\b|concurren|overloaded|over budget|\bprice|\bspend|polic(?:y|ies)|safety|flagged"
+    r"|inappropriate|\bthis (?:minute|hour|day|month|key)|\btoday\b|/ ?min|\d[mhd] window|\brate\b|throughput"
+    r"|\bqueue|token usage|[每本][分天日月]|今[天日]|分钟|小时|频繁|速率|并发|额度|配额|套餐|账户|充值|余额|稍后再试|超时"
     r"|[分日月]あたり|1日の|月間|時間|レート|利用枠|残高|분당|시간|일일|하루|월간|사용량|할당량|잔액"
     r"|(?u:\bminut[eo]s?\b|seconde|segundo|sekunde|\bheures?\b|\bhoras?\b|stunde|\btags?\b|täglich|tageslimit|monat"
     r"|\bjour|quotidien|mens(?:ue|ua|a|i)l|\bd[ií]as?\b|\bdi[aá]ri[ao]|giorn|\btemps\b|\btiempo\b|\btempo\b|zeit"
@@ -230,8 +230,8 @@ def _find_excess(text: str, terms: list[_Term], region: str) -> tuple[int, int] 
     former: _Term | None = None
     for index, term in enumerate(terms):
         if term.kind in _NOUNS:
-            # "The output (9000 tokens)": there the tokens are a unit.
-            if not (subject is not None and subject.kind == _OUTPUT and terms[index - 1].kind == _FIGURE):
+            # "The output (9000 tokens)", "an image of 9000 tokens": there the tokens are a unit.
+            if not (subject is not None and subject.kind in (_OUTPUT, _OTHER) and terms[index - 1].kind == _FIGURE):
                 former, subject = subject, term
         elif term.kind in (_EXCESS, _MANY, _REDUCE):
             verb_object = next((noun for noun in terms[index + 1 : index + 4] if noun.kind in _NOUNS), None)
