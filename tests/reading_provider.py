@@ -2,11 +2,10 @@
 
     provider = ReadingProvider("messages", WINDOW, ways=("o", "wot"), every=2)
 
-A way describes one reply to the client: a letter for each part, a space between the provider's replies. `o` our tool
-is asked for an artifact, `l` for as much of it as there is, `p` for what matches in it, `u` for one that there is not,
-`b` in no JSON; `t` a tool of the client's is called, `a` with an artifact in its arguments, `n` one of our tool's name;
-`w` words, `h` another thought. Where the last calls no tool of the client's, another reply follows as
-`StrictProvider` has it.
+A way describes one reply to the client: a letter for each part, a space between the provider's replies. `o` our tool is
+asked for an artifact, `l` for as much of it as there is, `p` for what matches in it, `u` for one that there is not, `b`
+in no JSON; `t` a tool of the client's is called, `n` one of our tool's name; `w` words, `h` another thought. Where the
+last calls no tool of the client's, another reply follows as `StrictProvider` has it.
 
 On every request it checks that its earlier replies and their results stand in their places.
 """
@@ -17,7 +16,6 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests import frames, provider_rules, reply_parts, strict_provider
 from tests.agent_replies import TOOL, TOOLS, Json
@@ -61,8 +59,6 @@ class ProviderExchange:
     """The exchange that this one goes on from, within one reply to the client."""
     wanted: dict[str, str] = field(default_factory=dict)
     """By the id of a call of our tool: text that its result must contain."""
-    named: dict[str, str] = field(default_factory=dict)
-    """By the id of a client's call: text that its arguments must have in place of an artifact."""
     body: Json = field(default_factory=dict)
 
     @property
@@ -236,17 +232,14 @@ class ReadingProvider(StrictProvider):
         theirs = 0
         for at, letter in enumerate(self._left.pop(0)):
             piece = self._piece(letter, at, tool, artifacts, theirs)
-            theirs += letter in "tan"
+            theirs += letter in "tn"
             made.append(piece)
-            if isinstance(piece, ReplyCall) and letter in "opluba":
+            if isinstance(piece, ReplyCall) and letter in "oplub":
                 self._expect(one, letter, piece.id, self._chosen(artifacts, at))
         return ScriptedReply(self.given, tuple(made), tokens, 20 + self.given % 7)
 
     def _expect(self, one: ProviderExchange, letter: str, call: str, chosen: ReadableArtifact) -> None:
         text = strict_provider.result_of(chosen.call, self.words)
-        if letter == "a":
-            one.named[call] = text
-            return
         # Of the lines that match in a stretch of messages not more than the beginning is shown.
         begun = text[:200] if chosen.range else text
         begun = "art_" if self.brief else begun
@@ -262,10 +255,10 @@ class ReadingProvider(StrictProvider):
             return ReplyText(f"Step {self.given}.{at}: I look at what was found.")
         if letter == "h":
             return self._thought(at + 1) if self.thinks else ReplyText("It may be known.")
-        if letter in "tan":
+        if letter in "tn":
             called = "read_artifact" if letter == "n" else TOOL
-            value: Any = {"$artifact": artifact.id} if letter == "a" else f"src/{self.given}/{theirs}/main.py"
-            return ReplyCall(f"call_{self.given}_{theirs}", called, json.dumps({"path": value}))
+            arguments = {"path": f"src/{self.given}/{theirs}/main.py"}
+            return ReplyCall(f"call_{self.given}_{theirs}", called, json.dumps(arguments))
         asked: Json = {"id": artifact.id} if letter != "u" else {"id": "art_00000000dead"}
         if letter == "p" or (artifact.range and letter != "l"):
             asked["pattern"] = rf"src/{artifact.call}/main_\d+"

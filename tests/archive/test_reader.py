@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_matches, read_page, value_at
+from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_matches, read_page
 from accordion.model.errors import InvalidPath
 
 LOG = "\n".join(f"line {n} {'ERROR x[0]' if n % 40 == 0 else 'fine'}" for n in range(1, 101))
@@ -170,14 +170,6 @@ def test_a_reading_shows_the_difference_to_an_earlier_one():
     assert "-line 50 fine\n+line fifty fine" in part.text
     assert part.shown.startswith("diff from art_b: 1 line removed, 1 added; complete")
     assert read(LOG, ReadRequest("a", other="art_b"), 1_000, LOG).shown == "diff from art_b: no differences"
-
-
-def test_a_value_put_into_other_arguments_is_as_it_is_or_json_on_one_line():
-    assert value_at(DATA, "$.note") == "two\nlines"
-    assert value_at(DATA, "$.items[1]") == '{"id":1,"name":"n1"}'
-    assert value_at(DATA, "$.items[:2].id") == "[0,1]"
-    with pytest.raises(InvalidPath):
-        value_at(DATA, "$.none")
 
 
 def test_the_structure_of_a_text_is_told():

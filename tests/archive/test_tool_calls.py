@@ -19,7 +19,7 @@ from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
+from accordion.protocols.tool_loop import ArtifactToolCall, ArtifactToolResult
 from accordion.server.event_loop import LoopTasks
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FakeTasks, FickleStore
@@ -182,7 +182,6 @@ async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
     )
     assert answer.error
     assert "unavailable at the moment" in answer.text
-    assert await archive.load_texts(build_context(), [ArtifactPlaceholder(RESULT)]) == [None]
 
 
 async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to_be_lost():
@@ -268,32 +267,6 @@ async def test_the_record_of_the_asking_session_is_preferred():
 
 def _fields(artifact: Artifact) -> dict[str, Any]:
     return {name: getattr(artifact, name) for name in Artifact.__struct_fields__}
-
-
-async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
-    made = await build_tool()
-    wanted = [
-        ArtifactPlaceholder(RESULT),
-        ArtifactPlaceholder(DATA, "$.items[3]"),
-        ArtifactPlaceholder(DATA, "$.items[3].name"),
-        ArtifactPlaceholder(DATA, "$.nothing"),
-        ArtifactPlaceholder(DATA, "$input.path"),
-        ArtifactPlaceholder(FOREIGN),
-        ArtifactPlaceholder(GONE),
-        ArtifactPlaceholder(IMAGE),
-        ArtifactPlaceholder("no id"),
-    ]
-    assert await made.load_texts(build_context(), wanted) == [
-        LOG,
-        '{"id":3,"name":"n3"}',
-        "n3",
-        None,
-        "b.py",
-        None,
-        None,
-        None,
-        None,
-    ]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -34,10 +34,6 @@ def test_every_argument_that_is_offered_is_understood():
     assert parse_arguments(json.dumps(values)) == ReadRequest(ONE, 5, 6, "x", "$.a", OTHER)
 
 
-def test_the_description_tells_of_artifacts_in_other_tools_arguments():
-    assert '{"$artifact": "art_…", "path": "…"}' in define_tool([]).description
-
-
 @pytest.mark.parametrize(
     ("arguments", "wish"),
     [
@@ -45,7 +41,6 @@ def test_the_description_tells_of_artifacts_in_other_tools_arguments():
         ({"id": f'read_artifact("{ONE}") please'}, ReadRequest(ONE)),
         ({"id": ONE.upper()}, ReadRequest(ONE)),
         ({"artifact_id": ONE, "unknown": [1]}, ReadRequest(ONE)),
-        ({"id": {"$artifact": ONE}}, ReadRequest(ONE)),
         ({"id": [ONE]}, ReadRequest(ONE)),
         ({"id": ONE, "offset": "12", "limit": "20 lines"}, ReadRequest(ONE, 12, 20)),
         ({"id": ONE, "offset": 12.0, "limit": "1,000"}, ReadRequest(ONE, 12, 1_000)),

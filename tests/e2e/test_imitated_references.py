@@ -75,16 +75,6 @@ async def test_an_id_of_elsewhere_is_answered_as_one_that_nobody_has(whose: str)
     )
 
 
-@pytest.mark.parametrize("whose", ["key-one", "key-two"], ids=["own other session", "another tenant"])
-async def test_an_id_of_elsewhere_in_another_tools_arguments_brings_nothing(whose: str) -> None:
-    setup = PipelineSetup(keys=KEYS, windows=FakeWindows(size=2_700))
-    theirs = await their_id(setup, whose)
-    setup.upstream.answers = [calls("read", {"path": {"$artifact": theirs}})]
-    _, body = await setup.ask(CHAT, grown(14, "mine", f"See {theirs}."), who("key-one"))
-    sent = [bytes(request.body).decode() for request in setup.upstream.requests[1:]]
-    assert f"{SECRET}_0_" not in body.decode() + "".join(sent)
-
-
 async def test_an_id_that_the_fold_in_force_has_is_read() -> None:
     """The other way round, so that the tests above can fail."""
     setup = PipelineSetup(keys=KEYS, windows=FakeWindows(size=2_700))

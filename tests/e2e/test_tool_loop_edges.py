@@ -47,27 +47,6 @@ async def test_after_so_many_rounds_the_model_must_do_without(start: Start, prot
     one.counted()
 
 
-# -- artifacts as arguments --------------------------------------------------------------------------------------------
-
-
-@STREAMS
-async def test_an_artifact_named_in_arguments_is_filled_in_before_the_client_sees_them(
-    proxies: Proxies, protocol_name: str, stream: bool
-):
-    proxy = proxies[protocol_name]
-    ways = ("a", "wa", "ta", "o a", "oa", "at")
-    async with start_reading_agent(proxy, protocol_name, f"named {stream}", ways=ways, every=2, stream=stream) as one:
-        await one.until_offered()
-        for _ in range(2 * len(ways)):
-            await one.rounds(1)
-            for call, text in one.provider.exchanges[-1].named.items():
-                [given] = [atom[3] for atom in one.client_history if atom[:2] == ("call", call)]
-                assert text in given["path"], "all that left the window is in it"
-    for heard in one.witness.heard:
-        assert b"$artifact" not in heard.body
-    one.whole(*ways)
-
-
 # -- thoughts that are bound to what they were thought behind ----------------------------------------------------------
 
 

@@ -54,7 +54,7 @@ def answer(**message: object) -> bytes:
     return json.dumps({"id": "c-1", "choices": [choice]}, ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("text", ["Done.", "I would read_artifact it.", 'as in {"$artifact": 1}', "é\\ud83d", ""])
+@pytest.mark.parametrize("text", ["Done.", "I would read_artifact it.", "é\\ud83d", ""])
 async def test_a_document_in_which_nothing_is_ours_goes_on_in_its_own_bytes(text: str):
     body = answer(content=text)
     assert await hide_our_call(body) == body

@@ -118,21 +118,16 @@ def cut(stream: bytes, places: Iterable[int] | int) -> list[bytes]:
     return [stream[a:b] for a, b in itertools.pairwise(sorted({0, *ends, len(stream)}))]
 
 
-def feed_pieces(tool_loop: ToolLoopResponse, pieces: Iterable[bytes], texts: Sequence[str | None] = ()) -> bytes:
-    out, left = b"", list(texts)
-    for piece in pieces:
-        out += tool_loop.feed(piece)
-        while wanted := tool_loop.pending_placeholders:
-            out += tool_loop.resolve([left.pop(0) for _ in wanted])
-    return out
+def feed_pieces(tool_loop: ToolLoopResponse, pieces: Iterable[bytes]) -> bytes:
+    return b"".join([tool_loop.feed(piece) for piece in pieces])
 
 
-def run_rounds(*rounds: Sequence[bytes], texts: Sequence[str | None] = ()) -> tuple[bytes, list[ObservedRound]]:
+def run_rounds(*rounds: Sequence[bytes]) -> tuple[bytes, list[ObservedRound]]:
     """The response to the client of these rounds, each in pieces, and the observed rounds."""
     tool_loop = MessagesArtifactTool().open_response(TOOL, True)
     out, seen = b"", list[ObservedRound]()
     for at, pieces in enumerate(rounds):
-        out += feed_pieces(tool_loop, pieces, texts)
+        out += feed_pieces(tool_loop, pieces)
         seen.append(tool_loop.read_round())
         if at + 1 < len(rounds):
             tool_loop.continue_response()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolStream
 from accordion.protocols.sse import SseBuffer
-from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound
+from accordion.protocols.tool_loop import ObservedRound
 
 Json = dict[str, Any]
 
@@ -140,16 +140,7 @@ def blocks(body: bytes, cuts: Sequence[int]) -> list[bytes]:
     return [*out, events.flush()]
 
 
-Given = Callable[[ArtifactPlaceholder], str | None]
-
-
-def resolve_nothing(_: ArtifactPlaceholder) -> str | None:
-    return None
-
-
-def run_loop(
-    rounds: Sequence[bytes], cuts: Sequence[int] = (), give: Given = resolve_nothing
-) -> tuple[bytes, list[ObservedRound]]:
+def run_loop(rounds: Sequence[bytes], cuts: Sequence[int] = ()) -> tuple[bytes, list[ObservedRound]]:
     tool_loop = ResponsesToolStream(OURS)
     out, seen = b"", []
     for number, body in enumerate(rounds):
@@ -157,8 +148,6 @@ def run_loop(
             tool_loop.continue_response()
         for block in blocks(body, cuts):
             out += tool_loop.feed(block)
-            while tool_loop.pending_placeholders:
-                out += tool_loop.resolve([give(wanted) for wanted in tool_loop.pending_placeholders])
         assert tool_loop.is_round_over
         seen.append(tool_loop.read_round())
     return out + tool_loop.close(), seen

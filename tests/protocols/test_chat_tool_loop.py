@@ -16,12 +16,10 @@ from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.records import Usage
 from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAIChat
 from accordion.protocols.tool_loop import (
-    ArtifactPlaceholder,
     ArtifactToolCall,
     ArtifactToolResult,
     ObservedRound,
     ToolDefinition,
-    ToolLoopResponse,
     normalize_space,
 )
 from tests import sample_responses
@@ -83,27 +81,17 @@ SECOND = [
 ]
 
 
-def run_loop(
-    *rounds: Iterable[bytes], stream: bool = True, texts: Json | None = None
-) -> tuple[bytes, list[ObservedRound]]:
-    """Returns the response to the client of these rounds, each in blocks. `texts` are those of artifacts."""
+def run_loop(*rounds: Iterable[bytes], stream: bool = True) -> tuple[bytes, list[ObservedRound]]:
+    """Returns the response to the client of these rounds, each in blocks."""
     tool_loop, out, seen = TOOL_PROTOCOL.open_response(OURS, stream), b"", list[ObservedRound]()
     for at, blocks in enumerate(rounds):
         if at:
             tool_loop.continue_response()
         for block in blocks:
             out += tool_loop.feed(block)
-            out += _give(tool_loop, texts or {})
         assert tool_loop.is_round_over
         seen.append(tool_loop.read_round())
     return out + tool_loop.close(), seen
-
-
-def _give(tool_loop: ToolLoopResponse, texts: Json) -> bytes:
-    out = b""
-    while tool_loop.pending_placeholders:
-        out += tool_loop.resolve([texts.get(wanted.artifact) for wanted in tool_loop.pending_placeholders])
-    return out
 
 
 def one_by_one(events: Iterable[Any]) -> list[bytes]:
@@ -139,8 +127,8 @@ PLAIN: dict[str, list[Any]] = {
     ],
     "custom": [
         ROLE,
-        calls({"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": '{"$artifact"'}}),
-        calls({"index": 0, "custom": {"input": ': "art_1"}'}}),
+        calls({"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": '{"a"'}}),
+        calls({"index": 0, "custom": {"input": ': "b"}'}}),
         *end("tool_calls"),
     ],
     "thoughts": [
@@ -599,70 +587,6 @@ def test_a_last_event_without_an_empty_line_counts() -> None:
     assert out == run_loop([stream], [sse(*SECOND)])[0][:-1]
 
 
-# -- artifacts as arguments ----------------------------------------------------------
-
-
-ARGUMENTS = ('{"path": "x", "content": {"$art', 'ifact": "art_1", "pa', 'th": "$.a"}, "z": {"$artifact":"art_2"}', "}")
-
-
-def test_an_artifact_named_in_a_call_is_put_in_its_place() -> None:
-    events = [ROLE, *call(0, "call_a", "write", *ARGUMENTS), *end("tool_calls")]
-    out, (seen,) = run_loop(one_by_one(events), texts={"art_1": 'the "text"\n'})
-    done = read_by_sdk(out).choices[0].message.tool_calls[0].function
-    assert json.loads(done.arguments) == {"path": "x", "content": 'the "text"\n', "z": {"$artifact": "art_2"}}
-    assert seen.resolved
-    assert json.loads(seen.entries[0])["tool_calls"][0]["function"]["arguments"] == "".join(ARGUMENTS)
-
-
-def test_arguments_go_on_up_to_the_artifact_and_other_events_do_not_wait() -> None:
-    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
-    begun, *pieces = call(0, "call_a", "write", *ARGUMENTS)
-    tool_loop.feed(sse(begun))
-    out = tool_loop.feed(sse(pieces[0]))
-    assert data(out)[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] == '{"path": "x", "content": '
-    assert tool_loop.feed(sse(pieces[1])) == b""
-    tool_loop.feed(sse(pieces[2]))
-    assert tool_loop.pending_placeholders == (ArtifactPlaceholder("art_1", "$.a"), ArtifactPlaceholder("art_2"))
-    assert tool_loop.feed(sse(*text_chunks("aside"))) == sse(*text_chunks("aside"))
-    given = data(tool_loop.resolve(["one", None]))
-    assert given[0]["id"] == "chatcmpl-1"
-    assert given[0]["choices"][0]["delta"] == {
-        "tool_calls": [{"index": 0, "function": {"arguments": '"one", "z": {"$artifact":"art_2"}'}}]
-    }
-    assert not tool_loop.pending_placeholders
-
-
-def test_artifacts_of_two_calls_in_one_event_find_their_calls() -> None:
-    texts = ['{"a": {"$artifact": "art_0"}}', '{"a": {"$artifact": "art_1"}}']
-    pieces = [{"name": "w", "arguments": text} for text in texts]
-    made = [{"index": at, "id": f"c{at}", "function": piece} for at, piece in enumerate(pieces)]
-    out, _ = run_loop([sse(ROLE, calls(*made), *end("tool_calls"))], texts={"art_0": "zero", "art_1": "one"})
-    done = read_by_sdk(out).choices[0]
-    assert [each.function.arguments for each in done.message.tool_calls] == ['{"a": "zero"}', '{"a": "one"}']
-    assert done.finish_reason == "tool_calls"
-
-
-def test_what_only_began_like_an_artifact_goes_on_at_the_end() -> None:
-    out, (seen,) = run_loop(one_by_one([ROLE, *call(0, "c", "w", '{"a": {"$arti'), *end("length")]))
-    assert completed_arguments(out) == '{"a": {"$arti'
-    assert not seen.resolved
-
-
-def completed_arguments(stream: bytes) -> str:
-    pieces = [
-        each
-        for chunk in data(stream)
-        if chunk["choices"]
-        for each in chunk["choices"][0]["delta"].get("tool_calls", [])
-    ]
-    return "".join(piece["function"]["arguments"] for piece in pieces)
-
-
-def test_our_own_arguments_are_not_searched_for_artifacts() -> None:
-    _, (seen,) = run_loop(one_by_one([*call(0, "c", OURS, '{"a": {"$artifact": "art_1"}}'), *end("tool_calls")]))
-    assert seen.own_calls[0].arguments == '{"a": {"$artifact": "art_1"}}'
-
-
 # -- any stream, cut anywhere ----------------------------------------------------------
 
 TEXT = st.text(st.sampled_from('ab{}"\\\n é☃\U0001f600'), max_size=6)
@@ -761,7 +685,6 @@ def test_no_bytes_are_too_odd(given: list[bytes]) -> None:
     tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
     for block in given:
         tool_loop.feed(block)
-        tool_loop.resolve([None] * len(tool_loop.pending_placeholders))
     tool_loop.read_round()
     tool_loop.continue_response()
     for block in given:
@@ -824,18 +747,6 @@ def test_nothing_of_a_document_goes_on_before_it_is_whole() -> None:
         assert tool_loop.feed(raw[at : at + 7]) == b""
     assert tool_loop.is_round_over
     assert tool_loop.close() == raw
-
-
-def test_artifacts_in_a_document_are_put_in_their_places() -> None:
-    arguments = '{"a": {"$artifact": "art_1"}, "b": {"$artifact": "art_2"}}'
-    raw = document(
-        {"content": None, "tool_calls": [function("c", "w", arguments), function("o", OURS, arguments)]}, "tool_calls"
-    )
-    out, (seen,) = run_loop([raw], stream=False, texts={"art_1": 'a "b"'})
-    (made,) = json.loads(out)["choices"][0]["message"]["tool_calls"]
-    assert json.loads(made["function"]["arguments"]) == {"a": 'a "b"', "b": {"$artifact": "art_2"}}
-    assert seen.resolved
-    assert loads(seen.entries)[0]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
 @pytest.mark.parametrize("raw", [b'{"error": {"message": "no"}}', b"not json", b"[]", b'{"choices": [3]}', b"{}", b""])

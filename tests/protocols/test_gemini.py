@@ -407,8 +407,6 @@ def run(rounds: list[list[Json]], *, size: int = 0) -> tuple[list[Json], list[An
             response.continue_response()
         for each in chunks:
             out += response.feed(sse(each))
-            while pending := response.pending_placeholders:
-                out += response.resolve([f"text of {one.artifact}" for one in pending])
         observed.append(response.read_round())
     out += response.close()
     return [json.loads(line[6:]) for line in out.decode().split("\n") if line], observed
@@ -470,14 +468,6 @@ def test_a_text_with_a_signature_stays_as_it_is_behind_the_text_of_another_round
 def test_calls_of_an_unfinished_response_are_not_answered() -> None:
     _, observed = run([[chunk(call("read_artifact", "o1"), finish="MAX_TOKENS")]])
     assert (observed[0].finished, observed[0].entries) == (False, ())
-
-
-def test_an_artifact_in_the_arguments_of_a_call_is_filled_in() -> None:
-    asked = chunk(call("write", "c1", text={"$artifact": "art_1"}))
-    events, observed = run([[asked, chunk(finish="STOP")]])
-    assert parts_in(events)[0] == call("write", "c1", text="text of art_1")
-    assert observed[0].resolved
-    assert json.loads(observed[0].entries[0])["parts"] == [call("write", "c1", text={"$artifact": "art_1"})]
 
 
 @pytest.mark.parametrize("listed", [False, True])

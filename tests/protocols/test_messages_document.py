@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from accordion.model.records import Usage
 from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
-from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall, ObservedRound, ToolLoopResponse
+from accordion.protocols.tool_loop import ArtifactToolCall, ObservedRound, ToolLoopResponse
 from tests.protocols.messages_streams import OURS, TOOL, USAGE, call, document, text, thought
 
 
@@ -84,22 +83,3 @@ def test_a_body_that_is_no_message_passes_unchanged(body: bytes) -> None:
     assert out == body
     assert not seen.finished
     assert json.loads(read(document([OURS], stop="tool_use"), b'{"type": "error"}')[0]) == {"type": "error"}
-
-
-def test_named_artifacts_are_put_in_place() -> None:
-    naming: Any = {"body": {"$artifact": "art_1", "path": "$.x"}, "more": [{"$artifact": "art_2"}]}
-    blocks = [text("a"), call("one", naming), OURS, call("two", {"b": {"$artifact": "art_3"}})]
-    tool_loop = MessagesArtifactTool().open_response(TOOL, False)
-    tool_loop.feed(document(blocks, stop="tool_use"))
-    assert tool_loop.pending_placeholders == (
-        ArtifactPlaceholder("art_1", "$.x"),
-        ArtifactPlaceholder("art_2"),
-        ArtifactPlaceholder("art_3"),
-    )
-    assert tool_loop.resolve(["é", None, "three"]) == b""
-    assert tool_loop.pending_placeholders == ()
-    seen = tool_loop.read_round()
-    assert seen.resolved
-    assert json.loads(seen.entries[0])["content"] == blocks
-    shown = json.loads(tool_loop.close())["content"]
-    assert shown == [text("a"), call("one", naming | {"body": "é"}), call("two", {"b": "three"})]

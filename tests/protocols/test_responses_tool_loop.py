@@ -74,7 +74,7 @@ def test_a_round_tells_what_was_said() -> None:
     assert [json.loads(wire) for wire in seen.entries] == items
     assert seen.entries[2] == json.dumps(items[2]).encode()
     assert seen.own_calls == (ArtifactToolCall("o", OURS, '{"id": "art_secret"}'),)
-    assert (seen.client_call_ids, seen.text, seen.finished, seen.resolved) == (("b", "c"), "One two", True, False)
+    assert (seen.client_call_ids, seen.text, seen.finished) == (("b", "c"), "One two", True)
     assert seen.usage == Usage(100, 60, 64, 0, 6)
 
 

@@ -256,15 +256,6 @@ def test_nothing_leads_to_the_provider_where_it_stores_nothing() -> None:
     assert insert([M1], of, {"store": b"false"}) == [sealed, call, answer(Q), M1]
 
 
-def test_arguments_are_the_models_own_again() -> None:
-    said = function("a", '{"x": {"$artifact": "art_1"}}')
-    clients = {**bare(said), "arguments": '{"x":"a long text"}'}
-    assert insert([clients, output(A)], build_insertion([said])) == [
-        {**clients, "arguments": said["arguments"]},
-        output(A),
-    ]
-
-
 def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() -> None:
     """Reasoning without the call that it led to is refused, and the client has it."""
     of = TOOL_PROTOCOL.without_own_calls(

@@ -1,10 +1,8 @@
-"""The shared parts of the tool loops: placeholders in arguments, usage over rounds, a client's copy."""
+"""The shared parts of the tool loops: usage over rounds, a client's copy."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,17 +10,10 @@ from hypothesis import strategies as st
 
 from accordion.model.conversation import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.protocols.artifact_placeholders import (
-    PlaceholderScanner,
-    find_placeholders,
-    json_text,
-    replace_placeholders,
-)
 from accordion.protocols.json_values import from_json, to_json
 from accordion.protocols.registry import ARTIFACT_TOOLS
 from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import (
-    ArtifactPlaceholder,
     count_client_copy,
     find_tool_names,
     is_same_text,
@@ -30,125 +21,7 @@ from accordion.protocols.tool_loop import (
     normalize_space,
     sum_round_usage,
 )
-from tests.reply_parts import ReplyCall, ReplyText, ReplyThought, ScriptedReply, reply_document
-
-# -- artifacts in arguments ----------------------------------------------------------
-
-
-def streamed(pieces: list[str], texts: dict[str, str | None]) -> tuple[str, PlaceholderScanner]:
-    arguments, out = PlaceholderScanner(), ""
-    for piece in pieces:
-        out += arguments.feed(piece)
-        while arguments.pending_placeholders:
-            out += arguments.resolve([texts.get(wanted.artifact) for wanted in arguments.pending_placeholders])
-    return out + arguments.finish(), arguments
-
-
-def pieces_of(text: str, cuts: list[int]) -> list[str]:
-    places = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
-    return [text[one:other] for one, other in pairwise(places)]
-
-
-KEYS = st.sampled_from(["a", "path", "$artifact", "content"])
-STRINGS = st.sampled_from(["", "x", "{", '{"$artifact"', '{"$artifact": "art_1"}', '\\"', "é\n", "$.x", "}"])
-NAMES = st.fixed_dictionaries(
-    {"$artifact": st.sampled_from(["art_1", "art_2", "art_0"])}, optional={"path": st.sampled_from(["$.a", "", None])}
-)
-VALUES = st.recursive(
-    STRINGS | NAMES | st.integers() | st.none() | st.booleans(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-TEXTS = {"art_1": 'the "first"\n{"$artifact": "art_2"}', "art_2": "☃", "art_0": None}
-
-
-def resolved(value: Any, top: bool = True) -> Any:
-    """The same by way of the parsed value."""
-    if isinstance(value, list):
-        return [resolved(entry, False) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    named = not top and next(iter(value), "") == "$artifact" and value.keys() <= {"$artifact", "path"}
-    if named and isinstance(value["$artifact"], str) and value["$artifact"]:
-        path = value.get("path")
-        if path is None or isinstance(path, str):
-            text = TEXTS.get(value["$artifact"])
-            return value if text is None else text
-    return {name: resolved(held, False) for name, held in value.items()}
-
-
-@given(st.dictionaries(KEYS, VALUES, max_size=4), st.lists(st.integers(0, 500), max_size=12), st.sampled_from([0, 2]))
-def test_placeholders_are_resolved_wherever_the_arguments_are_cut(
-    value: dict[str, Any], cuts: list[int], indent: int
-) -> None:
-    text = json.dumps(value, indent=indent or None)
-    out, _ = streamed(pieces_of(text, cuts), TEXTS)
-    assert json.loads(out) == resolved(value)
-    assert replace_placeholders(text, [TEXTS.get(wanted.artifact) for wanted in find_placeholders(text)]) == out
-
-
-@given(st.text(alphabet='{}[]"$artifct:,\\ x', max_size=80), st.lists(st.integers(0, 80), max_size=8))
-def test_arguments_that_are_no_json_lose_no_character(text: str, cuts: list[int]) -> None:
-    out, arguments = streamed(pieces_of(text, cuts), {})
-    assert out == text
-    assert not arguments.resolved
-
-
-def test_text_that_cannot_become_a_placeholder_passes_at_once() -> None:
-    arguments = PlaceholderScanner()
-    for piece in ('{"path"', ': "a{b', '", "c": {"d', '": {"$artifact": [', '1, {"$artifact_id": 2}], "e": {"$arc'):
-        assert arguments.feed(piece) == piece
-        assert arguments.is_idle
-
-
-def test_text_that_may_become_a_placeholder_waits_with_all_behind_it() -> None:
-    arguments = PlaceholderScanner()
-    assert arguments.feed('{"text": {"$art') == '{"text": '
-    assert arguments.feed('ifact": "art_1", "path": "$.a"') == ""
-    assert not arguments.pending_placeholders
-    assert arguments.feed('}, "more": {"$artifact":"art_2"}, "x": 1') == ""
-    assert arguments.pending_placeholders == (ArtifactPlaceholder("art_1", "$.a"), ArtifactPlaceholder("art_2"))
-    assert arguments.resolve(["one", None]) == '"one", "more": {"$artifact":"art_2"}, "x": 1'
-    assert arguments.resolved
-    assert arguments.feed("}") == "}"
-
-
-def test_the_whole_of_the_arguments_is_never_a_name() -> None:
-    assert not find_placeholders('{"$artifact": "art_1"}')
-    assert not find_placeholders(' {"$artifact": "art_1", "path": "x"}')
-    assert streamed(["{", '"$artifact"', ': "art_1"}'], TEXTS)[0] == '{"$artifact": "art_1"}'
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        '{"$artifact": 1}',
-        '{"$artifact": ""}',
-        '{"$artifact": "art_1", "other": 1}',
-        '{"$artifact": "art_1", "path": 3}',
-        '{"$artifact": ["art_1"]}',
-        '{"$artifact": "%s"}' % ("x" * 2000),
-    ],
-)  # fmt: skip
-def test_text_that_resembles_a_placeholder_stays(value: str) -> None:
-    out, arguments = streamed(list(f'{{"a": {value}}}'), {"art_1": "text", "x" * 2000: None})
-    assert out == f'{{"a": {value}}}'
-    assert not arguments.resolved
-
-
-@pytest.mark.parametrize(("length", "named"), [(1024, True), (1025, False)])
-@pytest.mark.parametrize("step", [1, 7, 5000])
-def test_how_long_a_name_may_be_does_not_hang_on_how_the_arguments_come(length: int, named: bool, step: int) -> None:
-    artifact = "x" * (length - len('{"$artifact": ""}'))
-    text = f'{{"a": {{"$artifact": "{artifact}"}}}}'
-    out, arguments = streamed([text[at : at + step] for at in range(0, len(text), step)], {artifact: "text"})
-    assert out == replace_placeholders(text, ["text"]) == ('{"a": "text"}' if named else text)
-    assert arguments.resolved == bool(find_placeholders(text)) == named
-
-
-def test_half_characters_become_question_marks() -> None:
-    assert json_text("a\ud83d") == '"a?"'
-
+from tests.reply_parts import ReplyCall, ReplyText, ReplyThought, ScriptedReply, reply_document, reply_events
 
 # -- usage -----------------------------------------------------------------------------
 
@@ -356,3 +229,14 @@ def test_a_document_that_ends_early_shows_no_call_of_ours(protocol_name: str, fi
     assert "ours" not in shown
     assert "read_artifact" not in shown
     assert all(text in shown for text in ("I look.", "theirs", finish))
+
+
+@pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)
+def test_the_arguments_of_a_clients_call_pass_at_once_and_unchanged(protocol_name: str) -> None:
+    arguments = json.dumps({"text": {"$artifact": "art_0123456789ab"}, "more": 'a \\ "b" {'})
+    said = ScriptedReply(1, (ReplyText("I look."), ReplyCall("theirs", "write", arguments)), 100, 20)
+    response = ARTIFACT_TOOLS[protocol_name].open_response("read_artifact", True)
+    for event in reply_events(protocol_name, said, {}):
+        out = response.feed(event)
+        assert out == (b"" if response.is_round_over else event)
+    assert response.read_round().client_call_ids == ("theirs",)

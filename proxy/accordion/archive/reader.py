@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,9 +18,6 @@ from accordion.archive.differences import find_difference
 from accordion.archive.patterns import PATTERN_MOST, InvalidPattern, LineMatch, compile_pattern, find_lines, find_spans
 from accordion.archive.references import describe, describe_size
 from accordion.model.errors import InvalidPath
-
-if TYPE_CHECKING:
-    from accordion.archive.path_walk import PathSelection
 
 DOCUMENT_MOST: Final = 4_000_000
 """Maximum number of characters of a text that can be read by JSON path."""
@@ -34,7 +31,10 @@ def select_text(text: str, path: str) -> tuple[str, str]:
     A string is returned as it is, any other value as indented JSON, several values one a line with their paths. Raises
     InvalidPath.
     """
-    selection = _select(parse_document(text), path)
+    # The JSONPath library takes some hundredths of a second to import, so it is imported at its first use.
+    from accordion.archive.path_walk import select  # noqa: PLC0415
+
+    selection = select(parse_document(text), path, _VALUES)
     values, complete = selection.values, selection.complete
     if not values:
         shape = outline(text)
@@ -46,26 +46,6 @@ def select_text(text: str, path: str) -> tuple[str, str]:
     return "\n".join(f"{value_path}: {_compact(value)}" for value_path, value in values), (
         f"{len(values):,}{more} values at {path[:200]}"
     )
-
-
-def value_at(text: str, path: str) -> str:
-    """Returns the value at a path for insertion into another text.
-
-    A string is returned as it is, any other value as JSON on one line, several values as a list. Raises InvalidPath.
-    """
-    selection = _select(parse_document(text), path)
-    if not selection.values or not selection.complete:
-        raise InvalidPath("there is no value" if not selection.values else "there are too many values")
-    values = [value for _, value in selection.values]
-    value = values[0] if len(values) == 1 else values
-    return value if isinstance(value, str) else _compact(value)
-
-
-def _select(document: Any, path: str) -> PathSelection:
-    # The JSONPath library takes some hundredths of a second to import, so it is imported at its first use.
-    from accordion.archive.path_walk import select  # noqa: PLC0415
-
-    return select(document, path, _VALUES)
 
 
 def parse_document(text: str) -> Any:

@@ -176,7 +176,6 @@ class _LoopRun:
         self._is_continued = True
         """Whether the provider takes rounds of our tool, as far as is known."""
         self._usages: list[Usage | None] = []
-        self._has_filled_placeholders = False
         self._container = ""
         self.rewritten_response: RewrittenResponse | None = None
         """The stream that the client receives."""
@@ -218,7 +217,7 @@ class _LoopRun:
         ends too early.
         """
         while True:
-            document = await self._fill_placeholders(self._response.feed(repair_utf8(body)))
+            document = self._response.feed(repair_utf8(body))
             next_response = await self._request_next_round()
             if next_response is None:
                 break
@@ -241,28 +240,16 @@ class _LoopRun:
             async with aclosing(response.chunks()) as pieces:
                 async for piece in pieces:
                     block = repair_utf8(events.feed(piece if decoder is None else decoder.feed(piece)))
-                    out = tool_response.feed(block) if block else b""
-                    if tool_response.pending_placeholders:
-                        out = await self._fill_placeholders(out)
-                    else:
+                    if block and (out := tool_response.feed(block)):
                         # If the relay passes on just these bytes, its observer need not parse them again.
                         self._progress.last_output = out
                         self._progress.non_text_events = tool_response.non_text_events
-                    if out:
                         yield out
             rest = repair_utf8(events.flush())
-            if rest and (out := await self._fill_placeholders(tool_response.feed(rest))):
+            if rest and (out := tool_response.feed(rest)):
                 yield out
         finally:
             await response.close()
-
-    async def _fill_placeholders(self, out: bytes) -> bytes:
-        while placeholders := self._response.pending_placeholders:
-            texts = await self._tool_loop.artifact_tool.load_texts(
-                self._tool_loop.build_read_context(self._request, self._added_tokens), placeholders
-            )
-            out += self._response.resolve(texts)
-        return out
 
     # -- from one round to the next -----------------------------------------------
 
@@ -273,7 +260,6 @@ class _LoopRun:
         last_round = self._response.read_round()
         self._usages.append(last_round.usage)
         self._texts.append(last_round.text)
-        self._has_filled_placeholders = self._has_filled_placeholders or last_round.resolved
         self._container = last_round.container or self._container
         if not (last_round.own_calls and last_round.finished and self._is_continued):
             self._rounds.append(ToolRound(last_round.entries))
@@ -346,8 +332,7 @@ class _LoopRun:
         if self._calls:
             self._progress.tool_loop_usage = _sum_usage(self._usages, self._calls)
             self._progress.round_ids = self._response.response_ids
-        has_hidden_rounds = len(rounds) > 1 or any(each.results for each in rounds) or self._has_filled_placeholders
-        if not has_hidden_rounds or not chain:
+        if not any(each.results for each in rounds) or not chain:
             return
         text, now = " ".join(" ".join(self._texts).split()), self._tool_loop.clock.now()
         client_call_ids = self._response.read_round().client_call_ids
@@ -355,11 +340,8 @@ class _LoopRun:
 
 
 def _may_use_tool(document: bytes, tool: str) -> bool:
-    """Returns whether a document may call our tool or name an artifact, without parsing it.
-
-    JSON may write both with escapes.
-    """
-    return tool.encode() in document or b"$artifact" in document or b"\\u" in document
+    """Whether a document may call our tool, without parsing it. JSON may write the tool's name with escapes."""
+    return tool.encode() in document or b"\\u" in document
 
 
 def _sum_usage(round_usages: Sequence[Usage | None], calls: int) -> ToolLoopUsage:

@@ -1,7 +1,6 @@
 """The tool loop: how a protocol offers the artifact tool, finds its calls and hides them from the client.
 
-It has the interface, and the parts that the protocols share. For placeholders in arguments see
-artifact_placeholders.py.
+It has the interface, and the parts that the protocols share.
 
 Theory of operation. The proxy adds one tool of its own to the client's request, with which the model reads archived
 artifacts. When the model calls it, the proxy answers the call itself and asks the provider to continue; the client must
@@ -13,11 +12,9 @@ pipeline/tool_loop.py drives a ToolLoopResponse like this:
 
 1. `feed` takes the provider's bytes and returns the bytes that the client may have now. Everything except the proxy's
    own calls is returned at once; the events that end a round are kept back until it is known whether another follows.
-2. `pending_placeholders` are artifacts that the model named in a client call's arguments instead of quoting them.
-   `resolve` puts their texts in place.
-3. Once `is_round_over`, `read_round` returns the round. If it calls the artifact tool, the proxy sends a request with
+2. Once `is_round_over`, `read_round` returns the round. If it calls the artifact tool, the proxy sends a request with
    the round and its results (`render_round`, `render_results`), calls `continue_response` and feeds the next round.
-4. `close` returns the end of the response, with the finish reason and the usage of all rounds.
+3. `close` returns the end of the response, with the finish reason and the usage of all rounds.
 
 Later requests of the client contain its own copy of that response, without the calls that it never saw.
 `insert_rounds` finds the copy and puts the rounds in its place, so that the provider reads what the model wrote.
@@ -34,7 +31,6 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
@@ -68,16 +64,6 @@ class ArtifactToolResult(msgspec.Struct, frozen=True):
     error: bool = False
 
 
-class ArtifactPlaceholder(msgspec.Struct, frozen=True):
-    """A reference in the arguments of a call of the client's own tool, in place of an artifact's text.
-
-    The model writes `{"$artifact": "art_…", "path": "$.x"}`. An empty `path` means the whole artifact.
-    """
-
-    artifact: str
-    path: str = ""
-
-
 class ObservedRound(msgspec.Struct, frozen=True):
     """One complete response of the provider.
 
@@ -93,9 +79,6 @@ class ObservedRound(msgspec.Struct, frozen=True):
     text: str
     finished: bool
     usage: Usage | None = None
-    resolved: bool = False
-    """Whether an artifact replaced a placeholder in a client call, so that the client has other arguments than the
-    model wrote."""
     container: str = ""
     """The container in which the provider's own tools ran. The next request must name it to continue there."""
 
@@ -111,16 +94,6 @@ class ToolLoopResponse(ABC):
     def feed(self, block: bytes) -> bytes:
         """Takes whole events of a stream, or any piece of a document, without content encoding; returns the bytes that
         may go to the client now. A document returns nothing before `close`."""
-
-    @property
-    @abstractmethod
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The placeholders in arguments that are kept back until `resolve` is called; mostly none."""
-
-    @abstractmethod
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the pending placeholders, in their order, by these texts as JSON strings (None leaves a placeholder
-        as it is); returns the bytes that may go to the client now, as `feed` does."""
 
     @property
     @abstractmethod
@@ -382,9 +355,8 @@ def legible_arguments(arguments: str) -> str:
 class ToolLoopDocument(ToolLoopResponse):
     """A response that is one JSON document: nothing is returned before all rounds are read.
 
-    A protocol reads each document once (`read_document`), replaces placeholders in it (`replace_document_placeholders`)
-    and writes the document of all rounds (`write_document`). A document that cannot be read, or is larger than `BOUND`,
-    passes unchanged; so does a single round without own calls and without replaced placeholders.
+    A protocol reads each document once (`read_document`) and writes the document of all rounds (`write_document`). A
+    document that cannot be read, or is larger than `BOUND`, passes unchanged; so does a single round without own calls.
     """
 
     def __init__(self) -> None:
@@ -394,8 +366,6 @@ class ToolLoopDocument(ToolLoopResponse):
         """The rounds before the last."""
         self._body = bytearray()
         self._round: ObservedRound | None = None
-        self._placeholders: tuple[ArtifactPlaceholder, ...] = ()
-        self._changed = False
         self._too_large = False
 
     def decode_document(self, body: bytes) -> Any:
@@ -405,14 +375,6 @@ class ToolLoopDocument(ToolLoopResponse):
     @abstractmethod
     def read_document(self, document: dict[str, Any]) -> ObservedRound:
         """Reads the last document. An error, or a document of another kind, is an unfinished round."""
-
-    @abstractmethod
-    def find_document_placeholders(self, document: dict[str, Any]) -> tuple[ArtifactPlaceholder, ...]:
-        """Returns the placeholders in the arguments of the document's client calls."""
-
-    @abstractmethod
-    def replace_document_placeholders(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
-        """Replaces the document's placeholders by these texts; whether any was replaced."""
 
     @abstractmethod
     def write_document(self) -> bytes:
@@ -434,29 +396,15 @@ class ToolLoopDocument(ToolLoopResponse):
         """Whether the document is complete."""
         return self._last_round() is not None
 
-    @property
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The document's placeholders, until `resolve` is called."""
-        self._last_round()
-        return self._placeholders
-
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the placeholders; returns nothing."""
-        if self._placeholders:
-            self._placeholders = ()
-            self._changed = self.replace_document_placeholders(self.documents[-1], texts) or self._changed
-        return b""
-
     def read_round(self) -> ObservedRound:
         """Returns the round."""
-        last = self._last_round()
-        return UNREADABLE_ROUND if last is None else replace(last, resolved=self._changed)
+        return self._last_round() or UNREADABLE_ROUND
 
     def continue_response(self) -> None:
         """Starts the next document."""
         self.rounds.append(self.read_round())
         self._body.clear()
-        self._round, self._placeholders = None, ()
+        self._round = None
 
     def close(self) -> bytes:
         """Returns one document of all rounds. If the last is unreadable, it is returned as it came; if it never came,
@@ -464,7 +412,7 @@ class ToolLoopDocument(ToolLoopResponse):
         last = self._last_round()
         if last is None and (self._body or not self.rounds):
             return bytes(self._body)
-        if last is not None and not (self.rounds or last.own_calls or self._changed):
+        if last is not None and not (self.rounds or last.own_calls):
             return bytes(self._body)
         return self.write_document()
 
@@ -477,7 +425,6 @@ class ToolLoopDocument(ToolLoopResponse):
             if type(document) is dict:
                 self._round = self.read_document(document)
                 self.documents.append(document)
-                self._placeholders = self.find_document_placeholders(document)
         return self._round
 
 

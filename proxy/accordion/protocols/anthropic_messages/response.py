@@ -25,7 +25,7 @@ import msgspec
 from accordion.model.records import Usage
 from accordion.protocols.anthropic_messages.message_json import CALLS, HOSTED
 from accordion.protocols.json_spans import NULL, fields_of, object_of
-from accordion.protocols.json_values import arguments_text, as_count, as_list, as_mapping, as_string, encode
+from accordion.protocols.json_values import arguments_text, as_count, as_list, as_mapping, as_string
 from accordion.protocols.message_keys import decode_json
 from accordion.protocols.response_parser import (
     END,
@@ -243,13 +243,12 @@ class DeltaPattern:
 
     __slots__ = ("_between_texts", "_opening", "match", "run")
 
-    def __init__(self, opening: bytes, excluded_bytes: bytes = b"") -> None:
+    def __init__(self, opening: bytes) -> None:
         escaped = re.escape(opening)
         self._opening = opening
-        events = re.compile(rb"(?:" + escaped + rb"[^\n" + excluded_bytes + rb"]*+\n\n)++")
+        events = re.compile(rb"(?:" + escaped + rb"[^\n]*+\n\n)++")
         self.match, self.run = events.fullmatch, events.match
-        """Match only such events, without a byte of `excluded` in their texts: a complete block, or from a position
-        on."""
+        """Match only such events: a complete block, or from a position on."""
         self._between_texts = re.compile(rb'"\} *+\}\n\n(?:' + escaped + rb"|\Z)")
 
     def read_text(self, raw: bytes) -> str | None:
@@ -287,19 +286,8 @@ def with_index(piece: bytes, new_index: int) -> bytes:
 def with_fields(piece: bytes, fields: Mapping[str, bytes]) -> bytes:
     """Returns an event with some fields of its data replaced."""
     data = {**read_fields(piece), **fields}
-    return _event(as_string(decode_json(data.get("type", NULL))), object_of(data))
-
-
-def arguments_event(index: int, text: str) -> bytes:
-    """Returns an event with a piece of a call's arguments; empty without text."""
-    if not text:
-        return b""
-    delta = {"type": "input_json_delta", "partial_json": text}
-    return _event("content_block_delta", encode({"type": "content_block_delta", "index": index, "delta": delta}))
-
-
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+    name = as_string(decode_json(data.get("type", NULL)))
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), object_of(data))
 
 
 def _data(piece: bytes) -> bytes | None:

@@ -5,9 +5,8 @@ Theory of operation of the stream (for its events see response.py). `feed` takes
 - message_start passes in the first round and is hidden in later ones.
 - content_block_start creates a ResponseBlock, to which the deltas are added. The events of a block that is an own call
   are hidden; those of later blocks get lower indexes (`_index_shift`), so that the client sees no gap.
-- Deltas of the open block that only add text pass unread; the block keeps them and reads them when it must.
-- Deltas of a client call's arguments run through a PlaceholderScanner. While a block waits for an artifact
-  (`_waiting_block`), all later events are kept in `_queue`.
+- Deltas of the open block that only add text or arguments pass unread; the block keeps them and reads them when it
+  must.
 - message_delta and message_stop are kept back (`_end_events`). `continue_response` drops them; `close` writes them,
   with the stop reason and the usage of all rounds.
 
@@ -32,7 +31,6 @@ from accordion.protocols.anthropic_messages.response import (
     DeltaPattern,
     EventDelta,
     MessagesEvent,
-    arguments_event,
     delta_opening,
     read_fields,
     read_messages_event,
@@ -40,7 +38,6 @@ from accordion.protocols.anthropic_messages.response import (
     with_fields,
     with_index,
 )
-from accordion.protocols.artifact_placeholders import PlaceholderScanner, find_placeholders, replace_placeholders
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, items_of, list_of, object_of
 from accordion.protocols.json_values import as_count, as_mapping, as_string, encode, to_json
 from accordion.protocols.message_keys import decode_json
@@ -48,7 +45,6 @@ from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, event_end, split_events
 from accordion.protocols.tool_loop import (
     UNREADABLE_ROUND,
-    ArtifactPlaceholder,
     ArtifactToolCall,
     ObservedRound,
     ToolLoopDocument,
@@ -71,8 +67,8 @@ class ResponseBlock:
     for the client. Raises ValueError if `start` is no object."""
 
     __slots__ = (
-        *("_pattern", "_unscanned", "_fields", "_pieces", "_size", "_start", "_unread_events"),
-        *("arguments", "id", "kind", "name", "has_unknown_content", "is_own", "client_index"),
+        *("_pattern", "_fields", "_pieces", "_size", "_unread_events"),
+        *("id", "kind", "name", "has_unknown_content", "is_own", "client_index", "start"),
     )
 
     def __init__(self, start: bytes, tool: str, client_index: int) -> None:
@@ -82,33 +78,27 @@ class ResponseBlock:
         self.kind, self.id, self.name = (as_string(block.get(name)) for name in ("type", "id", "name"))
         self.is_own = self.kind == "tool_use" and self.name == tool
         self.client_index = client_index
-        self.arguments = PlaceholderScanner() if self.kind == "tool_use" and not self.is_own else None
         self.has_unknown_content = False
         """Whether it had a delta of an unknown type."""
-        self._start = start
+        self.start = start
         self._pieces: list[str] = []
         self._fields: dict[str, list[bytes]] = {}
         self._pattern: DeltaPattern | None = None
         # Events that passed unread, and their size.
         self._unread_events: list[bytes] = []
         self._size = 0
-        # Their arguments that were not scanned for placeholders.
-        self._unscanned: list[str] = []
 
     def can_skip_reading(self, events: bytes) -> bool:
         """Whether these events match the pattern of the block's deltas and pass unread. They are kept, and read when
-        the text is needed. A brace in arguments does not match, since it may begin a placeholder."""
-        pattern, arguments = self._pattern, self.arguments
-        if pattern is None or (arguments is not None and not arguments.is_idle) or pattern.match(events) is None:
+        the text is needed."""
+        if self._pattern is None or self._pattern.match(events) is None:
             return False
         self._keep(events)
         return True
 
     def take_similar(self, block: bytes, at: int) -> int:
         """Takes the events from `at` on that match the pattern of the block's deltas; returns their end."""
-        pattern, arguments = self._pattern, self.arguments
-        is_idle = pattern is not None and (arguments is None or arguments.is_idle)
-        match = pattern.run(block, at) if pattern is not None and is_idle else None
+        match = self._pattern.run(block, at) if self._pattern is not None else None
         if match is None:
             return at
         self._keep(match.group())
@@ -129,13 +119,13 @@ class ResponseBlock:
         """Makes a delta the pattern of those that pass unread."""
         opening = delta_opening(piece, self.client_index) if self._pattern is None else b""
         if opening:
-            self._pattern = DeltaPattern(opening, b"{" if self.arguments is not None else b"")
+            self._pattern = DeltaPattern(opening)
 
     def read_skipped(self) -> None:
         """Reads the events that passed unread."""
         if not self._unread_events:
             return
-        raw, first_new = b"".join(self._unread_events), len(self._pieces)
+        raw = b"".join(self._unread_events)
         self._unread_events.clear()
         self._size = 0
         text = self._pattern.read_text(raw) if self._pattern is not None else None
@@ -148,14 +138,6 @@ class ResponseBlock:
                     self.has_unknown_content = True
                 elif value.delta is not None:
                     self.grow(value.delta)
-        if self.arguments is not None:
-            self._unscanned += self._pieces[first_new:]
-
-    def scan_skipped_arguments(self) -> None:
-        """Feeds the scanner the arguments that passed unread. They have no brace, so nothing is kept back."""
-        if self.arguments is not None and self._unscanned:
-            self.arguments.feed("".join(self._unscanned))
-            self._unscanned.clear()
 
     def grow(self, delta: EventDelta) -> None:
         """Adds a delta."""
@@ -185,7 +167,7 @@ class ResponseBlock:
     def text(self) -> str:
         """The text of a text block; empty for any other."""
         return (
-            as_string(as_mapping(decode_json(self._start)).get("text")) + "".join(self._pieces)
+            as_string(as_mapping(decode_json(self.start)).get("text")) + "".join(self._pieces)
             if self.kind == "text"
             else ""
         )
@@ -194,12 +176,12 @@ class ResponseBlock:
     def arguments_text(self) -> str:
         """The arguments of a call, as the model wrote them."""
         text = "".join(self._pieces)
-        return text if text.strip() else fields_of(self._start).get("input", NO_INPUT).decode()
+        return text if text.strip() else fields_of(self.start).get("input", NO_INPUT).decode()
 
     @property
     def wire(self) -> bytes:
         """The JSON of the block, for sending it back."""
-        fields = fields_of(self._start)
+        fields = fields_of(self.start)
         changed: dict[str, bytes] = {}
         if self.kind in CALLS:
             changed["input"] = _object(self.arguments_text)
@@ -213,11 +195,11 @@ class ResponseBlock:
             else:
                 changed[name] = values[-1]
         is_same = all(fields.get(name) == value for name, value in changed.items())
-        return self._start if is_same else object_of({**fields, **changed})
+        return self.start if is_same else object_of({**fields, **changed})
 
 
 def build_round(
-    blocks: Sequence[ResponseBlock], *, finished: bool, usage: Usage | None, resolved: bool = False, container: str = ""
+    blocks: Sequence[ResponseBlock], *, finished: bool, usage: Usage | None, container: str = ""
 ) -> ObservedRound:
     """Builds a round from its blocks. Own calls of an unfinished response are left out: nobody answers them."""
     for block in blocks:
@@ -237,7 +219,6 @@ def build_round(
         text=" ".join(block.text for block in blocks if block.kind == "text"),
         finished=finished,
         usage=usage,
-        resolved=resolved,
         container=container,
     )
 
@@ -280,9 +261,6 @@ class MessagesToolStream(ToolLoopResponse):
         self._next_index = 0
         """The next index for the client."""
         self._usages: list[dict[str, Any]] = []
-        self._waiting_block: ResponseBlock | None = None
-        self._queue = b""
-        """Events after arguments that wait for an artifact."""
         self._start_round()
 
     def _start_round(self) -> None:
@@ -316,28 +294,7 @@ class MessagesToolStream(ToolLoopResponse):
             return block
         events = self._events.feed(block)
         self._is_at_event_end = not (self._events.pending or self._events.is_mid_event)
-        if self._waiting_block is not None:
-            self._queue += events
-            return b""
         return self._take_events(events) if events else b""
-
-    @property
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The placeholders in the arguments of the waiting call."""
-        return (
-            self._waiting_block.arguments.pending_placeholders
-            if self._waiting_block is not None and self._waiting_block.arguments
-            else ()
-        )
-
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the placeholders; returns the waiting arguments and the events after them."""
-        block, self._waiting_block = self._waiting_block, None
-        if block is None or block.arguments is None:
-            return b""
-        out = arguments_event(block.client_index, block.arguments.resolve(texts))
-        queue, self._queue = self._queue, b""
-        return out + self._take_events(queue)
 
     @property
     def is_round_over(self) -> bool:
@@ -347,11 +304,8 @@ class MessagesToolStream(ToolLoopResponse):
     def read_round(self) -> ObservedRound:
         """Returns the round."""
         finished = self._finish in DONE and not self._has_unknown_content and bool(self._end_events)
-        resolved = any(block.arguments is not None and block.arguments.resolved for block in self._round_blocks)
         usage = read_usage(self._usage)
-        return build_round(
-            self._round_blocks, finished=finished, usage=usage, resolved=resolved, container=self._container
-        )
+        return build_round(self._round_blocks, finished=finished, usage=usage, container=self._container)
 
     def continue_response(self) -> None:
         """Drops the end events of this round; the next events continue the response."""
@@ -361,10 +315,7 @@ class MessagesToolStream(ToolLoopResponse):
     def close(self) -> bytes:
         """Returns the end events, with the stop reason and the usage of all rounds, and the rest of a truncated
         event."""
-        out = self._release_end() + self._forward_rest()
-        while placeholders := self.pending_placeholders:
-            out += self.resolve([None] * len(placeholders))
-        return out + self._release_end()
+        return self._release_end() + self._forward_rest() + self._release_end()
 
     # -- events, one by one ---------------------------------------------------------
 
@@ -381,9 +332,6 @@ class MessagesToolStream(ToolLoopResponse):
                 output = self._take_event(block[start:position])
             out.append(output)
             observable.append(b"" if is_text else output)
-            if self._waiting_block is not None and position < len(block):
-                self._queue = block[position:]
-                break
         self.non_text_events = b"".join(observable)
         return b"".join(out)
 
@@ -413,8 +361,7 @@ class MessagesToolStream(ToolLoopResponse):
             return b""
         if block is self._unchanged_block:
             block.set_pattern(piece)
-        visible_event = _with_client_index(piece, event, block)
-        return visible_event if block.arguments is None else self._take_arguments(block, delta, visible_event)
+        return _with_client_index(piece, event, block)
 
     def _forward_unknown(self, kind: str, piece: bytes) -> bytes:
         """Passes an unknown event, or keeps it back behind the end events."""
@@ -436,8 +383,7 @@ class MessagesToolStream(ToolLoopResponse):
         if block.is_own:
             self._hidden_index = -1 if is_stop else self._hidden_index
             return b""
-        remaining_arguments = block.arguments.finish() if is_stop and block.arguments is not None else ""
-        return arguments_event(block.client_index, remaining_arguments) + _with_client_index(piece, event, block)
+        return _with_client_index(piece, event, block)
 
     def _take_block_start(self, event: MessagesEvent, piece: bytes) -> bytes:
         raw = bytes(event.content_block)
@@ -455,25 +401,7 @@ class MessagesToolStream(ToolLoopResponse):
         self._unchanged_block = block if block.client_index == event.index else None
         self._hidden_index = -1
         self._next_index = max(self._next_index, block.client_index + 1)
-        visible_event = _with_client_index(piece, event, block)
-        text = block.arguments_text if block.arguments is not None else ""
-        if not find_placeholders(text):
-            return visible_event
-        # The input came complete: it is sent as a delta after the start, so that it can wait.
-        visible_event = with_fields(visible_event, {"content_block": object_of({**fields_of(raw), "input": NO_INPUT})})
-        return visible_event + self._take_arguments(block, EventDelta("input_json_delta", partial_json=text), b"")
-
-    def _take_arguments(self, block: ResponseBlock, delta: EventDelta, event: bytes) -> bytes:
-        """Returns the part of a client call's arguments that passes. `event` is their event, empty if they came with
-        the start."""
-        arguments = block.arguments
-        if arguments is None or delta.type != "input_json_delta":
-            return event
-        block.scan_skipped_arguments()
-        out = arguments.feed(delta.partial_json)
-        if arguments.pending_placeholders:
-            self._waiting_block = block
-        return event if event and out == delta.partial_json else arguments_event(block.client_index, out)
+        return _with_client_index(piece, event, block)
 
     def _take_end(self, value: MessagesEvent, piece: bytes) -> bytes:
         if value.type == "message_delta":
@@ -561,48 +489,21 @@ class MessagesToolDocument(ToolLoopDocument):
         self._tool = tool
         self._messages: list[tuple[dict[str, bytes], list[ResponseBlock]]] = []
         """The fields of each round's message, and its blocks."""
-        self._visible_blocks: list[bytes] = []
-        """The JSON of the blocks that the client gets."""
-        self._blocks_with_placeholders: dict[int, tuple[str, int]] = {}
-        """By index of a visible block: its arguments, and the number of placeholders in them."""
 
     def read_document(self, document: dict[str, Any]) -> ObservedRound:
         """Reads the blocks of a message."""
-        self._blocks_with_placeholders = {}
-        blocks: list[ResponseBlock] = []
         try:
             fields = fields_of(bytes(self._body))
             wires = items_of(fields.get("content", NULL))
-            blocks += [ResponseBlock(raw, self._tool, index) for index, raw in enumerate(wires)]
+            blocks = [ResponseBlock(raw, self._tool, index) for index, raw in enumerate(wires)]
         except ValueError:
             self._messages.append(({}, []))
             return UNREADABLE_ROUND
         self._messages.append((fields, blocks))
-        for block, raw in zip(blocks, wires, strict=True):
-            if block.is_own:
-                continue
-            if block.arguments is not None and (count := len(find_placeholders(block.arguments_text))):
-                self._blocks_with_placeholders[len(self._visible_blocks)] = (block.arguments_text, count)
-            self._visible_blocks.append(raw)
         finished = as_string(document.get("stop_reason")) in DONE
         container = as_string(as_mapping(document.get("container")).get("id"))
         usage = read_usage(as_mapping(document.get("usage")))
         return build_round(blocks, finished=finished, usage=usage, container=container)
-
-    def find_document_placeholders(self, document: dict[str, Any]) -> tuple[ArtifactPlaceholder, ...]:
-        """Returns the placeholders in the inputs of the client's calls."""
-        return tuple(each for text, _ in self._blocks_with_placeholders.values() for each in find_placeholders(text))
-
-    def replace_document_placeholders(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
-        """Replaces the placeholders in the inputs."""
-        position = 0
-        for index, (text, count) in self._blocks_with_placeholders.items():
-            arguments = replace_placeholders(text, texts[position : position + count])
-            position += count
-            self._visible_blocks[index] = object_of(
-                {**fields_of(self._visible_blocks[index]), "input": arguments.encode()}
-            )
-        return any(text is not None for text in texts[:position])
 
     def write_document(self) -> bytes:
         """Writes the last message, with the id of the first, the blocks and the usage of all; an error as it came."""
@@ -611,9 +512,10 @@ class MessagesToolDocument(ToolLoopDocument):
             return bytes(self._body)
         reason = as_string(self.documents[-1].get("stop_reason"))
         usages = [as_mapping(document.get("usage")) for document in self.documents]
+        visible_blocks = [block.start for _, each in self._messages for block in each if not block.is_own]
         changed = {
             "id": self._messages[0][0].get("id", NULL),
-            "content": list_of(self._visible_blocks),
+            "content": list_of(visible_blocks),
             "stop_reason": encode(stop_reason(reason, blocks) or None),
         }
         if len(usages) > 1 and usages[-1]:

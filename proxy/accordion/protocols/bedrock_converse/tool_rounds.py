@@ -6,8 +6,6 @@ Theory of operation of the stream (for its events see response.py). `feed` takes
 - messageStart passes in the first round and is hidden in later ones.
 - A block begins with contentBlockStart, or with its first delta. The events of a block that is an own call are hidden;
   those of later blocks get lower indexes (`_index_shift`), so that the client sees no gap.
-- Deltas of a client call's input run through a PlaceholderScanner. While a block waits for an artifact
-  (`_waiting_block`), all later events are kept in `_queue`.
 - messageStop and metadata are kept back (`_end_events`). `continue_response` drops them; `close` writes them, with the
   stop reason and the usage of all rounds.
 
@@ -24,9 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from accordion.protocols.artifact_placeholders import PlaceholderScanner, find_placeholders, replace_placeholders
 from accordion.protocols.bedrock_converse.message_json import block_type
 from accordion.protocols.bedrock_converse.response import DONE, content_of, read_usage, sum_usage, write_event
 from accordion.protocols.json_values import arguments_text, as_count, as_mapping, as_string, from_json, to_json
@@ -34,7 +29,6 @@ from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, SseEvent, event_end, parse
 from accordion.protocols.tool_loop import (
     UNREADABLE_ROUND,
-    ArtifactPlaceholder,
     ArtifactToolCall,
     ObservedRound,
     ToolLoopDocument,
@@ -110,7 +104,6 @@ class StreamedBlock:
         self._pieces: list[str] = []
         self._reasoning: Json = {}
         self.is_own = is_own(start, tool)
-        self.arguments = PlaceholderScanner() if self.kind == "toolUse" and not self.is_own else None
         self.has_unknown_content = bool(start) and self.kind != "toolUse"
         """Whether it cannot be sent back: it has content of an unknown type, or citations."""
 
@@ -160,9 +153,6 @@ class ConverseToolStream(ToolLoopResponse):
         self._next_index = 0
         """The next index for the client."""
         self._usages: list[Json] = []
-        self._waiting_block: StreamedBlock | None = None
-        self._queue = b""
-        """Events after an input that waits for an artifact."""
         self._start_round()
 
     def _start_round(self) -> None:
@@ -177,26 +167,7 @@ class ConverseToolStream(ToolLoopResponse):
 
     def feed(self, block: bytes) -> bytes:
         """Takes events, or pieces of large ones; returns those that pass."""
-        events = self._events.feed(block)
-        if self._waiting_block is not None:
-            self._queue += events
-            return b""
-        return self._take_events(events)
-
-    @property
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The placeholders in the input of the waiting call."""
-        block = self._waiting_block
-        return block.arguments.pending_placeholders if block is not None and block.arguments else ()
-
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the placeholders; returns the waiting input and the events after it."""
-        block, self._waiting_block = self._waiting_block, None
-        if block is None or block.arguments is None:
-            return b""
-        out = _input_event(block.client_index, block.arguments.resolve(texts))
-        queue, self._queue = self._queue, b""
-        return out + self._take_events(queue)
+        return self._take_events(self._events.feed(block))
 
     @property
     def is_round_over(self) -> bool:
@@ -209,9 +180,7 @@ class ConverseToolStream(ToolLoopResponse):
         has_unknown_content = self._has_failed or any(block.has_unknown_content for block in blocks)
         known = [block.block for block in blocks if not block.has_unknown_content]
         finished = self._finish in DONE and not has_unknown_content
-        one_round = build_round(known, self._tool, self._usage, finished=finished)
-        is_resolved = any(block.arguments is not None and block.arguments.resolved for block in blocks)
-        return replace(one_round, resolved=is_resolved)
+        return build_round(known, self._tool, self._usage, finished=finished)
 
     def continue_response(self) -> None:
         """Drops the end events of this round; the next events continue the response."""
@@ -220,10 +189,7 @@ class ConverseToolStream(ToolLoopResponse):
 
     def close(self) -> bytes:
         """Returns the end events, with the stop reason and the usage of all rounds."""
-        out = self._take_events(self._events.flush())
-        while placeholders := self.pending_placeholders:
-            out += self.resolve([None] * len(placeholders))
-        return out + self._release_end()
+        return self._take_events(self._events.flush()) + self._release_end()
 
     # -- events, one by one ------------------------------------------------------
 
@@ -232,9 +198,6 @@ class ConverseToolStream(ToolLoopResponse):
         while position < len(block):
             start, position = position, event_end(block, position)
             out.append(self._take_event(block[start:position]))
-            if self._waiting_block is not None:
-                self._queue = block[position:]
-                break
         return b"".join(out)
 
     def _take_event(self, piece: bytes) -> bytes:
@@ -268,13 +231,9 @@ class ConverseToolStream(ToolLoopResponse):
             block.grow(as_mapping(data["delta"]))
         if block.is_own:
             return b""
-        visible = piece if block.client_index == index else _with_index(name, data, block.client_index)
-        if block.arguments is None:
-            return visible
-        if "delta" in data:
-            return self._take_arguments(block, as_mapping(data["delta"]), visible)
-        rest = block.arguments.finish() if name == "contentBlockStop" else ""
-        return _input_event(block.client_index, rest) + visible
+        if block.client_index == index:
+            return piece
+        return write_event(name, {**data, "contentBlockIndex": block.client_index})
 
     def _open_block(self, index: int, start: Json) -> None:
         block = self._blocks[index] = StreamedBlock(start, self._tool, index + self._index_shift)
@@ -282,16 +241,6 @@ class ConverseToolStream(ToolLoopResponse):
             self._index_shift -= 1
         else:
             self._next_index = max(self._next_index, block.client_index + 1)
-
-    def _take_arguments(self, block: StreamedBlock, delta: Json, event: bytes) -> bytes:
-        """Returns the part of a client call's input that passes."""
-        if block.arguments is None:
-            return event
-        text = as_string(as_mapping(delta.get("toolUse")).get("input"))
-        out = block.arguments.feed(text)
-        if block.arguments.pending_placeholders:
-            self._waiting_block = block
-        return event if out == text else _input_event(block.client_index, out)
 
     def _forward_unreadable(self, piece: bytes) -> bytes:
         """Passes an unreadable event, unless it may belong to an own call."""
@@ -324,16 +273,6 @@ def _read_data(event: SseEvent) -> Json | None:
     return value if type(value) is dict else None
 
 
-def _with_index(name: str, data: Json, index: int) -> bytes:
-    return write_event(name, {**data, "contentBlockIndex": index})
-
-
-def _input_event(index: int, text: str) -> bytes:
-    """Returns an event with a piece of a call's input; empty without text."""
-    data = {"contentBlockIndex": index, "delta": {"toolUse": {"input": text}}}
-    return write_event("contentBlockDelta", data) if text else b""
-
-
 class ConverseToolDocument(ToolLoopDocument):
     """A response that is one document."""
 
@@ -348,25 +287,6 @@ class ConverseToolDocument(ToolLoopDocument):
         finished = as_string(document.get("stopReason")) in DONE
         return build_round(content_of(document), self._tool, as_mapping(document.get("usage")), finished=finished)
 
-    def find_document_placeholders(self, document: Json) -> tuple[ArtifactPlaceholder, ...]:
-        """Returns the placeholders in the client's calls."""
-        blocks = [block for block in content_of(document) if not is_own(block, self._tool)]
-        return tuple(each for block in blocks for each in find_placeholders(arguments_of(block)))
-
-    def replace_document_placeholders(self, document: Json, texts: Sequence[str | None]) -> bool:
-        """Replaces the placeholders in the client's calls."""
-        remaining, blocks = list(texts), list[Any]()
-        for block in content_of(document):
-            count = 0 if is_own(block, self._tool) else len(find_placeholders(arguments_of(block)))
-            if count:
-                filled = from_json(replace_placeholders(arguments_of(block), remaining[:count]))
-                del remaining[:count]
-                blocks.append({**block, "toolUse": {**call_of(block), "input": filled}})
-            else:
-                blocks.append(block)
-        document |= _with_content(document, blocks)
-        return any(text is not None for text in texts)
-
     def write_document(self) -> bytes:
         """Writes the last response, with the visible blocks and the usage of all; an error as it came."""
         last = self.documents[-1]
@@ -374,14 +294,9 @@ class ConverseToolDocument(ToolLoopDocument):
             return bytes(self._body)
         reason = visible_reason(as_string(last.get("stopReason")), content_of(last), self._tool)
         blocks = [block for each in self.documents for block in content_of(each) if not is_own(block, self._tool)]
-        written = {**_with_content(last, blocks), "stopReason": reason}
+        output = as_mapping(last["output"])
+        message = {"role": "assistant", **as_mapping(output.get("message")), "content": blocks}
+        written = {**last, "output": {**output, "message": message}, "stopReason": reason}
         if usage := as_mapping(last.get("usage")):
             written["usage"] = sum_usage([*(as_mapping(each.get("usage")) for each in self.documents[:-1]), usage])
         return to_json(written)
-
-
-def _with_content(document: Json, blocks: Sequence[Any]) -> Json:
-    """Returns a response with these blocks as its message's content."""
-    output = as_mapping(document.get("output"))
-    message = as_mapping(output.get("message"))
-    return {**document, "output": {**output, "message": {"role": "assistant", **message, "content": list(blocks)}}}

@@ -8,7 +8,6 @@ events of a round one by one:
   own calls are removed, and it is hidden if nothing is left.
 - A signature that an own call carries for the whole step goes to the next visible call of the round, so that the list
   that the client has is valid by itself.
-- While the arguments of a client call wait for an artifact (`_waiting`), that event and all later events are kept back.
 - From the finish reason on, events are kept back (`_end_events`). `continue_response` drops them; `close` writes them,
   with the usage of all rounds. If they have content and the round has own calls, the content passes at once.
 - Events of later rounds get the first round's id. A paragraph break separates the texts of two rounds.
@@ -24,9 +23,6 @@ from collections.abc import Mapping, Sequence
 from operator import is_not
 from typing import Any
 
-from msgspec.structs import replace
-
-from accordion.protocols.artifact_placeholders import find_placeholders, replace_placeholders
 from accordion.protocols.gemini.message_json import arguments_of, call_id_of, get, is_thought, signature_of, spelling
 from accordion.protocols.gemini.response import (
     DONE,
@@ -41,7 +37,6 @@ from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, event_end
 from accordion.protocols.tool_loop import (
     UNREADABLE_ROUND,
-    ArtifactPlaceholder,
     ArtifactToolCall,
     ObservedRound,
     ToolLoopDocument,
@@ -166,27 +161,6 @@ def add_paragraph_break(parts: list[Any], text_before: str) -> list[Any]:
     return [*parts[:index], {**parts[index], "text": separator + parts[index]["text"]}, *parts[index + 1 :]]
 
 
-def find_part_placeholders(parts: Sequence[Any], tool: str) -> tuple[ArtifactPlaceholder, ...]:
-    """Returns the placeholders in the arguments of the client's calls."""
-    calls = (call_of(part) for part in parts if not is_own(part, tool))
-    return tuple(each for call in calls if call for each in find_placeholders(arguments_of(call)))
-
-
-def replace_part_placeholders(parts: Sequence[Any], tool: str, texts: Sequence[str | None]) -> list[Any]:
-    """Returns the parts with these texts in place of the placeholders."""
-    remaining, replaced = list(texts), list[Any]()
-    for part in parts:
-        call = call_of(part)
-        count = len(find_placeholders(arguments_of(call))) if call and not is_own(part, tool) else 0
-        if count:
-            arguments = from_json(replace_placeholders(arguments_of(call), remaining[:count]))
-            del remaining[:count]
-            replaced.append({**part, spelling(part, "functionCall"): {**call, "args": arguments}})
-        else:
-            replaced.append(part)
-    return replaced
-
-
 class GeminiToolStream(ToolLoopResponse):
     """A response as a stream of events."""
 
@@ -198,9 +172,6 @@ class GeminiToolStream(ToolLoopResponse):
         self._pending_output = b""
         # The end of the text of earlier rounds, until a text follows it.
         self._text_before = ""
-        self._waiting: Json | None = None
-        self._queue = b""
-        self._is_resolved = False
         self._start_round()
 
     def _start_round(self) -> None:
@@ -213,27 +184,11 @@ class GeminiToolStream(ToolLoopResponse):
 
     def feed(self, block: bytes) -> bytes:
         """Takes events in blocks of any size."""
-        out = self._take_pending()
-        events = self._events.feed(block)
-        if self._waiting is not None:
-            self._queue += events
-            return out
-        return out + self._take_events(events)
-
-    @property
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The placeholders in the calls of the waiting event."""
-        return () if self._waiting is None else find_part_placeholders(parts_of(self._waiting), self._tool)
-
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the placeholders; returns the waiting event and those after it."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            return b""
-        self._is_resolved = self._is_resolved or any(text is not None for text in texts)
-        visible = replace_part_placeholders(parts_of(waiting), self._tool, texts)
-        queue, self._queue = self._queue, b""
-        return self._take_response(with_parts(waiting, visible), b"", parts_of(waiting)) + self._take_events(queue)
+        out, position, events = [self._take_pending()], 0, self._events.feed(block)
+        while position < len(events):
+            start, position = position, event_end(events, position)
+            out.append(self._take_event(events[start:position]))
+        return b"".join(out)
 
     @property
     def is_round_over(self) -> bool:
@@ -244,8 +199,7 @@ class GeminiToolStream(ToolLoopResponse):
         """Returns the round."""
         self._pending_output += self._flush()
         finished = self._finish == DONE and not self._has_failed
-        one_round = build_round(self._parts, self._tool, self._usage, finished=finished)
-        return _with_resolved(one_round, self._is_resolved)
+        return build_round(self._parts, self._tool, self._usage, finished=finished)
 
     def continue_response(self) -> None:
         """Drops the end events of this round; the next events continue the response."""
@@ -257,22 +211,10 @@ class GeminiToolStream(ToolLoopResponse):
     def close(self) -> bytes:
         """Returns the events that are kept back, with the usage of all rounds."""
         out = self._take_pending() + self._flush()
-        while placeholders := self.pending_placeholders:
-            out += self.resolve([None] * len(placeholders))
         events, self._end_events = self._end_events, []
         return out + b"".join(events)
 
     # -- events, one by one ------------------------------------------------------
-
-    def _take_events(self, block: bytes) -> bytes:
-        out, position = list[bytes](), 0
-        while position < len(block):
-            start, position = position, event_end(block, position)
-            out.append(self._take_event(block[start:position]))
-            if self._waiting is not None:
-                self._queue = block[position:]
-                break
-        return b"".join(out)
 
     def _take_event(self, event: bytes) -> bytes:
         data = read_event(event)
@@ -283,19 +225,15 @@ class GeminiToolStream(ToolLoopResponse):
         if data.get("error"):
             self._has_failed = True
             return event
-        if find_part_placeholders(parts_of(data), self._tool):
-            self._waiting = data
-            return b""
-        return self._take_response(data, event, parts_of(data))
+        return self._take_response(data, event)
 
-    def _take_response(self, data: Json, event: bytes, written_parts: Sequence[Any]) -> bytes:
-        """Takes a response of the stream; `event` are its bytes, empty if it was changed. `written_parts` are the parts
-        as the model wrote them."""
+    def _take_response(self, data: Json, event: bytes) -> bytes:
+        """Takes a response of the stream; `event` are its bytes."""
         self._usage = as_mapping(get(data, "usageMetadata")) or self._usage
-        self._parts += written_parts
         parts = parts_of(data)
+        self._parts += parts
         visible = self._add_paragraph_break(self._visible_parts.take(parts))
-        is_changed = not event or len(visible) != len(parts) or any(map(is_not, visible, parts))
+        is_changed = len(visible) != len(parts) or any(map(is_not, visible, parts))
         reason = finish_reason(data)
         if self._end_events or reason:
             self._finish = reason or self._finish
@@ -351,10 +289,6 @@ class GeminiToolStream(ToolLoopResponse):
         return out if out.endswith(b"\n\n") or not out else out + b"\n\n"
 
 
-def _with_resolved(one_round: ObservedRound, is_resolved: bool) -> ObservedRound:
-    return replace(one_round, resolved=True) if is_resolved else one_round
-
-
 class GeminiToolDocument(ToolLoopDocument):
     """Merges the responses of all rounds into one.
 
@@ -386,16 +320,6 @@ class GeminiToolDocument(ToolLoopDocument):
             return UNREADABLE_ROUND
         usage = as_mapping(get(document, "usageMetadata"))
         return build_round(parts_of(document), self._tool, usage, finished=finish_reason(document) == DONE)
-
-    def find_document_placeholders(self, document: Json) -> tuple[ArtifactPlaceholder, ...]:
-        """Returns the placeholders in the client's calls."""
-        return find_part_placeholders(parts_of(document), self._tool)
-
-    def replace_document_placeholders(self, document: Json, texts: Sequence[str | None]) -> bool:
-        """Replaces the placeholders in the client's calls."""
-        parts = replace_part_placeholders(parts_of(document), self._tool, texts)
-        document |= with_parts(document, parts)
-        return any(text is not None for text in texts)
 
     def write_document(self) -> bytes:
         """Writes the last response, with the id of the first, the visible parts and the usage of all."""

@@ -4,9 +4,9 @@ calls.
 Theory of operation of the stream. Each chunk has a delta of the first choice. `feed` adds every delta to a RoundBuilder
 and returns the chunk without the artifact tool's calls:
 
-- A chunk that only adds text, like the one before it, passes unread (ChunkRun). All others are parsed.
+- A chunk that only adds text or arguments, like the one before it, passes unread (ChunkRun). All others are parsed.
 - A call is hidden or shown once its name is known; pieces before that are kept back. Shown calls get new indexes, so
-  that the hidden ones leave no gap. Placeholders in their arguments are kept back until `resolve`.
+  that the hidden ones leave no gap.
 - From the finish reason on, events are kept back (`_end_events`): finish, usage and `[DONE]`. `continue_response` drops
   them; `close` writes them, with the usage of all rounds.
 - Chunks of later rounds get the first round's id, no second role, and renumbered calls and reasoning blocks.
@@ -22,13 +22,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from accordion.protocols.artifact_placeholders import (
-    PlaceholderScanner,
-    find_placeholders_in_calls,
-    replace_placeholders_in_calls,
-)
 from accordion.protocols.json_values import arguments_text, as_list, as_mapping, as_string, encode, from_json, to_json
 from accordion.protocols.message_keys import decode_json
 from accordion.protocols.openai_chat.message_json import BLOCKS, read_parts
@@ -36,7 +29,6 @@ from accordion.protocols.openai_chat.response import event_data, find_usage, is_
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, event_end
 from accordion.protocols.tool_loop import (
-    ArtifactPlaceholder,
     ArtifactToolCall,
     ObservedRound,
     ToolLoopDocument,
@@ -103,19 +95,7 @@ def _repair_surrogates(quoted: bytes) -> str:
 class GrowingCall:
     """One call that grows piece by piece. `is_own` is None until its name is known."""
 
-    __slots__ = (
-        "arguments",
-        "buffer",
-        "fields",
-        "id",
-        "index",
-        "inner",
-        "is_delayed",
-        "is_own",
-        "kind",
-        "name",
-        "visible",
-    )
+    __slots__ = ("buffer", "fields", "id", "index", "inner", "is_delayed", "is_own", "kind", "name", "visible")
 
     def __init__(self, index: int, kind: str) -> None:
         self.index, self.kind = index, kind
@@ -125,7 +105,7 @@ class GrowingCall:
         """Whether some of it was kept back because its name was not known."""
         self.visible: int | None = None
         """Its index for the client."""
-        self.buffer, self.arguments = TextBuffer(), PlaceholderScanner()
+        self.buffer = TextBuffer()
         self.fields: dict[str, Any] = {}
         self.inner: dict[str, Any] = {}
 
@@ -376,8 +356,6 @@ _FIELDS_AFTER_TEXT = rb'\](?:, ?+"(?!error)\w++": ?+(?:null|"[^"\\]*+"|\d++))*+\
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _TEXT_END = re.compile(_TEXT + _NO_CONTENT + _NO_CONTENT + _FIELDS_AFTER_TEXT, re.DOTALL)
 _ARGUMENTS_END = re.compile(_TEXT + rb"\}\}\]" + _NO_CONTENT + _NO_CONTENT + _FIELDS_AFTER_TEXT, re.DOTALL)
-# Without these characters, arguments have no placeholder and no change between inside and outside of a string.
-_SPECIAL = re.compile(rb"[{\\]")
 _TEXT_START = {
     name: re.compile(rb'"%b"\s*+:\s*+"' % name.encode())
     for name in ("content", "refusal", "reasoning_content", "reasoning", "arguments")
@@ -391,7 +369,7 @@ class ChunkRun:
     comparison and one pattern. Any other chunk ends the run.
     """
 
-    __slots__ = ("_buffer", "_call", "_end_bytes", "_match_end", "_separator", "_start")
+    __slots__ = ("_buffer", "_end_bytes", "_match_end", "_separator", "_start", "is_text_only")
 
     def __init__(self) -> None:
         # The bytes before the text of a chunk of this run; empty when there is no run.
@@ -400,45 +378,26 @@ class ChunkRun:
         self._end_bytes = self._separator = b""
         self._match_end: Callable[[bytes, int], re.Match[bytes] | None] = _TEXT_END.match
         self._buffer = bytearray()
-        self._call: GrowingCall | None = None
+        self.is_text_only = True
+        """Whether the chunks of this run add to a text, not to a call."""
 
     def end(self) -> None:
         """Ends the run: the next chunk must be read."""
         self._start = b""
 
-    @property
-    def is_text_only(self) -> bool:
-        """Whether the chunks of this run add to a text, not to a call."""
-        return self._call is None
-
-    def take(self, block: bytes, start: int = 0) -> tuple[bytes, int]:
-        """Takes the chunks of this run from a block of whole events, from `start` on; returns the bytes that pass,
-        mostly all, and the end of the chunks."""
+    def take(self, block: bytes, start: int = 0) -> int:
+        """Takes the chunks of this run from a block of whole events, from `start` on; returns the end of the chunks."""
         first_bytes = self._start
         if not first_bytes or not block.startswith(first_bytes, start):
-            return b"", start
+            return start
         position = self._take_similar(block, start) if self._end_bytes else start
-        if position == len(block):
-            return block[start:], position
-        out: list[bytes] = []
-        done = start
         while block.startswith(first_bytes, position):
             match = self._match_end(block, position + len(first_bytes))
             if match is None:
                 break
-            if not self._is_plain(match[1]):
-                passed = self._scan_arguments(match[1])
-                if passed is None:
-                    break
-                if passed != match[1]:
-                    output = (
-                        block[position : match.start(1)] + passed + block[match.end(1) : match.end()] if passed else b""
-                    )
-                    out += (block[done:position], output)
-                    done = match.end()
             self._buffer += match[1]
             position = match.end()
-        return (b"".join(out) + block[done:position] if out else block[start:position]), position
+        return position
 
     def _take_similar(self, block: bytes, start: int) -> int:
         """Takes all chunks of this run at once if they also have the same last bytes; returns the end of the last.
@@ -448,26 +407,10 @@ class ChunkRun:
         first_bytes, end_bytes = self._start, self._end_bytes
         end = block.find(end_bytes, block.rfind(first_bytes) + len(first_bytes))
         text = block[start + len(first_bytes) : end].replace(self._separator, b"")
-        if end < 0 or (b'"' in text and not _STRING.fullmatch(text)) or not self._is_plain(text):
+        if end < 0 or (b'"' in text and not _STRING.fullmatch(text)):
             return start
         self._buffer += text
         return end + len(end_bytes)
-
-    def _is_plain(self, text: bytes) -> bool:
-        """Whether a text cannot contain a placeholder."""
-        return self._call is None or (self._call.arguments.is_idle and _SPECIAL.search(text) is None)
-
-    def _scan_arguments(self, text: bytes) -> bytes | None:
-        """Scans a piece of arguments for placeholders; returns the text that passes, None where the piece cannot be
-        decoded alone (half a surrogate pair)."""
-        if self._call is None:
-            return text
-        try:
-            arguments = from_json(b'"' + text + b'"')
-            passed = self._call.arguments.feed(arguments)
-            return text if passed == arguments else encode(passed)[1:-1]
-        except ValueError:
-            return None
 
     def begin(self, event: bytes, delta: dict[str, Any], builder: RoundBuilder) -> None:
         """Starts a run with a chunk that has one choice and only one piece of text. It has passed unchanged and has
@@ -486,7 +429,7 @@ class ChunkRun:
         match_end = _TEXT_END.match if call is None else _ARGUMENTS_END.match
         start = event.find(starts[0]) + len(starts[0]) if len(starts) == 1 else 0
         if start and (text := match_end(event, start)) is not None and from_json(b'"' + text[1] + b'"') == value:
-            self._start, self._match_end, self._call = event[:start], match_end, call
+            self._start, self._match_end, self.is_text_only = event[:start], match_end, call is None
             # Padding makes the end of each chunk different.
             self._end_bytes = b"" if b'"obfuscation"' in event else event[text.end(1) :]
             self._separator = self._end_bytes + self._start
@@ -530,8 +473,9 @@ class ChunkToolLoop(ToolLoopResponse):
 
     def feed(self, block: bytes) -> bytes:
         """Takes events in blocks of any size."""
-        out, taken_end = self._run.take(block)
-        self.non_text_events = observable = b"" if taken_end and self._run.is_text_only else out
+        taken_end = self._run.take(block)
+        out = block[:taken_end]
+        self.non_text_events = observable = b"" if self._run.is_text_only else out
         if taken_end == len(block):
             return out
         remaining_output, remaining_observable = self._take_events(self._events.feed(block[taken_end:]))
@@ -546,28 +490,12 @@ class ChunkToolLoop(ToolLoopResponse):
         """Whether a finish reason, a last usage or `[DONE]` is kept back."""
         return bool(self._end_events)
 
-    @property
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The pending placeholders in the client's calls."""
-        return tuple(each for call in self._builder.calls for each in call.arguments.pending_placeholders)
-
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the placeholders; the rest of the calls' arguments follows in chunks of the proxy's own."""
-        remaining, out = list(texts), self._take_pending()
-        for call in self._builder.calls:
-            count = len(call.arguments.pending_placeholders)
-            if count:
-                out += self._arguments_chunk(call, call.arguments.resolve(remaining[:count]))
-                del remaining[:count]
-        return out + self._finish_calls() if self._finish else out
-
     def read_round(self) -> ObservedRound:
         """Returns the round. Own calls without an id get one."""
         self._pending_output += self._flush()
         finished = bool(self._finish or self._has_ended) and not self._has_failed and is_finished(self._finish)
         message = self._builder.build_message()
-        observed_round = round_from_message(message, self._tool, self._id_prefix(), self._usage, finished=finished)
-        return replace(observed_round, resolved=any(call.arguments.resolved for call in self._builder.calls))
+        return round_from_message(message, self._tool, self._id_prefix(), self._usage, finished=finished)
 
     def continue_response(self) -> None:
         """Drops the end events of this round; the next chunks continue the response."""
@@ -585,7 +513,7 @@ class ChunkToolLoop(ToolLoopResponse):
     def close(self) -> bytes:
         """Returns the events that are kept back, as the end of the last round."""
         self._pending_output += self._flush()
-        out = self._take_pending() + self._finish_calls()
+        out = self._take_pending() + self._show_nameless_calls()
         is_changed = self._rounds or any(call.is_own for call in self._builder.calls)
         events, self._end_events = self._end_events, []
         return out + b"".join([self._write_last_event(event) if is_changed else event for event in events])
@@ -596,10 +524,12 @@ class ChunkToolLoop(ToolLoopResponse):
         """Takes whole events, those of a run together. Returns the bytes that pass, and the observable ones of them."""
         output, observable, position = list[bytes](), list[bytes](), 0
         while position < len(block):
-            start, (out, position) = position, self._run.take(block, position)
+            start, position = position, self._run.take(block, position)
             is_text = position > start and self._run.is_text_only
-            if position == start:
-                position = event_end(block, position)
+            if position > start:
+                out = block[start:position]
+            else:
+                position = event_end(block, start)
                 out = self._take_event(block[start:position])
             output.append(out)
             observable.append(b"" if is_text else out)
@@ -620,7 +550,7 @@ class ChunkToolLoop(ToolLoopResponse):
         if is_done(data):
             self._has_ended = True
             self._end_events.append(event)
-            return self._finish_calls() if not self._finish else b""
+            return self._show_nameless_calls() if not self._finish else b""
         # A comment, or an unreadable event, whose content may be missing from the round.
         self._has_failed = self._has_failed or bool(data)
         return event
@@ -646,7 +576,7 @@ class ChunkToolLoop(ToolLoopResponse):
             return self._forward_chunk(
                 event, data, index, visible_delta, is_alone=len(choices) == 1 and not usage_holders
             )
-        out = self._finish_calls()
+        out = self._show_nameless_calls()
         self._finish = finish
         if has_content(visible_delta):
             # The content passes at once, the finish reason is kept back.
@@ -734,14 +664,6 @@ class ChunkToolLoop(ToolLoopResponse):
                 entry = {"index": call.index, **call.entry()}
         if call.is_own:
             return None
-        inner = as_mapping(entry.get("function"))
-        text = inner.get("arguments")
-        if type(text) is str and text:
-            passed = call.arguments.feed(text)
-            if not passed and entry.keys() <= {"index", "type", "function"} and len(inner) == 1:
-                return None
-            if passed != text:
-                entry = {**entry, "function": {**inner, "arguments": passed}}
         call.visible = self._visible_calls + self._builder.visible_index(call) if call.visible is None else call.visible
         if type(entry.get("index")) is int and entry["index"] != call.visible:
             entry = {**entry, "index": call.visible}
@@ -783,26 +705,16 @@ class ChunkToolLoop(ToolLoopResponse):
                 choice["finish_reason"], is_changed = "stop", True
         return self._write_chunk(data, b"") if is_changed else event
 
-    def _arguments_chunk(self, call: GrowingCall, text: str) -> bytes:
-        """Returns a chunk with more of a call's arguments."""
-        if not text:
-            return b""
-        return self._own_chunk({"index": call.visible, "function": {"arguments": text}})
-
-    def _own_chunk(self, entry: dict[str, Any]) -> bytes:
+    def _show_nameless_calls(self) -> bytes:
+        """Returns the calls whose names never came, in chunks of the proxy's own. They are complete."""
         common_fields = {name: self._first_chunk[name] for name in _COMMON if name in self._first_chunk}
-        delta = {"tool_calls": [entry]}
-        return write_event({**common_fields, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-
-    def _finish_calls(self) -> bytes:
-        """Returns the kept back pieces of the calls, now that they are complete, except after a pending placeholder."""
         out = b""
         for call in self._builder.calls:
             if call.is_own is None:
                 call.is_own, call.visible = False, self._visible_calls + self._builder.visible_index(call)
-                out += self._own_chunk({**call.entry(), "index": call.visible})
-            elif not call.arguments.pending_placeholders:
-                out += self._arguments_chunk(call, call.arguments.finish())
+                delta = {"tool_calls": [{**call.entry(), "index": call.visible}]}
+                choice = {"index": 0, "delta": delta, "finish_reason": None}
+                out += write_event({**common_fields, "choices": [choice]})
         return out
 
     def _flush(self) -> bytes:
@@ -835,14 +747,6 @@ class CompletionToolLoop(ToolLoopDocument):
         usage = usage_holders[-1]["usage"] if usage_holders else None
         return round_from_message(message, self._tool, id_prefix, usage, finished=finished)
 
-    def find_document_placeholders(self, document: dict[str, Any]) -> tuple[ArtifactPlaceholder, ...]:
-        """Returns the placeholders in the client's calls."""
-        return find_placeholders_in_calls(self._functions(document))
-
-    def replace_document_placeholders(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
-        """Replaces the placeholders in the client's calls."""
-        return replace_placeholders_in_calls(self._functions(document), texts)
-
     def write_document(self) -> bytes:
         """Writes the last completion, with the id of the first, the texts and usage of all, and the client's calls."""
         last = self.documents[-1]
@@ -866,14 +770,6 @@ class CompletionToolLoop(ToolLoopDocument):
         for holder in find_usage_holders(last):
             holder["usage"] = sum_usage(usages)
         return to_json(last)
-
-    def _functions(self, document: dict[str, Any]) -> list[dict[str, Any]]:
-        """Returns the functions of the client's calls, if their arguments are text."""
-        calls = [
-            call for call in as_list(_first_choice(document)[1].get("tool_calls")) if tool_name(call) != self._tool
-        ]
-        functions = [as_mapping(as_mapping(call).get("function")) for call in calls]
-        return [function for function in functions if type(function.get("arguments")) is str]
 
 
 def _first_choice(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -35,7 +35,6 @@ from accordion.model.boundaries import has_item_reference
 from accordion.model.conversation import Message, Opaque, Part, ProviderState, Reasoning, Text
 from accordion.model.errors import AccordionError, ContextOverflow
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
-from accordion.protocols.artifact_placeholders import find_placeholders
 from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.json_spans import NULL, fields_of, is_list, list_of, object_of, remove_fields
 from accordion.protocols.json_values import (
@@ -57,7 +56,7 @@ from accordion.protocols.openai_responses.context_edits import ResponsesContextE
 from accordion.protocols.openai_responses.message_json import CALLS, HOSTED_CALLS, read_content, read_item
 from accordion.protocols.openai_responses.response import ResponsesParser, decode_object
 from accordion.protocols.openai_responses.socket_messages import CREATE
-from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream, with_arguments
+from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream
 from accordion.protocols.tool_loop import (
     MAX_OPENAI_TOOLS,
     ArtifactToolProtocol,
@@ -348,8 +347,8 @@ class ResponsesArtifactTool(ArtifactToolProtocol):
         """Returns all rounds before the last as they were sent to the provider, then the client's items of the last.
 
         Own calls are inserted between the client's calls, their outputs before the client's first output. Reasoning
-        that led to an own call is inserted with it where the client no longer has it. Arguments with placeholders get
-        the model's own text again. None where the client has no item of the last round.
+        that led to an own call is inserted with it where the client no longer has it. None where the client has no item
+        of the last round.
         """
         return _insert_rounds(messages, insertion, lambda entries: self.render_round(entries, fields))
 
@@ -397,7 +396,6 @@ class _ProviderItem(msgspec.Struct, frozen=True):
     kind: str
     ids: frozenset[tuple[str, str]]
     text: str
-    arguments: str
     hidden: bool
 
 
@@ -523,7 +521,7 @@ def _replace_client_items(
                 ]
             )
         else:
-            replacements[index] = (_with_model_arguments(items[matching_indexes[0]], messages[index]),)
+            replacements[index] = (messages[index].wire,)
     return replacements
 
 
@@ -532,15 +530,13 @@ def _list_items(insertion: ToolRoundInsertion, number: int) -> Iterable[_Provide
     for wire in insertion.rounds[number].response:
         entry = decode_object(wire)
         kind = _kind(entry)
-        is_call = kind == "function_call"
         yield _ProviderItem(
             number,
             wire,
             kind,
             _identifiers(entry),
             _text(read_item(entry, len(wire))[1]),
-            arguments=as_string(entry.get("arguments")) if is_call else "",
-            hidden=is_call and entry.get("call_id") in answered_ids,
+            hidden=kind == "function_call" and entry.get("call_id") in answered_ids,
         )
 
 
@@ -618,15 +614,6 @@ def _identifiers(entry: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 def _text(parts: Iterable[Any]) -> str:
     """Returns texts and reasoning without white space: clients join texts with it or without."""
     return "".join("".join(part.text.split()) for part in parts if isinstance(part, Text | Reasoning))
-
-
-def _with_model_arguments(item: _ProviderItem, message: Message) -> bytes:
-    """Returns the client's item, with the model's own arguments if they have placeholders."""
-    wire = message.wire
-    if not find_placeholders(item.arguments):
-        return wire
-    fields = fields_of(wire)
-    return wire if "arguments" not in fields else with_arguments(wire, item.arguments)
 
 
 def _place_hidden_items(

@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from accordion.model.records import ARGUMENTS, Usage
 from accordion.protocols.json_spans import fields_of, object_of
 from accordion.protocols.json_values import (
@@ -53,19 +51,14 @@ from accordion.protocols.response_parser import (
 )
 from accordion.protocols.sse import SseEvent, parse
 
-DELTA = "response.function_call_arguments.delta"
-DONE = "response.function_call_arguments.done"
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 OPENINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
-
-ARGUMENTS_START = f"event: {DELTA}\ndata:".encode()
-"""The first bytes of an event with a piece of a call's arguments."""
 
 _TEXT_DELTAS = frozenset(
     f"event: response.{name}.delta".encode()
     for name in (
         *("output_text", "refusal", "reasoning_text", "reasoning_summary_text", "custom_tool_call_input"),
-        *("code_interpreter_call_code", "mcp_call_arguments"),
+        *("function_call_arguments", "code_interpreter_call_code", "mcp_call_arguments"),
     )
 )
 _DATA = re.compile(rb"(?:\A|(?<=[\r\n])|(?<=\A\xef\xbb\xbf))data:[^\r\n]*(?:(?:\r\n|\r|\n)data:[^\r\n]*)*")
@@ -223,61 +216,25 @@ def read_usage(usage: dict[str, Any]) -> Usage | None:
     )
 
 
-class _ArgumentsDelta(msgspec.Struct, gc=False):
-    delta: str
-    type: str = ""
-    item_id: str = ""
-    output_index: int | None = None
-
-    @property
-    def key(self) -> int | str:
-        """The same as ResponsesEvent.key."""
-        return self.item_id if self.output_index is None else self.output_index
-
-
-_ARGUMENTS_DELTA = msgspec.json.Decoder(_ArgumentsDelta)
-
-
-def is_single_event(block: bytes) -> bool:
-    """Whether this is one event of two lines: a quick check that may miss others."""
-    return block.find(b"\n", block.find(b"\n") + 1) == len(block) - 2 and block.endswith(b"\n\n")
-
-
-def has_no_content(block: bytes) -> bool:
-    """Whether events have nothing about calls or the response. The name of a text delta decides alone; a name quoted
-    within a text is escaped there."""
+def has_item_or_response(block: bytes) -> bool:
+    """Whether events have an item or the response. The name of a text delta decides alone; a name quoted within a text
+    is escaped there."""
     end = block.find(b"\n")
     if block[:end] in _TEXT_DELTAS and block.find(b"\n", end + 1) == len(block) - 2:
-        return True
-    return not (b"function_call_arguments" in block or b"output_item." in block or b'"response"' in block)
-
-
-def read_arguments_delta(raw: bytes) -> _ArgumentsDelta | None:
-    """Reads an event with a piece of a call's arguments; None for any other event."""
-    start = len(ARGUMENTS_START)
-    if not raw.startswith(ARGUMENTS_START):
-        start = raw.find(b"data:") + 5
-        if start < 5 or b"function_call_arguments.delta" not in raw:
-            return None
-    try:
-        delta = _ARGUMENTS_DELTA.decode(raw[start:])
-    except (ValueError, RecursionError):
-        return None
-    return delta if delta.type == DELTA else None
+        return False
+    return b"output_item." in block or b'"response"' in block
 
 
 class ResponsesEvent:
     """One event: its bytes, and the fields of its JSON object (empty where its data is none)."""
 
-    __slots__ = ("fields", "is_scanned", "kind", "raw")
+    __slots__ = ("fields", "kind", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         event = parse(raw) or SseEvent(b"", b"")
         self.fields: Mapping[str, bytes] = split_object(event.data)
         self.kind = self.text("type") or event.name.decode(errors="replace")
-        self.is_scanned = False
-        """Whether its piece of arguments was scanned, so that it only waits for artifacts."""
 
     @property
     def is_truncated(self) -> bool:

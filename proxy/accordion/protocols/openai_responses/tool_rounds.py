@@ -3,13 +3,11 @@
 Theory of operation of the stream. Each event has a sequence number and, if it is about an item, the item's position.
 `feed` takes events one by one:
 
-- Events without content of calls or of the response pass unread, as long as nothing was hidden or is kept back.
+- Events without an item and without the response pass unread, as long as nothing was hidden.
 - `response.created` and the other opening events list the request's tools: the artifact tool is removed from them.
   Those of later rounds are hidden.
 - The events of an item that is an own call are hidden (`_hidden`). From the first hidden event on, EventNumbers
   renumbers the others, so that the client sees no gap.
-- Deltas of a client call's arguments run through a PlaceholderScanner (`_calls`). An event that waits for an artifact
-  stays in `_queue`, and all later events wait for it.
 - `response.completed` and the other end events are kept back (`_end`). `continue_response` drops the end event, and the
   numbers continue; `close` writes it, with the items and the usage of all rounds.
 
@@ -23,41 +21,27 @@ Source: the type files of the openai SDK (`openai/types/responses/*_event.py`).
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.protocols.artifact_placeholders import (
-    PlaceholderScanner,
-    find_placeholders,
-    find_placeholders_in_calls,
-    replace_placeholders,
-    replace_placeholders_in_calls,
-)
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode, to_json
 from accordion.protocols.openai_responses.message_json import CALLS, read_call, read_item
 from accordion.protocols.openai_responses.response import (
-    ARGUMENTS_START,
-    DELTA,
-    DONE,
     ENDS,
     OPENINGS,
     ResponsesEvent,
     decode_object,
-    has_no_content,
-    is_single_event,
-    read_arguments_delta,
+    has_item_or_response,
     read_usage,
     split_object,
     text_field,
 )
 from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import (
-    ArtifactPlaceholder,
     ArtifactToolCall,
     ObservedRound,
     ToolLoopDocument,
@@ -88,18 +72,8 @@ def _is_own_call(entry: Mapping[str, Any], tool: str) -> bool:
     return entry.get("type") == "function_call" and entry.get("name") == tool
 
 
-def with_arguments(raw: bytes, arguments: str) -> bytes:
-    """Returns a call item with other arguments."""
-    return object_of({**split_object(raw), "arguments": to_json(arguments)})
-
-
 def build_round(
-    items: Iterable[tuple[dict[str, Any], bytes]],
-    tool: str,
-    fields: Mapping[str, bytes],
-    *,
-    finished: bool,
-    resolved: bool = False,
+    items: Iterable[tuple[dict[str, Any], bytes]], tool: str, fields: Mapping[str, bytes], *, finished: bool
 ) -> ObservedRound:
     """Builds a round from its items, decoded and as they came, and the usage in its response object's fields. Its
     entries have no own calls of an unfinished response, since nobody answers them, nor reasoning that leads to nothing
@@ -126,7 +100,6 @@ def build_round(
         ),
         finished=finished,
         usage=read_usage(as_mapping(decode_field(fields, "usage"))),
-        resolved=resolved,
     )
 
 
@@ -143,7 +116,7 @@ def _with_legible_arguments(entry: Mapping[str, Any], raw: bytes) -> bytes:
     """Returns an own call with arguments that are a JSON object."""
     arguments = as_string(entry.get("arguments"))
     text = legible_arguments(arguments)
-    return raw if text == arguments else with_arguments(raw, text)
+    return raw if text == arguments else object_of({**split_object(raw), "arguments": to_json(text)})
 
 
 def _sendable(raw: bytes) -> bytes:
@@ -156,6 +129,11 @@ def _sendable(raw: bytes) -> bytes:
 
 
 # -- response objects --------------------------------------------------------------------
+
+
+def _visible_response(fields: Mapping[str, bytes], tool: str) -> ResponseObject:
+    items = tuple(raw for raw in list_field(fields, "output") if not _is_own_call(decode_object(raw), tool))
+    return ResponseObject(fields, items if is_list(fields.get("output", NULL)) else None)
 
 
 def _without_own_tool(fields: Mapping[str, bytes], tool: str) -> dict[str, bytes]:
@@ -195,14 +173,6 @@ def merge_rounds(rounds: Sequence[ResponseObject], tool: str) -> dict[str, bytes
     if "output_text" in fields:
         fields["output_text"] = to_json("".join(text_field(each.fields, "output_text") for each in rounds))
     return fields
-
-
-def arguments_delta(end: ResponsesEvent, item_id: str, text: str) -> ResponsesEvent:
-    """Returns one more delta of arguments, to be sent before the event `end`, which ends them."""
-    name_line = f"event: {DELTA}\n".encode() if end.raw.lstrip(b"\xef\xbb\xbf").startswith(b"event:") else b""
-    fields = {name: end.fields[name] for name in ("sequence_number", "output_index") if name in end.fields}
-    data = {"type": encode(DELTA), "item_id": encode(item_id), **fields, "delta": to_json(text)}
-    return ResponsesEvent(name_line + b"data: " + object_of(data) + b"\n\n")
 
 
 class EventNumbers:
@@ -269,10 +239,6 @@ class ResponsesToolStream(ToolLoopResponse):
 
     def __init__(self, tool: str) -> None:
         self._tool, self._tool_name = tool, encode(tool)[1:-1]
-        # Events that wait: the first for an artifact, the others for the first event.
-        self._queue: deque[ResponsesEvent] = deque()
-        self._texts: dict[ArtifactPlaceholder, str | None] = {}
-        self._pending: tuple[ArtifactPlaceholder, ...] = ()
         self._numbers = EventNumbers()
         self._response_ids: list[str] = []
         self._earlier_responses: list[ResponseObject] = []
@@ -281,8 +247,6 @@ class ResponsesToolStream(ToolLoopResponse):
     def _begin_round(self) -> None:
         self._items: list[tuple[dict[str, Any], bytes]] = []
         self._hidden: set[int | str] = set()
-        self._calls: dict[int | str, _StreamedCall] = {}
-        self._resolved = False
         self._end: ResponsesEvent | None = None
         self._response = ResponseObject({}, None)
         self._late_events: list[bytes] = []
@@ -294,43 +258,12 @@ class ResponsesToolStream(ToolLoopResponse):
 
     def feed(self, block: bytes) -> bytes:
         """Takes whole events; returns those that pass, in the same bytes where nothing changes."""
-        is_text = self._is_unchanged and not block.startswith(ARGUMENTS_START) and has_no_content(block)
-        self.non_text_events = b"" if is_text and b"error" not in block else None
-        if is_text:
-            return block
-        return self._feed(block) if is_single_event(block) else b"".join(map(self._feed, split_events(block)))
+        is_unread = self._passes_unread(block)
+        self.non_text_events = b"" if is_unread and b"error" not in block else None
+        return block if is_unread else b"".join(map(self._take_event, split_events(block)))
 
-    def _feed(self, raw: bytes) -> bytes:
-        event, is_unchanged = None, self._is_unchanged
-        delta = read_arguments_delta(raw) if is_unchanged else None
-        if delta is not None:
-            # Mostly the same text passes, and nothing else of the event must be read.
-            call = self._calls.get(delta.key) or self._calls.setdefault(delta.key, _StreamedCall())
-            call.text = call.arguments.feed(delta.delta)
-            if call.text == delta.delta and not call.arguments.pending_placeholders:
-                return raw
-            event = ResponsesEvent(raw)
-            event.is_scanned = True
-        elif is_unchanged and has_no_content(raw):
-            return raw
-        self._queue.append(event or ResponsesEvent(raw))
-        return self._drain()
-
-    @property
-    def _is_unchanged(self) -> bool:
-        """Whether events pass as they came, so far."""
-        return not (self._numbers.is_changed or self._queue)
-
-    @property
-    def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
-        """The placeholders of the first waiting event, each once."""
-        return self._pending
-
-    def resolve(self, texts: Sequence[str | None]) -> bytes:
-        """Replaces the pending placeholders, also where they come again within the response."""
-        self._texts |= dict.fromkeys(self._pending) | dict(zip(self._pending, texts, strict=False))
-        self._pending = ()
-        return self._drain()
+    def _passes_unread(self, events: bytes) -> bool:
+        return not (self._numbers.is_changed or has_item_or_response(events))
 
     @property
     def is_round_over(self) -> bool:
@@ -344,7 +277,7 @@ class ResponsesToolStream(ToolLoopResponse):
             items = [(decode_object(raw), raw) for raw in output]
         completed = self._end is not None and self._end.kind == "response.completed"
         finished = completed and text_field(self._response.fields, "status", "completed") == "completed"
-        return build_round(items, self._tool, self._response.fields, finished=finished, resolved=self._resolved)
+        return build_round(items, self._tool, self._response.fields, finished=finished)
 
     def continue_response(self) -> None:
         """Drops the end event; the next response continues this one."""
@@ -365,24 +298,17 @@ class ResponsesToolStream(ToolLoopResponse):
 
     # -- event by event ------------------------------------------------------------------
 
-    def _drain(self) -> bytes:
-        out = []
-        while self._queue and not self._pending:
-            output = self._take(self._queue[0])
-            if output is None:
-                break
-            self._queue.popleft()
-            out.append(output)
-        return b"".join(out)
-
-    def _take(self, event: ResponsesEvent) -> bytes | None:
-        """Returns the bytes of an event that pass; None where it waits for an artifact."""
+    def _take_event(self, raw: bytes) -> bytes:
+        """Returns the bytes of an event that pass."""
+        if self._passes_unread(raw):
+            return raw
         if self._end is not None:
-            self._late_events.append(event.raw)
+            self._late_events.append(raw)
             return b""
+        event = ResponsesEvent(raw)
         if not event.fields:
             # Comments and markers. A truncated event is useless to the client, and may be of an own call.
-            return b"" if event.is_truncated or self._tool_name in event.raw else event.raw
+            return b"" if event.is_truncated or self._tool_name in raw else raw
         if event.kind in ENDS:
             return self._take_end(event)
         if is_object(event.fields.get("response", NULL)):
@@ -391,10 +317,6 @@ class ResponsesToolStream(ToolLoopResponse):
             return self._take_item(event)
         if event.key in self._hidden:
             return self._numbers.hide(event)
-        if event.kind == DELTA:
-            return self._take_delta(event)
-        if event.kind == DONE:
-            return self._take_done(event)
         return self._numbers.show(event)
 
     def _take_opening(self, event: ResponsesEvent) -> bytes:
@@ -416,111 +338,29 @@ class ResponsesToolStream(ToolLoopResponse):
         if response_id and response_id not in self._response_ids[-1:]:
             self._response_ids.append(response_id)
 
-    def _take_item(self, event: ResponsesEvent) -> bytes | None:
+    def _take_item(self, event: ResponsesEvent) -> bytes:
         raw = event.fields["item"]
         entry = decode_object(raw)
         key = as_string(entry.get("id")) if event.key == "" else event.key
-        output: bytes | None
         if _is_own_call(entry, self._tool) or key in self._hidden:
             self._hidden |= {key, as_string(entry.get("id")) or key}
             output = self._numbers.hide(event)
-        elif entry.get("type") == "function_call":
-            output = self._take_call(event, entry, key)
         else:
             output = self._numbers.show(event)
-        if output is not None and event.kind.endswith(".done"):
+        if event.kind.endswith(".done"):
             self._items.append((entry, raw))
             # Where items have neither position nor id, all events until an own call is done belong to it.
             self._hidden.discard("")
         return output
 
-    def _take_call(self, event: ResponsesEvent, entry: Mapping[str, Any], key: int | str) -> bytes | None:
-        """Takes the item of a client call that begins or is done."""
-        arguments = entry.get("arguments")
-        text = self._resolve_arguments(arguments) if type(arguments) is str else None
-        if self._pending:
-            return None
-        changes = {} if text is None else {"item": with_arguments(event.fields["item"], text)}
-        if event.kind.endswith(".done"):
-            return self._release_rest(event, key, as_string(entry.get("id"))) + self._numbers.show(event, changes)
-        self._calls[key] = _StreamedCall()
-        return self._numbers.show(event, changes)
-
-    def _take_delta(self, event: ResponsesEvent) -> bytes | None:
-        call = self._calls.setdefault(event.key, _StreamedCall())
-        delta = event.text("delta")
-        if not event.is_scanned:
-            event.is_scanned = True
-            call.text = call.arguments.feed(delta)
-        if call.arguments.pending_placeholders:
-            texts = self._known_texts(call.arguments.pending_placeholders)
-            if texts is None:
-                return None
-            call.text += call.arguments.resolve(texts)
-        self._resolved = self._resolved or call.arguments.resolved
-        # A piece without text to send stays as an empty delta, so that the numbers need not change.
-        return self._numbers.show(event, {} if call.text == delta else {"delta": to_json(call.text)})
-
-    def _take_done(self, event: ResponsesEvent) -> bytes | None:
-        text = self._resolve_arguments(event.text("arguments"))
-        if self._pending:
-            return None
-        last_delta = self._release_rest(event, event.key, event.text("item_id"))
-        return last_delta + self._numbers.show(event, {} if text is None else {"arguments": to_json(text)})
-
-    def _release_rest(self, event: ResponsesEvent, key: int | str, item_id: str) -> bytes:
-        """Returns the rest of a call's arguments, kept back as a possible placeholder, as one more delta."""
-        call = self._calls.pop(key, None)
-        text = call.arguments.finish() if call is not None else ""
-        if not text:
-            return b""
+    def _take_end(self, event: ResponsesEvent) -> bytes:
+        self._response = _visible_response(split_object(event.fields.get("response", NULL)), self._tool)
+        self._note_response(self._response.fields)
         self._numbers.count_from(event)
-        return self._numbers.show(arguments_delta(event, item_id, text))
-
-    def _resolve_arguments(self, text: str) -> str | None:
-        """Replaces the placeholders in the complete arguments of a call; None where nothing changes, or where some are
-        `_pending` now."""
-        placeholders = find_placeholders(text)
-        texts = self._known_texts(placeholders) if placeholders else None
-        if texts is None:
-            return None
-        replaced = replace_placeholders(text, texts)
-        self._resolved = self._resolved or replaced != text
-        return None if replaced == text else replaced
-
-    def _known_texts(self, placeholders: tuple[ArtifactPlaceholder, ...]) -> list[str | None] | None:
-        """Returns the texts of these placeholders; None where some are not known yet, which are `_pending` then."""
-        self._pending = tuple(each for each in dict.fromkeys(placeholders) if each not in self._texts)
-        return None if self._pending else [self._texts[each] for each in placeholders]
-
-    def _take_end(self, event: ResponsesEvent) -> bytes | None:
-        response = split_object(event.fields.get("response", NULL))
-        output: list[bytes] = []
-        for raw in list_field(response, "output"):
-            entry = decode_object(raw)
-            if _is_own_call(entry, self._tool):
-                continue
-            arguments = entry.get("arguments") if entry.get("type") == "function_call" else None
-            replaced = self._resolve_arguments(arguments) if type(arguments) is str else None
-            if self._pending:
-                return None
-            output.append(raw if replaced is None else with_arguments(raw, replaced))
-        self._note_response(response)
-        self._numbers.count_from(event)
-        visible = ResponseObject(response, tuple(output) if is_list(response.get("output", NULL)) else None)
-        self._end, self._response = event, visible
-        self._numbers.reserve_positions(sum(len(each.output or ()) for each in (*self._earlier_responses, visible)))
+        self._end = event
+        responses = (*self._earlier_responses, self._response)
+        self._numbers.reserve_positions(sum(len(each.output or ()) for each in responses))
         return b""
-
-
-class _StreamedCall:
-    """The arguments of a client call as they come; `text` is the part of the newest piece that passes."""
-
-    __slots__ = ("arguments", "text")
-
-    def __init__(self) -> None:
-        self.arguments = PlaceholderScanner()
-        self.text = ""
 
 
 class ResponsesToolDocument(ToolLoopDocument):
@@ -542,25 +382,9 @@ class ResponsesToolDocument(ToolLoopDocument):
         fields = {"usage": to_json(document.get("usage"))}
         return build_round(items, self._tool, fields, finished=finished)
 
-    def find_document_placeholders(self, document: dict[str, Any]) -> tuple[ArtifactPlaceholder, ...]:
-        """Returns the placeholders in the client's calls, in order."""
-        return find_placeholders_in_calls(self._calls(document))
-
-    def replace_document_placeholders(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
-        """Replaces the placeholders in the client's calls."""
-        return replace_placeholders_in_calls(self._calls(document), texts)
-
     def write_document(self) -> bytes:
         """Writes the response object of all rounds."""
-        rounds = []
-        for document in self.documents:
-            fields = split_object(to_json(document))
-            visible_items = (
-                raw for raw in list_field(fields, "output") if not _is_own_call(decode_object(raw), self._tool)
-            )
-            rounds.append(
-                ResponseObject(fields, tuple(visible_items) if type(document.get("output")) is list else None)
-            )
+        rounds = [_visible_response(split_object(to_json(document)), self._tool) for document in self.documents]
         if rounds[-1].output is None:
             # An error instead of a response: the client gets the error.
             return object_of(_without_own_tool(rounds[-1].fields, self._tool))
@@ -573,13 +397,6 @@ class ResponsesToolDocument(ToolLoopDocument):
         fields = split_object(document)
         visible = _without_own_tool(fields, self._tool)
         return document if visible == fields else object_of(visible)
-
-    def _calls(self, document: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """The client's calls whose arguments are text."""
-        for entry in map(as_mapping, as_list(document.get("output"))):
-            is_client_call = entry.get("type") == "function_call" and not _is_own_call(entry, self._tool)
-            if is_client_call and type(entry.get("arguments")) is str:
-                yield entry
 
 
 # -- stored responses --------------------------------------------------------------------------------------------------
