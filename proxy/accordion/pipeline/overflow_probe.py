@@ -67,8 +67,8 @@ async def probe_overflow(
     """Reads as much of a response as shows whether it reports that the request was too long.
 
     Of an error (status 400 and above) the whole body is read. If `is_near_window` or `reads_start`, an event stream is
-    held until its first event other than an opening or keep-alive event, and a small document is read whole. Otherwise
-    neither is read. At most `max_bytes` are held, and never a part of a response whose content has begun.
+    held until its first event other than an opening or keep-alive event, and a small document is read whole; of a list
+    of responses, the first one. Otherwise neither is read. At most `max_bytes` are held.
 
     Errors while reading are raised to the reader of the returned response, after the bytes that came before them. If
     cancelled, this closes the response. Otherwise the caller closes the returned response, also before it sends again.
@@ -87,7 +87,7 @@ async def probe_overflow(
         return await _run_probe(_BufferedResponse(response), _StreamProbe(protocol, encoding, max_bytes), max_bytes)
     max_bytes = min(MAX_SMALL_DOCUMENT, max_bytes)
     if (kind.endswith("json") or kind in ("", "text/plain")) and content_length(response.headers) <= max_bytes:
-        return await _run_probe(_BufferedResponse(response), _AnswerProbe(protocol, encoding, max_bytes), max_bytes)
+        return await _run_probe(_BufferedResponse(response), _DocumentProbe(protocol, encoding, max_bytes), max_bytes)
     return ProbedResponse(response, None)
 
 
@@ -157,7 +157,7 @@ class _ErrorProbe:
         return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
 
 
-class _AnswerProbe:
+class _DocumentProbe:
     """Reads a small document: an object to its end, of a list of responses, which is a stream, the first one."""
 
     def __init__(self, protocol: WireProtocol, encoding: str, limit: int) -> None:
@@ -234,7 +234,7 @@ class _StreamProbe:
 
 
 async def _run_probe(
-    response: _BufferedResponse, probe: _ErrorProbe | _AnswerProbe | _StreamProbe, max_bytes: int
+    response: _BufferedResponse, probe: _ErrorProbe | _DocumentProbe | _StreamProbe, max_bytes: int
 ) -> ProbedResponse:
     """Reads until `probe` has decided, or the body ends, fails or is too long."""
     try:
