@@ -4,8 +4,8 @@
         [--url redis://…]
 
 FOLDER is filled once (some 15 minutes) and kept; a later run measures only. With `--sealed` it is filled, or sealed,
-with a key. With `--url` the memories are in that server, which is filled each time, and the files are left alone. CPU
-time is the process's, all threads; a server's own is not in it.
+with a key. With `--url` the memories are in that server, and the files are left alone. CPU time is the process's,
+all threads; a server's own is not in it.
 Texts are made of the embedding's own vocabulary, common words more often than rare ones (Zipf), the same every time.
 """
 
@@ -23,12 +23,12 @@ from typing import Final
 from accordion.archive.sealing import PlainSealer
 from accordion.memory.entries import finish_memory
 from accordion.memory.search import MemorySearch, SearchQuery
-from accordion.model.memories import Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.model.memories import Memory, MemoryChange, MemoryFilter, MemoryStore, MemoryType
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.stores.encryption import AesSealer
-from accordion.stores.memories_redis import RedisMemories
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories import StoredMemories
+from accordion.stores.open import open_store
 
 BATCH = 500
 KINDS: Final[tuple[MemoryType, ...]] = ("fact", "fact", "fact", "decision", "preference", "solution", "question")
@@ -67,9 +67,9 @@ def scope(tenant: int) -> TenantScope:
     return TenantScope(f"tenant {tenant}", f"tenant {tenant}".encode())
 
 
-async def fill(store: MemoryStore, folder: Path | None, tenants: int, each: int) -> None:
+async def fill(store: MemoryStore, tenants: int, each: int) -> None:
     for tenant in range(tenants):
-        if folder is not None and (folder / f"{scope(tenant).archive_namespace}.db").exists():
+        if await store.count(scope(tenant), MemoryFilter()):
             continue
         texts = Texts(tenant)
         for start in range(0, each, BATCH):
@@ -133,17 +133,16 @@ async def main() -> None:
     parser.add_argument("--url", default="")
     options = parser.parse_args()
     sealer = AesSealer([b"k" * 32]) if options.sealed else PlainSealer()
-    store: MemoryStore
-    if options.url:
-        store = RedisMemories(options.url, StaticEmbedder(), timeout=120.0, sealer=sealer)
-    else:
-        store = SqliteMemories(options.folder, StaticEmbedder(), timeout=120.0, sealer=sealer)
-    await fill(store, None if options.url else options.folder, options.tenants, options.each)
+    options.folder.mkdir(exist_ok=True)
+    kept = open_store(options.url or f"sqlite:///{options.folder.absolute()}/store.db", timeout=120.0)
+    store = StoredMemories(kept, StaticEmbedder(), timeout=120.0, sealer=sealer)
+    await fill(store, options.tenants, options.each)
     start, wall = time.process_time(), time.perf_counter()
     if any([await store.seal(scope(tenant)) for tenant in range(options.tenants)]):
         print(f"sealed: {time.process_time() - start:.2f} s CPU, {time.perf_counter() - wall:.2f} s")
     await measure(store, options.tenants, options.queries, options.writes)
     await store.close()
+    await kept.close()
 
 
 if __name__ == "__main__":

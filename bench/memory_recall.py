@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import atexit
 import gzip
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,8 @@ from accordion.memory.search import DEEP_RESULTS, RESULTS, MemorySearch, SearchQ
 from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories import StoredMemories
+from accordion.stores.memory_store import InMemoryStore
 
 TENANT = TenantScope("tenant", b"bench")
 CONTEXT = 2
@@ -47,10 +45,8 @@ def plain(messages: Sequence[dict[str, Any]]) -> Callable[[str, int], list[int]]
 
 def _searcher(messages: Sequence[dict[str, Any]], *, deep: bool) -> Callable[[str, int], list[int]]:
     loop = asyncio.new_event_loop()
-    folder = Path(tempfile.mkdtemp(prefix="accordion-bench-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     embedder = StaticEmbedder()
-    store = SqliteMemories(folder, embedder, timeout=30.0)
+    store = StoredMemories(InMemoryStore(), embedder, timeout=30.0)
     search = MemorySearch(store, embedder)
     loop.run_until_complete(store.write(TENANT, MemoryChange(put=memories(messages))))
 

@@ -15,7 +15,6 @@ import asyncio
 import gzip
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,8 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories import StoredMemories
+from accordion.stores.memory_store import InMemoryStore
 from bench.memory_recall import evidence, memories
 
 WORK = ("coding_claude_code", "coding_pi", "coding_moatless", "coding_mini_swe_agent", "service_tau")
@@ -113,40 +113,39 @@ def answers(wanted: Sequence[int]) -> Right:
 
 async def run(folder: Path, least: float) -> dict[str, Row]:
     embedder = StaticEmbedder()
-    with tempfile.TemporaryDirectory() as place:
-        store = SqliteMemories(Path(place), embedder, timeout=30.0)
-        search, rows = MemorySearch(store, embedder), dict[str, Row]()
-        talks, work = lines(folder, "locomo"), {name: lines(folder, name) for name in WORK}
-        said = [m["content"] for each in work.values() for one in each for m in one["messages"] if m["role"] == "user"]
-        asides = [text for text in said if 5 < len(text) < 200]
-        await store.write(
-            WORK_TENANT, MemoryChange(put=remembered(one for each in list(work.values())[:4] for one in each))
+    store = StoredMemories(InMemoryStore(), embedder, timeout=30.0)
+    search, rows = MemorySearch(store, embedder), dict[str, Row]()
+    talks, work = lines(folder, "locomo"), {name: lines(folder, name) for name in WORK}
+    said = [m["content"] for each in work.values() for one in each for m in one["messages"] if m["role"] == "user"]
+    asides = [text for text in said if 5 < len(text) < 200]
+    await store.write(
+        WORK_TENANT, MemoryChange(put=remembered(one for each in list(work.values())[:4] for one in each))
+    )
+    for number, talk in enumerate(talks):
+        tenant, places = (
+            TenantScope(f"talk {number}", b"talk-%d" % number),
+            {name: at for at, name in enumerate(talk["dia_ids"])},
         )
-        for number, talk in enumerate(talks):
-            tenant, places = (
-                TenantScope(f"talk {number}", b"talk-%d" % number),
-                {name: at for at, name in enumerate(talk["dia_ids"])},
-            )
-            await store.write(tenant, MemoryChange(put=memories(talk["messages"])))
-            asked = [
-                (each["question"], wanted)
-                for each in talk["qa"]
-                if (wanted := evidence(each, places)) and each["category"] != 5
-            ]
-            others = [each["question"] for each in talks[number - 1]["qa"][::3]]
-            kinds: dict[str, tuple[TenantScope, list[Turn]]] = {
-                "a question": (tenant, [(text, answers(wanted)) for text, wanted in asked]),
-                "a question behind other words": (
-                    tenant,
-                    [(f"{asides[at]}\n{text}", answers(wanted)) for at, (text, wanted) in enumerate(asked)],
-                ),
-                "a question about other people": (tenant, [(text, never) for text in others]),
-                "a turn of an agent's user": (tenant, [(text, never) for text in said[number :: len(talks)]]),
-                "a question, to memories of work": (WORK_TENANT, [(text, never) for text in others]),
-            }
-            for kind, (where, turns) in kinds.items():
-                await measured(search, where, turns, least, rows.setdefault(kind, Row()))
-        await store.close()
+        await store.write(tenant, MemoryChange(put=memories(talk["messages"])))
+        asked = [
+            (each["question"], wanted)
+            for each in talk["qa"]
+            if (wanted := evidence(each, places)) and each["category"] != 5
+        ]
+        others = [each["question"] for each in talks[number - 1]["qa"][::3]]
+        kinds: dict[str, tuple[TenantScope, list[Turn]]] = {
+            "a question": (tenant, [(text, answers(wanted)) for text, wanted in asked]),
+            "a question behind other words": (
+                tenant,
+                [(f"{asides[at]}\n{text}", answers(wanted)) for at, (text, wanted) in enumerate(asked)],
+            ),
+            "a question about other people": (tenant, [(text, never) for text in others]),
+            "a turn of an agent's user": (tenant, [(text, never) for text in said[number :: len(talks)]]),
+            "a question, to memories of work": (WORK_TENANT, [(text, never) for text in others]),
+        }
+        for kind, (where, turns) in kinds.items():
+            await measured(search, where, turns, least, rows.setdefault(kind, Row()))
+    await store.close()
     return rows
 
 

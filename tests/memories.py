@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from redis import Redis
 
-from accordion.memory.entries import finish_memory, parse_line
+from accordion.memory.entries import finish_memory
 from accordion.model.memories import Embedding, Memory, MemoryChange, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.model.ports import KeyValueStore
 from accordion.model.tenant import TenantScope
+from accordion.stores.memories import StoredMemories
 
-T = TypeVar("T")
 TENANT, OTHER = TenantScope("tenant", b"tenant"), TenantScope("other", b"other")
 PET, WORK = b"test\x64\x00", b"test\x00\x64"
 ALL = MemoryFilter()
@@ -32,6 +32,11 @@ class Embedder:
         return [0.0] * len(candidates)
 
 
+def open_memories(store: KeyValueStore, **options) -> StoredMemories:
+    """Opens the memories in a store, with the embedder of this module unless another is given."""
+    return StoredMemories(store, options.pop("embedder", None) or Embedder(), timeout=20.0, **options)
+
+
 def memory(content: str, **fields) -> Memory:
     return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
 
@@ -44,12 +49,6 @@ async def find_candidates(
     store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", tenant: TenantScope = TENANT
 ) -> list[SearchCandidate]:
     return await store.find_candidates(tenant, words, vector, wanted, pool=64)
-
-
-async def exported(store: MemoryStore, kind: type[T], tenant: TenantScope = TENANT) -> list[T]:
-    """The records of one kind of an export, in the order of their texts."""
-    lines = [parse_line(line) async for line in store.export(tenant)]
-    return sorted((each for each in lines if isinstance(each, kind)), key=repr)
 
 
 def everything(folder: Path) -> bytes:
@@ -69,9 +68,5 @@ def everything_on(url: str) -> bytes:
     values: list[bytes] = []
     with connect_redis(url) as client:
         for key in client.scan_iter():
-            values.append(key)
-            if client.type(key) == b"hash":
-                values += [part for pair in client.hgetall(key).items() for part in pair]
-            else:
-                values += client.zrange(key, 0, -1)
+            values += [key, *client.zrange(key, 0, -1)] if client.type(key) == b"zset" else [key, client.get(key)]
     return b"\n".join(values)

@@ -48,7 +48,7 @@ UNUSED = (
     "accordion.memory.extraction",
     "accordion.providers.litellm.calls",
     "accordion.providers.models.static_embedder",
-    "accordion.stores.memories_sqlite",
+    "accordion.stores.memories",
     "accordion.stores.redis",
     "httpx",
     "jinja2",

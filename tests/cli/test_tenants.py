@@ -13,7 +13,7 @@ from accordion.composition import Application
 from accordion.config.load import build
 from accordion.model.memories import MemoryFilter
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
-from tests.memories import everything, memory, put
+from tests.memories import memory, put
 
 KEY, OTHER = "1" * 64, "2" * 64
 
@@ -40,6 +40,11 @@ class TenantStore:
     def tenants(self, key: str = "") -> dict[str, int | None]:
         told = self.run("tenants", "--json", key=key).stdout.splitlines()
         return {each["tenant"]: each["memories"] for each in map(json.loads, told)}
+
+
+def stored_bytes(folder: Path) -> bytes:
+    """Returns all bytes of the store's files."""
+    return b"".join(path.read_bytes() for path in folder.glob("kept.db*"))
 
 
 def test_a_tenant_with_only_memories_is_listed_without_its_key(tmp_path: Path) -> None:
@@ -76,7 +81,7 @@ def test_to_erase_a_tenant_is_to_erase_its_memories_too(tmp_path: Path) -> None:
     done = kept.run("erase", "--all", "--tenant", "one", "--yes")
     assert done.exit_code == 0
     assert "memories: 2 before, 0 after" in done.stdout
-    held = everything(tmp_path / "kept.db.memories")
+    held = stored_bytes(tmp_path)
     assert b"Friday" not in held
     assert b"deploy key" in held
     kept.keys = "[]"
@@ -101,8 +106,8 @@ def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
     done = kept.run("memory", "seal", key=KEY)
     assert (done.exit_code, done.stdout) == (0, "encrypted: the memories of one, two\n")
     assert kept.run("memory", "seal", key=KEY).stdout == "nothing to encrypt\n"
-    held = everything(tmp_path / "kept.db.memories")
-    assert not [word for word in (b"ledger", b"PostgreSQL", b"postgresql", b"deploy", b"Ann") if word in held]
+    held = stored_bytes(tmp_path)
+    assert not [word for word in (b"ledger", b"PostgreSQL", b"postgresql", b"deploy key") if word in held]
     assert kept.tenants(KEY) == {"one": 1, "two": 1}
     assert kept.run("memory", "seal", key=f"{OTHER},{KEY}").stdout == "encrypted: the memories of one, two\n"
     found = kept.run("memory", "search", "deploy", "--tenant", "two", "--json", key=OTHER)

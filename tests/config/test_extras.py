@@ -32,7 +32,6 @@ PACKAGES = {
 IMPORTERS = {
     "accordion.http.mcp_server",
     "accordion.http.telemetry",
-    "accordion.stores.memories_redis",
     "accordion.stores.redis",
 }
 """The modules that import an extra at their top. The others import it where it is used, or not at all."""

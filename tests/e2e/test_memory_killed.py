@@ -52,9 +52,6 @@ def elsewhere(number: int) -> bytes:
     for at in range(LINES_OF_ONE):
         text = f"The crane {number}-{at} stands at pier {at} of the old dock."
         found.append({"memory": {"id": f"mem-{number}-{at}", "type": "fact", "content": text, "topics": ["cranes"]}})
-        found.append({"entity": {"name": f"crane {number}-{at}", "type": "machine"}})
-        near = {"start": f"crane {number}-{at}", "end": f"crane {number}-{at // 2}", "type": "beside"}
-        found.append({"relation": near | {"memory": f"mem-{number}-{at}"}})
         value = base64.b64encode(b"1").decode()
         found.append({"marker": {"name": f"searched/{at}/elsewhere-{number}", "value": value}})
     return b"\n".join(json.dumps(each).encode() for each in found)
@@ -134,8 +131,6 @@ class TenantRecords:
     """All that a tenant has, by kinds."""
 
     memories: dict[str, dict[str, Any]]
-    entities: set[str]
-    relations: list[dict[str, Any]]
     markers: dict[str, bytes]
 
 
@@ -148,8 +143,6 @@ async def export_records(proxy: Proxy) -> TenantRecords:
     assert len(found) == len(memories)
     return TenantRecords(
         found,
-        {line["entity"]["name"].casefold() for line in lines if "entity" in line},
-        [line["relation"] for line in lines if "relation" in line],
         {each["name"]: base64.b64decode(each["value"]) for each in markers},
     )
 
@@ -160,17 +153,12 @@ async def check(proxy: Proxy, sessions: Sequence[str]) -> TenantRecords:
     for memory in held.memories.values():
         assert memory["revision"] == revision(memory["content"])
         assert memory["type"] != "session" or memory["content"].count("It rusts.") == 200
-    for relation in held.relations:
-        assert {relation["start"].casefold(), relation["end"].casefold()} <= held.entities
-        assert relation["memory"] in held.memories
-    compacted, related = set[str](), {(each["start"], each["end"], each["type"]) for each in held.relations}
+    compacted = set[str]()
     for session in sessions:
         count = sum(name.startswith("compacted/") and name.endswith(f"/{session}") for name in held.markers)
         for number in range(count):
             entry = json.loads(held.markers[f"compacted/{number}/{session}"])
             assert set(entry["memories"]) <= set(held.memories)
-            assert {name.casefold() for name, _ in entry["entities"]} <= held.entities
-            assert {tuple(each) for each in entry["relations"]} <= related
             assert not compacted & set(entry["memories"])
             compacted |= set(entry["memories"])
     assert compacted == {each["id"] for each in held.memories.values() if each["source"] == "compaction"}
@@ -203,7 +191,7 @@ async def completed(proxy: Proxy, sessions: Sequence[str], brought: Sequence[int
             (await asked(proxy, "POST", "/import", content=elsewhere(number), headers=LINES)).json() for _ in range(2)
         ]
         assert first["memories"] + first["kept"] == second["kept"] == LINES_OF_ONE
-        assert (second["memories"], second["entities"], second["markers"]) == (0, 0, 0)
+        assert (second["memories"], second["markers"]) == (0, 0)
     for session in sessions:
         done = (await asked(proxy, "POST", "/search", json={"conversation_id": session})).json()["compactions"]
         for each in done:

@@ -11,7 +11,7 @@ from accordion.http.memory_responses import ImportMemoriesResponse
 from accordion.http.memory_transfer import import_memories
 from accordion.memory.entries import export_line, finish_memory
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import Entity, Memory, MemoryChange, Relation
+from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeClock
@@ -23,12 +23,10 @@ MANY = 250
 
 
 def build_export() -> list[bytes]:
-    """Relations first, as no export has them."""
+    """Markers first, as no export has them."""
     memories = [finish_memory(Memory(f"mem-{at}", "fact", f"Gate {at} is green."), now=1.0) for at in range(MANY)]
-    entities = [Entity(f"gate {at}", "place") for at in range(MANY)]
-    relations = [Relation(f"gate {at}", f"gate {at + 1}", "near", f"mem-{at}") for at in range(MANY - 1)]
     markers = [(f"compacted/{at}/s-1", b"{}") for at in range(MANY)]
-    return [export_line(each) for each in (*relations, *markers, *entities, *memories)]
+    return [export_line(each) for each in (*markers, *memories)]
 
 
 class Watched(FakeMemories):
@@ -39,12 +37,11 @@ class Watched(FakeMemories):
         self.sizes: list[int] = []
         self.away_at = away_at
 
-    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> None:
         if len(self.sizes) == self.away_at:
             raise StoreUnavailable("gone")
-        parts = (change.put, change.entities, change.relations, change.markers)
-        self.sizes.append(sum(map(len, parts)))
-        return await super().write(tenant, change)
+        self.sizes.append(len(change.put) + len(change.markers))
+        await super().write(tenant, change)
 
 
 async def import_export(memories: FakeMemories) -> ImportMemoriesResponse:
@@ -55,30 +52,26 @@ async def import_export(memories: FakeMemories) -> ImportMemoriesResponse:
 async def test_no_part_is_larger_than_a_hundred():
     memories = Watched()
     told = await import_export(memories)
-    assert (told.memories, told.entities, told.relations, told.markers) == (MANY, MANY, MANY - 1, MANY)
+    assert (told.memories, told.markers) == (MANY, MANY)
     assert max(memories.sizes) == 100
-    assert sum(memories.sizes) == 4 * MANY - 1
+    assert sum(memories.sizes) == 2 * MANY
 
 
-@pytest.mark.parametrize("parts", range(13))
+@pytest.mark.parametrize("parts", range(7))
 async def test_an_interrupted_import_is_consistent_and_completed_by_a_second_one(
     parts: int,
 ):
     memories = Watched(parts)
-    if parts < 12:
+    if parts < 6:
         with pytest.raises(StoreUnavailable):
             await import_export(memories)
     kept = memories.of(TENANT)
-    names = {entity.name for entity in kept.entities.values()}
-    assert all({each.start, each.end} <= names and each.memory in kept.memories for each in kept.relations)
-    assert not kept.markers or len(kept.relations) == MANY - 1
+    assert not kept.markers or len(kept.memories) == MANY
     before = len(kept.memories)
     memories.away_at = -1
     again = await import_export(memories)
     assert (again.memories, again.kept) == (MANY - before, before)
-    assert [len(each) for each in (kept.memories, kept.entities, kept.relations, kept.markers)] == [
-        MANY, MANY, MANY - 1, MANY,
-    ]  # fmt: skip
+    assert [len(each) for each in (kept.memories, kept.markers)] == [MANY, MANY]
 
 
 async def test_an_import_does_not_rewrite_existing_memories():
@@ -87,20 +80,20 @@ async def test_an_import_does_not_rewrite_existing_memories():
     memories.sizes.clear()
     again = await import_export(memories)
     assert (again.memories, again.kept, again.markers) == (0, MANY, 0)
-    assert sum(memories.sizes) == 2 * MANY - 1
+    assert memories.sizes == []
 
 
 async def test_an_import_leaves_concurrent_writes_alone():
     class Raced(Watched):
         """Somebody is faster by one memory and one marker."""
 
-        async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
+        async def write(self, tenant: TenantScope, change: MemoryChange) -> None:
             kept = self.of(tenant)
             if any(memory.id == "mem-7" for memory in change.put):
                 kept.memories.setdefault("mem-7", finish_memory(Memory("mem-7", "fact", "Mine."), now=1.0))
             if any(name == "compacted/9/s-1" for name, _ in change.markers):
                 kept.markers.setdefault("compacted/9/s-1", b"mine")
-            return await super().write(tenant, change)
+            await super().write(tenant, change)
 
     memories = Raced()
     told = await import_export(memories)

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import (
     Conflict,
-    Entity,
     Memory,
     MemoryChange,
     MemoryFilter,
     MemoryPage,
-    Relation,
     SearchCandidate,
 )
 from accordion.model.tenant import TenantScope
@@ -27,8 +25,6 @@ class TenantRecords:
     """The records of one tenant."""
 
     memories: dict[str, Memory] = field(default_factory=dict)
-    entities: dict[tuple[str, str], Entity] = field(default_factory=dict)
-    relations: list[Relation] = field(default_factory=list)
     markers: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -43,7 +39,7 @@ class FakeMemories:
     def of(self, tenant: TenantScope) -> TenantRecords:
         return self.tenants.setdefault(tenant, TenantRecords())
 
-    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> None:
         await asyncio.sleep(0)
         if self.away:
             raise StoreUnavailable("away")
@@ -59,10 +55,6 @@ class FakeMemories:
         for name in change.delete:
             records.memories.pop(name, None)
         records.markers.update(change.markers)
-        records.relations.extend(each for each in change.relations if each not in records.relations)
-        new = [each for each in change.entities if (each.name.lower(), each.type) not in records.entities]
-        records.entities.update({(each.name.lower(), each.type): each for each in new})
-        return tuple(new)
 
     async def get(self, tenant: TenantScope, ids: Sequence[str]) -> list[Memory | None]:
         return [self.of(tenant).memories.get(each) for each in ids]
@@ -95,11 +87,9 @@ class FakeMemories:
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         return self.of(tenant).markers.get(name)
 
-    async def count_entities(self, tenant: TenantScope) -> int:
-        return len(self.of(tenant).entities)
-
-    async def count_relations(self, tenant: TenantScope) -> int:
-        return len(self.of(tenant).relations)
+    async def find_unknown_entities(self, tenant: TenantScope, names: Sequence[str]) -> set[str]:
+        known = {name.casefold() for each in self.of(tenant).memories.values() for name in each.entities}
+        return {name for name in names if name.casefold() not in known}
 
     async def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         for memory in self.of(tenant).memories.values():

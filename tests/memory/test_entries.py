@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from accordion.memory.entries import CONTENT_MOST, export_line, finish_memory, parse_line, preview
 from accordion.model.errors import BadRequest
-from accordion.model.memories import Entity, Memory, Relation
+from accordion.model.memories import Memory
 
 
 def finish(content: str = "She plays the violin.", **fields) -> Memory:
@@ -72,11 +72,8 @@ def test_a_session_memory_may_be_longer_than_others():
     assert finish("x" * (CONTENT_MOST + 1), type="session").content
 
 
-@pytest.mark.parametrize(
-    "entry", [Entity("Ann", "person"), Relation("Ann", "Bob", "knows", "mem-1"), ("done", b"\x00\xff")]
-)
-def test_every_line_of_an_export_is_read_back_as_it_was(entry):
-    assert parse_line(export_line(entry)) == entry
+def test_a_marker_of_an_export_is_read_back_as_it_was():
+    assert parse_line(export_line(("done", b"\x00\xff"))) == ("done", b"\x00\xff")
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=80))

@@ -11,12 +11,11 @@ from accordion.insertions.excerpts import OPENING
 from accordion.memory import extraction
 from accordion.memory.compact import common_words, find_topics
 from accordion.memory.extraction import MemoryCandidate, find_candidates, remove_duplicates
-from accordion.memory.relations import find_relations
+from accordion.memory.relations import Entity, find_relations
 from accordion.memory.self_contained import find_claims, is_about, is_self_contained
 from accordion.memory.sentences import build_background, normalize_words, split_conversation
 from accordion.memory.steps import build_record
 from accordion.model.conversation import Text
-from accordion.model.memories import Entity
 from accordion.summaries.author import render_label
 from accordion.summaries.evidence import readable_texts
 from accordion.summaries.facts import WordClassifier

@@ -9,7 +9,8 @@ from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories import StoredMemories
+from accordion.stores.memory_store import InMemoryStore
 
 TENANT = TenantScope("tenant", b"tenant")
 SAID = (
@@ -23,8 +24,8 @@ SAID = (
 
 
 @pytest.fixture
-async def store(tmp_path):
-    made = SqliteMemories(tmp_path, StaticEmbedder(), timeout=20.0)
+async def store():
+    made = StoredMemories(InMemoryStore(), StaticEmbedder(), timeout=20.0)
     await made.write(TENANT, MemoryChange(put=tuple(memory(text) for text in SAID)))
     yield made
     await made.close()
@@ -34,7 +35,7 @@ def memory(content: str, **fields) -> Memory:
     return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
 
 
-async def first(store: SqliteMemories, query: str, wanted: MemoryFilter = MemoryFilter()) -> str:  # noqa: B008
+async def first(store: StoredMemories, query: str, wanted: MemoryFilter = MemoryFilter()) -> str:  # noqa: B008
     search = MemorySearch(store, StaticEmbedder())
     return (await search.search(TENANT, SearchQuery(query, wanted))).results[0].memory.content
 

@@ -19,7 +19,8 @@ from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.tenant import TenantScope
 from accordion.protocols.registry import PROTOCOLS
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories import StoredMemories
+from accordion.stores.sqlite import SqliteStore
 from tests.archive.archive_setup import OTHER, TENANT, ArchiveSetup
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.agent_conversations import conversation_of_calls
@@ -153,7 +154,8 @@ async def test_many_that_save_at_once_get_ids_of_their_own(setup: SessionSetup) 
 async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
     setup: SessionSetup, tmp_path: Path
 ) -> None:
-    stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
+    files = [SqliteStore(tmp_path / "store.db", timeout=30.0) for _ in range(2)]
+    stores = [StoredMemories(each, NoVectors(), timeout=30.0) for each in files]
     workers = [setup.core_of(each) for each in stores]
     answers = await asyncio.gather(
         *(workers[at % 2].import_session(TENANT, text=f"{TEXT} gate{at}") for at in range(12))
@@ -163,8 +165,8 @@ async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
         assert (await workers[0].export(TENANT, each.id)).text == f"{TEXT} gate{at}"
     assert [each.id for each in (await workers[1].search(TENANT, "gate7")).memories] == [answers[7].id]
     assert len((await workers[1].list_sessions(TENANT)).memories) == 12
-    for store in stores:
-        await store.close()
+    for each in (*stores, *files):
+        await each.close()
 
 
 async def test_another_tenant_has_ids_of_its_own(setup: SessionSetup) -> None:

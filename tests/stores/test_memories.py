@@ -1,45 +1,53 @@
-"""What every store of memories does: SQLite's, and those of one Redis server and of a cluster."""
+"""What the memories of every store do: SQLite's, those of one server and of a cluster, and those in memory."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from accordion.memory.entries import parse_line
-from accordion.model.errors import BadRequest
-from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilter, MemoryPage, Relation
+from accordion.model.errors import BadRequest, StoreUnavailable
+from accordion.model.memories import Conflict, MemoryChange, MemoryFilter, MemoryPage
+from accordion.model.ports import Append, Key, Put
 from accordion.stores.encryption import AesSealer
-from accordion.stores.memories_redis import RedisMemories
-from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import ALL, OTHER, PET, TENANT, WORK, Embedder, exported, find_candidates, memory, put
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.redis import RedisStore
+from accordion.stores.sqlite import SqliteStore
+from tests.memories import ALL, OTHER, PET, TENANT, WORK, find_candidates, memory, put
+from tests.memories import open_memories as open_in
 from tests.valkey import Valkey, ValkeyCluster, valkey_cluster, valkey_server  # noqa: F401
 
 
-@pytest.fixture(params=["sqlite", "sqlite sealed", "valkey", "valkey sealed", "cluster"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite sealed", "valkey", "cluster sealed"])
 async def open_memories(request, tmp_path):
     """Opens stores of one kind, all over the same memories."""
-    made = []
     kind, _, sealed = request.param.partition(" ")
     sealer = AesSealer([b"k" * 32]) if sealed else None
+    stores, made = [], []
+
+    def open_store():
+        if kind == "memory":
+            return stores[0] if stores else InMemoryStore()
+        if kind == "sqlite":
+            return SqliteStore(tmp_path / "store.db", timeout=20.0)
+        server: Valkey | ValkeyCluster = request.getfixturevalue(f"valkey_{'server' if kind == 'valkey' else kind}")
+        if not stores:
+            server.command("FLUSHALL")
+        return RedisStore(server.url.replace("+cluster", ""), timeout=20.0, cluster=kind == "cluster")
 
     def another():
-        if kind == "sqlite":
-            made.append(SqliteMemories(tmp_path / "memories", Embedder(), timeout=20.0, sealer=sealer))
-        else:
-            cluster = kind == "cluster"
-            server: Valkey | ValkeyCluster = request.getfixturevalue("valkey_cluster" if cluster else "valkey_server")
-            if not made:
-                server.command("FLUSHALL")
-            url = server.url.replace("+cluster", "")
-            made.append(RedisMemories(url, Embedder(), timeout=20.0, cluster=cluster, sealer=sealer))
+        stores.append(open_store())
+        made.append(open_in(stores[-1], sealer=sealer))
         return made[-1]
 
     yield another
-    for store in made:
-        await store.close()
+    for each in (*made, *stores):
+        await each.close()
 
 
 @pytest.fixture
@@ -64,11 +72,11 @@ async def test_it_is_there_for_another_process_and_after_a_restart(store, open_m
 
 async def test_a_tenant_finds_nothing_of_another(store):
     one = memory("the secret word", topics=("a",), entities=("Ann",))
-    await store.write(TENANT, MemoryChange(put=(one,), entities=(Entity("Ann", "person"),), markers=(("m", b"1"),)))
+    await store.write(TENANT, MemoryChange(put=(one,), markers=(("m", b"1"),)))
     assert await store.get(OTHER, [one.id]) == [None]
     assert await find_candidates(store, "secret", vector=WORK, tenant=OTHER) == []
     assert await store.list_memories(OTHER, MemoryFilter()) == MemoryPage()
-    assert await store.count_entities(OTHER) == 0
+    assert await store.find_unknown_entities(OTHER, ["Ann"]) == {"Ann"}
     assert await store.get_marker(OTHER, "m") is None
 
 
@@ -204,7 +212,6 @@ async def test_at_most_a_pool_is_given(store):
 
 @pytest.mark.parametrize("changes", [1, 3, 70])
 async def test_a_search_finds_what_another_worker_changed_since_the_last_one(store, open_memories, changes):
-    """Also where it changed more than the record of the last changes has room for."""
     other, kept, old = open_memories(), memory("the word stays"), memory("the word, once")
     await put(store, kept, old, *(memory(f"filler {at}") for at in range(30)))
     assert len(await find_candidates(other, "word")) == len(await find_candidates(store, "word")) == 2
@@ -285,38 +292,12 @@ async def test_a_list_that_nobody_began_does_not_go_on(store, after):
         await put(store, memory("one"))
 
 
-# -- entities and relations ------------------------------------------------------------------------------------------
-
-
-async def test_an_entity_is_new_once(store):
-    first = await store.write(TENANT, MemoryChange(entities=(Entity("Ann", "person"), Entity("ANN", "person"))))
-    second = await store.write(TENANT, MemoryChange(entities=(Entity("ann", "person"), Entity("Ann", "project"))))
-    assert first == (Entity("Ann", "person"),)
-    assert second == (Entity("Ann", "project"),)
-    assert await store.count_entities(TENANT) == 2
-
-
-async def test_a_relation_is_stored_once(store):
-    knows, owns = Relation("Ann", "Bob", "knows", "mem-1"), Relation("Bob", "Dog", "owns", "mem-1")
-    for _ in range(2):
-        await store.write(TENANT, MemoryChange(relations=(knows, owns)))
-    assert await exported(store, Relation) == [knows, owns]
-    assert await store.count_relations(TENANT) == 2
-
-
-async def test_deleting_a_memory_removes_its_relations_and_unused_entities(store):
-    one, two = memory("one", entities=("Ann", "Bob")), memory("two", entities=("bob",))
-    await store.write(
-        TENANT,
-        MemoryChange(
-            put=(one, two),
-            entities=(Entity("Ann", "person"), Entity("Bob", "person")),
-            relations=(Relation("Ann", "Bob", "knows", one.id), Relation("Bob", "Bob", "is", two.id)),
-        ),
-    )
-    await store.write(TENANT, MemoryChange(delete=(one.id, "mem-none")))
-    assert await exported(store, Entity) == [Entity("Bob", "person")]
-    assert await exported(store, Relation) == [Relation("Bob", "Bob", "is", two.id)]
+async def test_entities_are_known_while_a_memory_names_them_whatever_their_case(store):
+    one = memory("one", entities=("Ann", "Bob"))
+    await put(store, one, memory("two", entities=("bob",)))
+    assert await store.find_unknown_entities(TENANT, ["ANN", "Bob", "Cid"]) == {"Cid"}
+    await store.write(TENANT, MemoryChange(delete=(one.id,)))
+    assert await store.find_unknown_entities(TENANT, ["Ann", "Bob"]) == {"Ann"}
 
 
 # -- export and erasing ----------------------------------------------------------------------------------------------
@@ -324,16 +305,11 @@ async def test_deleting_a_memory_removes_its_relations_and_unused_entities(store
 
 async def test_an_export_has_all_of_a_tenant_each_line_complete(store):
     memories = [memory(f"content {at}\nwith lines") for at in range(3)] + [memory("old", type="summary_archived")]
-    entity, relation = Entity("Ann", "person"), Relation("Ann", "Bob", "knows")
-    await store.write(
-        TENANT,
-        MemoryChange(put=tuple(memories), entities=(entity,), relations=(relation,), markers=(("done", b"\x00"),)),
-    )
+    await store.write(TENANT, MemoryChange(put=tuple(memories), markers=(("done", b"\x00"),)))
     lines = [line async for line in store.export(TENANT)]
     assert all(b"\n" not in line and json.loads(line) for line in lines)
     read = [parse_line(line) for line in lines]
-    assert len(read) == 7
-    assert all(each in read for each in (*memories, entity, relation, ("done", b"\x00")))
+    assert read == [*memories, ("done", b"\x00")]
     assert [line async for line in store.export(OTHER)] == []
 
 
@@ -354,12 +330,7 @@ async def test_a_tenant_that_was_erased_begins_anew(store):
     one, kept = memory("the word"), memory("of the other tenant")
     await store.write(
         TENANT,
-        MemoryChange(
-            put=(one,),
-            entities=(Entity("Ann", "x"),),
-            relations=(Relation("a", "b", "c"),),
-            markers=(("m", b"1"),),
-        ),
+        MemoryChange(put=(one,), markers=(("m", b"1"),)),
     )
     await put(store, kept, tenant=OTHER)
     assert await store.erase(TENANT) == 1
@@ -369,3 +340,177 @@ async def test_a_tenant_that_was_erased_begins_anew(store):
     assert await store.get(OTHER, [kept.id]) == [kept]
     await store.write(TENANT, MemoryChange(put=(memory("anew"),), markers=(("m", b"2"),), require=((one.id, None),)))
     assert await store.count(TENANT, MemoryFilter()) == 1
+
+
+# -- writers that end or race ----------------------------------------------------------------------------------------
+
+
+class FailingStore(InMemoryStore):
+    """A store that is away from its nth write on, as for a process that ends then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes, self.last = 0, 10**9
+
+    def _count(self) -> None:
+        self.writes += 1
+        if self.writes > self.last:
+            raise StoreUnavailable("away")
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        self._count()
+        return await super().write(batch)
+
+    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+        self._count()
+        return await super().put_if_absent(key, value, ttl=ttl)
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        self._count()
+        return await super().delete(keys)
+
+
+async def names(store: InMemoryStore) -> list[str]:
+    """The names in the tenant's collection."""
+    return [name for name, _ in await store.scan(f"memories/{TENANT.archive_namespace}")]
+
+
+OLD, GONE, NEW = memory("the old words", entities=("Ann",)), memory("gone words"), memory("new words")
+
+
+@pytest.mark.parametrize("last", range(5))
+async def test_a_writer_that_ends_at_any_write_leaves_a_change_whole_or_not_at_all(last):
+    store = FailingStore()
+    writer = open_in(store)
+    await put(writer, OLD, GONE)
+    store.writes, store.last = 0, last
+    changed = memory("the changed words", id=OLD.id)
+    change = MemoryChange(put=(changed, NEW), delete=(GONE.id,), markers=(("m", b"1"),))
+    with pytest.raises(StoreUnavailable) if last < 4 else contextlib.nullcontext():
+        await writer.write(TENANT, change)
+    store.last = 10**9
+    reader = open_in(store)
+    is_written = last > 1
+    found = {each.memory for each in await find_candidates(reader, "words")}
+    assert found == ({changed, NEW} if is_written else {OLD, GONE})
+    assert await reader.get(TENANT, [OLD.id]) == [changed if is_written else OLD]
+    assert await reader.get_marker(TENANT, "m") == (b"1" if is_written else None)
+    # The next worker has removed what was replaced; an erasure removes what nobody names, too.
+    raw = [value for _, value in await store.scan(f"memories/{TENANT.archive_namespace}")]
+    assert any(b"gone words" in value for value in raw) == (not is_written)
+    await put(reader, memory("afterwards"))
+    assert await reader.count(TENANT, ALL) == 3
+    await reader.erase(TENANT)
+    assert [name.split("/")[0] for name in await names(store)] == ["change"]
+
+
+async def test_a_writer_that_lost_its_number_leaves_nothing_behind_but_its_change():
+    store = InMemoryStore()
+    writers = [open_in(store) for _ in range(4)]
+    await asyncio.gather(*(put(each, memory(f"by {at}")) for at, each in enumerate(writers)))
+    assert await writers[0].count(TENANT, ALL) == 4
+    assert sum(name.startswith("memory/") for name in await names(store)) == 4
+
+
+async def test_what_a_writer_wrote_meanwhile_is_checked_again():
+    store = InMemoryStore()
+    first, second = open_in(store), open_in(store)
+    one = memory("one")
+    await put(first, one)
+    rewrites = [memory(f"by {at}", id=one.id) for at in range(8)]
+    done = await asyncio.gather(
+        *(
+            (first, second)[at % 2].write(TENANT, MemoryChange(put=(each,), require=((one.id, one),)))
+            for at, each in enumerate(rewrites)
+        ),
+        return_exceptions=True,
+    )
+    winners = [each for each, result in zip(rewrites, done, strict=True) if not isinstance(result, Conflict)]
+    assert await second.get(TENANT, [one.id]) == winners
+
+
+async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_returned_as_it_is_now():
+    store, other = InMemoryStore(), None
+    old = memory("the word")
+    new = memory("the word again", id=old.id)
+
+    class RewritingStore(InMemoryStore):
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            if other is not None and await other.get(TENANT, [old.id]) == [old]:
+                await put(other, new)
+            return await store.get_many(keys)
+
+    rewriting = RewritingStore()
+    rewriting.scan = store.scan
+    await put(open_in(store), old)
+    other = open_in(store)
+    assert [each.memory for each in await find_candidates(open_in(rewriting), "word")] == [new]
+
+
+async def test_an_erasure_removes_what_a_writer_that_is_late_has_prepared():
+    store = InMemoryStore()
+    eraser, writer = open_in(store), open_in(store)
+    await put(eraser, OLD)
+    late = asyncio.Event()
+
+    class LateStore(InMemoryStore):
+        async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
+            if not late.is_set():
+                late.set()
+                await eraser.erase(TENANT)
+            return await store.put_if_absent(key, value, ttl=ttl)
+
+    delayed = LateStore()
+    delayed.scan, delayed.get_many, delayed.write, delayed.delete = (
+        store.scan,
+        store.get_many,
+        store.write,
+        store.delete,
+    )
+    writer = open_in(delayed)
+    with pytest.raises(Conflict):
+        await writer.write(TENANT, MemoryChange(put=(NEW,), require=((OLD.id, OLD),)))
+    assert [name.split("/")[0] for name in await names(store)] == ["change"]
+    await put(writer, NEW)
+    assert await eraser.get(TENANT, [NEW.id, OLD.id]) == [NEW, None]
+
+
+async def test_another_store_in_the_place_of_this_one_is_read_anew():
+    store = InMemoryStore()
+    memories = open_in(store)
+    await put(memories, OLD)
+    await store.delete([Key(f"memories/{TENANT.archive_namespace}", name) for name in await names(store)])
+    memories.forget()
+    assert await memories.count(TENANT, ALL) == 0
+    await put(memories, NEW)
+    assert await open_in(store).get(TENANT, [NEW.id]) == [NEW]
+
+
+# -- many ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_great_many_memories_are_found_listed_and_removed(tmp_path):
+    store = SqliteStore(tmp_path / "store.db", timeout=20.0)
+    memories, many = open_in(store), [memory(f"pet number{at}", created=float(at)) for at in range(2_500)]
+    for at in range(0, len(many), 500):
+        await put(memories, *many[at : at + 500])
+    assert [each.memory for each in await find_candidates(memories, "number1777")] == [many[1777]]
+    behind = (await memories.list_memories(TENANT, ALL, limit=1_200)).next
+    rest = await memories.list_memories(TENANT, ALL, after=behind, limit=3)
+    assert rest.memories == (many[1299], many[1298], many[1297])
+    await memories.write(TENANT, MemoryChange(delete=tuple(each.id for each in many[::2])))
+    for each in (memories, open_in(store)):
+        assert await each.count(TENANT, ALL) == 1_250
+        assert await find_candidates(each, "number1776") == []
+        candidates = await each.find_candidates(TENANT, (), PET, ALL, pool=2_000)
+        assert {candidate.memory for candidate in candidates} == set(many[1::2])
+        await each.close()
+    await store.close()
+
+
+async def test_a_memory_of_more_words_than_anybody_says_is_stored():
+    words = [chr(at) for at in (*range(0x4E00, 0x9FA6), *range(0xAC00, 0xD7A4), *range(0x20000, 0x2A6D6))]
+    memories, many = open_in(InMemoryStore()), memory(" ".join(words), type="session")
+    await put(memories, many)
+    wanted = MemoryFilter(types=("session",))
+    assert [each.memory for each in await find_candidates(memories, words[7], wanted=wanted)] == [many]

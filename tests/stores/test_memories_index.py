@@ -7,18 +7,17 @@ import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT
-from accordion.model.memories import MemoryFilter
-from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import TENANT, Embedder, memory, put
+from accordion.model.memories import ALL_TYPES, MemoryFilter
+from accordion.stores import memories_index
+from accordion.stores.memory_store import InMemoryStore
+from tests.memories import TENANT, memory, open_memories, put
 from tests.tiers import examples
 
 WORDS = ("run", "running", "runs", "violin", "pet", "naïve", "NAIVE", "42", "the", "x", "日本")
@@ -38,14 +37,11 @@ def test_scores_are_those_of_fts5(said, words):
         ).fetchall()
 
     async def scores() -> dict[int, float]:
-        with tempfile.TemporaryDirectory() as folder:
-            store = SqliteMemories(Path(folder), Embedder(), timeout=20.0)
-            many = [
-                memory(*said[at][:1], id=f"{at}", context=said[at][1], author=said[at][2]) for at in range(len(said))
-            ]
-            await put(store, *many)
-            found = await store.find_candidates(TENANT, words, b"", MemoryFilter(), pool=100)
-            await store.close()
+        store = open_memories(InMemoryStore())
+        many = [memory(*said[at][:1], id=f"{at}", context=said[at][1], author=said[at][2]) for at in range(len(said))]
+        await put(store, *many)
+        found = await store.find_candidates(TENANT, words, b"", MemoryFilter(), pool=100)
+        await store.close()
         return {int(each.memory.id) + 1: each.lexical for each in found}
 
     assert asyncio.run(scores()) == {row: pytest.approx(score) for row, score in wanted}
@@ -57,3 +53,7 @@ def test_matrices_are_not_divided_among_threads_unless_somebody_says_so(given, t
     asked = "import os, accordion; print(os.environ['OPENBLAS_NUM_THREADS'])"
     told = subprocess.run([sys.executable, "-c", asked], env=kept | given, capture_output=True, check=True, text=True)
     assert told.stdout.strip() == threads
+
+
+def test_every_type_has_a_code_that_never_changes():
+    assert dict(memories_index._CODES) == {kind: code for code, kind in enumerate(ALL_TYPES, 1)}

@@ -232,7 +232,7 @@ async def _open_memories(command: MemoryCommand, *, creates: bool) -> AsyncItera
         archive = tenant_store.archive
         outbox = tenant_store.queries.outbox
         parts = MemoryParts(
-            lambda: settings, archive, archive.transcripts, TiktokenCounter(), tasks, LoopClock(),
+            lambda: settings, tenant_store.store, archive, archive.transcripts, TiktokenCounter(), tasks, LoopClock(),
             on_write=lambda tenant: note_tenant(outbox, tenant),
         )  # fmt: skip
         try:

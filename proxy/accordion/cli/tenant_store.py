@@ -32,7 +32,6 @@ from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.composition.configured_store import MARK, TENANT_SECRET, build_spool, identity_from_mark
-from accordion.composition.memory_builder import memories_folder
 from accordion.composition.tables import (
     build_prices,
     build_windows,
@@ -56,7 +55,8 @@ from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.session_names import SessionNames
 from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, Tenants
 from accordion.stores.encryption import open_sealer
-from accordion.stores.open import open_memories, open_store
+from accordion.stores.memories import StoredMemories
+from accordion.stores.open import open_store
 from accordion.stores.spool import SpooledStore, StoreRecord
 from accordion.stores.write_queue import WriteQueue
 
@@ -71,6 +71,7 @@ _PAGE = 1_000
 class TenantStore:
     """The configured store for one tenant."""
 
+    store: KeyValueStore
     archive: ArchiveReader
     queries: Queries
     overrides: SessionOverrideStore
@@ -145,7 +146,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
         sent = SentHistory(
             archive, transcripts, protocols, reader, compactions, lambda: composer, RequestRenderer(), tasks
         )
-        yield TenantStore(archive_reader, queries, SessionOverrideStore(store), caller, sent)
+        yield TenantStore(store, archive_reader, queries, SessionOverrideStore(store), caller, sent)
     finally:
         await tasks.close()
         await spool.close()
@@ -165,16 +166,14 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
 
 @asynccontextmanager
 async def open_stored_memories(settings: Settings) -> AsyncIterator[MemoryStore]:
-    """Opens the memory store beside the configured store. Raises StoreUnavailable."""
-    sealer = open_sealer(settings.archive.key.reveal())
-    memories = open_memories(
-        settings.store.url.reveal(), memories_folder(settings), StaticEmbedder(),
-        timeout=TIMEOUT, sealer=sealer, on_write=lambda _: None,
-    )  # fmt: skip
+    """Opens the memories of the configured store. Raises StoreUnavailable."""
+    store, sealer = open_store(settings.store.url.reveal(), timeout=TIMEOUT), open_sealer(settings.archive.key.reveal())
+    memories = StoredMemories(store, StaticEmbedder(), timeout=TIMEOUT, sealer=sealer)
     try:
         yield memories
     finally:
         await memories.close()
+        await store.close()
 
 
 def report_missing(store: TenantStore, session: str) -> int:

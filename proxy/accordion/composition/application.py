@@ -221,8 +221,8 @@ class Application:
         )  # fmt: skip
         self._archive.erasures.listen(lambda *_: self._visibility_builder.forget())
         self.memory_builder = MemoryBuilder(
-            lambda: self.settings, self._compaction_builder.archive_reader, self._archive.transcripts, self.counter,
-            self.tasks, self.clock,
+            lambda: self.settings, self.store, self._compaction_builder.archive_reader, self._archive.transcripts,
+            self.counter, self.tasks, self.clock,
             lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
         )  # fmt: skip
         self._request_points = RequestPoints(_POINTS_BYTES)
@@ -542,6 +542,7 @@ class Application:
         self._archive.transcripts.begin_anew()
         self._sessions.forget(None)
         self._visibility_builder.forget()
+        self.memory_builder.forget()
 
     async def _drop_copies(self) -> None:
         with suppress(StoreUnavailable):

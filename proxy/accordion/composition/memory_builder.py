@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from accordion.insertions.recall_source import RecallRequest, RecallSource
 from accordion.insertions.store import InsertionStore
 from accordion.model.errors import AccordionError, MissingExtra
 from accordion.model.memories import MemoryStore
-from accordion.model.ports import Clock, Key, Outbox, Tasks, TokenCounter
+from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Tasks, TokenCounter
 from accordion.model.records import RecallUsage
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.memory_mentions import ALL_PROJECTS, MemoryMentions
@@ -53,6 +52,7 @@ class MemoryBuilder:
     def __init__(
         self,
         settings: Callable[[], Settings],
+        store: KeyValueStore,
         archive_reader: ArchiveReader,
         transcripts: TranscriptStore,
         counter: TokenCounter,
@@ -62,7 +62,7 @@ class MemoryBuilder:
         on_usage: TokenUsageCallback,
     ) -> None:
         self._settings, self._tasks = settings, tasks
-        self._arguments = (settings, archive_reader, transcripts, counter, tasks, clock, on_write, on_usage)
+        self._arguments = (settings, store, archive_reader, transcripts, counter, tasks, clock, on_write, on_usage)
         self._lock = Lock()
         self._parts: MemoryParts | None = None
 
@@ -122,6 +122,11 @@ class MemoryBuilder:
         routes = DeferredRoutes(lambda: self.load().routes(tenants, version), self._tasks.offload)
         return routes.at(*_REST_PATHS, _MCP_PATH)
 
+    def forget(self) -> None:
+        """Drops what is in memory of the memories, because another store took the place of the last one."""
+        if self._parts is not None:
+            self._parts.forget()
+
     async def close(self) -> None:
         """Closes the memories and the client."""
         if self._parts is not None:
@@ -157,11 +162,6 @@ def _refuse(purpose: str, extra: str, *paths: str) -> list[HttpRoute]:
         raise MissingExtra(purpose, extra)
 
     return [HttpRoute(path, refuse, methods=["GET", "POST", "DELETE"]) for path in paths]
-
-
-def memories_folder(settings: Settings) -> Path:
-    """Returns the folder of the memories' files beside a store's file."""
-    return Path(f"{settings.store.file()}.memories")
 
 
 def note_tenant(outbox: Outbox, tenant: TenantScope) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from msgspec.structs import replace
@@ -19,7 +17,6 @@ from accordion.accounting.calibration import LearnedLimits
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.transcripts import TranscriptStore
 from accordion.composition.cache_shares import divide_cache
-from accordion.composition.memory_builder import memories_folder
 from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings
 from accordion.config.settings import EndpointModel
@@ -35,7 +32,7 @@ from accordion.memory.narration import Narrator
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.memory.session_memory import SessionMemories
 from accordion.model.memories import MemoryStore
-from accordion.model.ports import Clock, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
+from accordion.model.ports import Clock, KeyValueStore, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
@@ -50,7 +47,7 @@ from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummar
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.tenants import Tenants
 from accordion.stores.encryption import open_sealer
-from accordion.stores.open import open_memories
+from accordion.stores.memories import StoredMemories
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 
@@ -70,6 +67,7 @@ class MemoryParts:
     def __init__(
         self,
         settings: Callable[[], Settings],
+        store: KeyValueStore,
         archive_reader: ArchiveReader,
         transcripts: TranscriptStore,
         counter: TokenCounter,
@@ -78,11 +76,12 @@ class MemoryParts:
         on_write: Callable[[TenantScope], object],
         on_usage: TokenUsageCallback = lambda model, input_tokens, output_tokens: None,
     ) -> None:
-        self._settings, self._archive_reader, self._transcripts = settings, archive_reader, transcripts
+        self._settings, self._store = settings, store
+        self._archive_reader, self._transcripts = archive_reader, transcripts
         self._counter, self._tasks, self._clock = counter, tasks, clock
         self._on_write, self._on_usage = on_write, on_usage
         self._services: MemoryServices | None = None
-        self._temporary_folder: TemporaryDirectory[str] | None = None
+        self._memories: StoredMemories | None = None
         # It has its own client, which opens no connection until an endpoint or a model is called.
         self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
         self._protocols = PROTOCOLS
@@ -148,6 +147,11 @@ class MemoryParts:
             *McpApp(self.services, tenants, self._tasks.spawn, version).routes(),
         ]
 
+    def forget(self) -> None:
+        """Drops the indexes of the memories."""
+        if self._memories is not None:
+            self._memories.forget()
+
     async def close(self) -> None:
         """Closes the memories and the client."""
         if self._services is not None:
@@ -155,17 +159,15 @@ class MemoryParts:
             self._services = None
         await self._upstream.close()
         await self._translator.close()
-        if self._temporary_folder is not None:
-            self._temporary_folder.cleanup()
 
     def _build(self) -> MemoryServices:
         clock, tasks = self._clock, self._tasks
         embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
-        store = self._settings().store
-        sealer = open_sealer(self._settings().archive.key.reveal())
-        memories = open_memories(
-            store.url.reveal(), self._folder(), embedder,
-            timeout=store.write_timeout_seconds, sealer=sealer, on_write=self._on_write,
+        settings = self._settings()
+        self._memories = memories = StoredMemories(
+            self._store, embedder,
+            timeout=settings.store.write_timeout_seconds, sealer=open_sealer(settings.archive.key.reveal()),
+            on_write=self._on_write,
         )  # fmt: skip
         conversations = RecordedConversations(self._transcripts, self._protocols, tasks)
         search = MemorySearch(memories, embedder)
@@ -183,14 +185,6 @@ class MemoryParts:
 
     def _count(self, text: str, model: str = "") -> int:
         return self._counter.count(text, self._counter.encoding(model))
-
-    def _folder(self) -> Path:
-        """Returns the folder of the memories' files: beside the store's file, or temporary for a store in memory."""
-        store = self._settings().store
-        if store.url.reveal() == "memory://":
-            self._temporary_folder = TemporaryDirectory(prefix="accordion-memories-")
-            return Path(self._temporary_folder.name)
-        return memories_folder(self._settings())
 
 
 def build_endpoints(settings: Settings) -> EmbeddingEndpoints:

@@ -140,11 +140,9 @@ class ReadArtifactResponse(MemoryResponse, frozen=True):
 
 
 class MemoryCounts(MemoryResponse, frozen=True):
-    """The numbers of a tenant's memories, entities and relations."""
+    """The number of a tenant's memories."""
 
     memories: int
-    entities: int
-    relations: int
 
 
 class EraseResponse(MemoryResponse, frozen=True):
@@ -156,11 +154,9 @@ class EraseResponse(MemoryResponse, frozen=True):
 
 
 class ImportMemoriesResponse(MemoryResponse, frozen=True):
-    """The numbers of imported records (relations: of all in the import). `kept` counts memories whose ids existed."""
+    """The numbers of imported records. `kept` counts memories whose ids existed."""
 
     memories: int
-    entities: int
-    relations: int
     markers: int
     kept: int
 

@@ -17,12 +17,10 @@ from accordion.model.errors import BadRequest
 from accordion.model.memories import (
     ALL_TYPES,
     Conflict,
-    Entity,
     Memory,
     MemoryChange,
     MemoryFilter,
     MemoryStore,
-    Relation,
 )
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
@@ -50,8 +48,8 @@ async def export_memories(services: MemoryServices, caller: Caller) -> AsyncIter
 async def import_memories(services: MemoryServices, caller: Caller, lines: Iterable[bytes]) -> ImportMemoriesResponse:
     """Imports an export. A memory whose id exists already stays unchanged.
 
-    Parses all lines before the first write; BadRequest names the first invalid line. Writes batches in the order of
-    their dependencies: memories, entities, relations, markers. Repeating an interrupted import completes it.
+    Parses all lines before the first write; BadRequest names the first invalid line. Writes batches, memories
+    first. Repeating an interrupted import completes it.
     """
     now = services.clock.now()
     records: list[entries.Line] = []
@@ -62,19 +60,12 @@ async def import_memories(services: MemoryServices, caller: Caller, lines: Itera
         if number % _LINES_BETWEEN_PAUSES == 0:
             await asyncio.sleep(0)
     memories = list({each.id: each for each in records if isinstance(each, Memory)}.values())
-    entities = [each for each in records if isinstance(each, Entity)]
-    relations = [each for each in records if isinstance(each, Relation)]
     markers = list({each[0]: each for each in records if isinstance(each, tuple)}.values())
     store, tenant = services.memories, caller.tenant
     written_counts = [await _write_memories(store, tenant, batch) for batch in _batches(memories)]
-    new_entities = [len(await store.write(tenant, MemoryChange(entities=batch))) for batch in _batches(entities)]
-    for batch in _batches(relations):
-        await store.write(tenant, MemoryChange(relations=batch))
     written_markers = [await _write_markers(store, tenant, batch) for batch in _batches(markers)]
     return ImportMemoriesResponse(
         memories=sum(written_counts),
-        entities=sum(new_entities),
-        relations=len(relations),
         markers=sum(written_markers),
         kept=len(memories) - sum(written_counts),
     )
@@ -85,17 +76,11 @@ async def erase_memories(services: MemoryServices, caller: Caller) -> EraseRespo
     before = await _count_memories(services.memories, caller.tenant)
     await services.memories.erase(caller.tenant)
     after = await _count_memories(services.memories, caller.tenant)
-    return EraseResponse(
-        before=before, after=after, verified=after == MemoryCounts(memories=0, entities=0, relations=0)
-    )
+    return EraseResponse(before=before, after=after, verified=after == MemoryCounts(memories=0))
 
 
 async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> MemoryCounts:
-    return MemoryCounts(
-        memories=await memories.count(tenant, _ALL_MEMORIES),
-        entities=await memories.count_entities(tenant),
-        relations=await memories.count_relations(tenant),
-    )
+    return MemoryCounts(memories=await memories.count(tenant, _ALL_MEMORIES))
 
 
 def _batches(records: Sequence[T]) -> Iterator[tuple[T, ...]]:

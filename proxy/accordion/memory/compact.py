@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
@@ -28,14 +27,20 @@ from accordion.memory.extraction import MemoryCandidate, find_candidates, is_saf
 from accordion.memory.message_ranges import MessageRange, RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.memory.recall import load_recalled_ids
-from accordion.memory.relations import EntitiesAndRelations, find_relations, merge_relations
+from accordion.memory.relations import (
+    EntitiesAndRelations,
+    Entity,
+    RelationTriple,
+    find_relations,
+    merge_relations,
+)
 from accordion.memory.self_contained import content_words, is_about
 from accordion.memory.sentences import KnownText, Sentence, build_background, normalize_words, split_conversation
 from accordion.memory.session_import import requested_ids
 from accordion.memory.steps import build_record
 from accordion.model.conversation import Text
-from accordion.model.errors import BadRequest, StoreUnavailable, SummaryFailed
-from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryStore, Relation
+from accordion.model.errors import BadRequest, SummaryFailed
+from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.model.tenant import TenantScope
 from accordion.summaries.author import SummaryRejected
@@ -56,8 +61,9 @@ class WriterReport(msgspec.Struct, frozen=True):
 class LogEntry(msgspec.Struct, frozen=True):
     """One compaction of a range of messages.
 
-    `keys` are the short keys of the range's messages, `memories` the ids that it stored, `entities` are (name, type)
-    and `relations` (from, to, type). The entry holds no text of a memory, so that a deleted memory leaves no copy.
+    `keys` are the short keys of the range's messages, `memories` the ids that it stored, `entities` are (name, type,
+    whether it is new) and `relations` (from, to, type). The entry holds no text of a memory, so that a deleted memory
+    leaves no copy.
     """
 
     first: int
@@ -65,13 +71,12 @@ class LogEntry(msgspec.Struct, frozen=True):
     keys: list[bytes]
     focus: list[str]
     memories: list[str]
-    entities: list[tuple[str, str]]
-    relations: list[tuple[str, str, str]]
+    entities: list[tuple[str, str, bool]]
+    relations: list[RelationTriple]
     by: WriterReport = WriterReport()
 
 
 _DECODER: Final = msgspec.json.Decoder(LogEntry)
-_NAMES: Final = msgspec.json.Decoder(list[tuple[str, str]])
 
 
 async def load_entries(memories: MemoryStore, tenant: TenantScope, conversation: str) -> list[LogEntry]:
@@ -102,23 +107,6 @@ async def record_search(memories: MemoryStore, tenant: TenantScope, conversation
 async def was_searched(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> bool:
     """Returns whether a search was recorded after `number` compactions."""
     return await memories.get_marker(tenant, _search_marker_name(conversation, number)) is not None
-
-
-async def record_new_entities(
-    memories: MemoryStore, tenant: TenantScope, conversation: str, number: int, new: list[tuple[str, str]]
-) -> None:
-    """Records the entities that a compaction added. They are known only after its write."""
-    await memories.write(
-        tenant, MemoryChange(markers=((f"{_marker_name(conversation, number)}/new", msgspec.json.encode(new)),))
-    )
-
-
-async def load_new_entities(
-    memories: MemoryStore, tenant: TenantScope, conversation: str, number: int
-) -> set[tuple[str, str]]:
-    """Returns the entities that a compaction added."""
-    value = await memories.get_marker(tenant, f"{_marker_name(conversation, number)}/new")
-    return set(_NAMES.decode(value)) if value is not None else set()
 
 
 def _marker_name(conversation: str, number: int) -> str:
@@ -261,7 +249,7 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
         found_candidates: _RangeCandidates | None = None
         for _ in range(_MAX_ATTEMPTS):
             if (number := _find_same_range(log, message_range, focus)) >= 0:
-                return await self._repeat_response(tenant, conversation, number, log[number])
+                return await self._repeat_response(tenant, log[number])
             if found_candidates is None:
                 found_candidates = await self._find_candidates(message_range, focus, caller)
             candidates = _exclude_covered(found_candidates.candidates, log, message_range, focus)
@@ -419,40 +407,31 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
         memories: Sequence[tuple[Memory, EntitiesAndRelations]],
         writer: WriterReport,
     ) -> CompactionResponse:
-        """Writes memories, entities, relations and log entry in one transaction. Raises Conflict."""
-        entities, relations = merge_relations([(memory.id, relations_of_one) for memory, relations_of_one in memories])
+        """Writes memories and log entry in one transaction. Raises Conflict."""
+        merged = merge_relations(relations for _, relations in memories)
+        unknown_names = await self.memories.find_unknown_entities(tenant, [each.name for each in merged.entities])
         entry = LogEntry(
             message_range.first,
             message_range.last,
             list(message_range.keys),
             list(focus),
             [memory.id for memory, _ in memories],
-            [(entity.name, entity.type) for entity in entities],
-            [(relation.start, relation.end, relation.type) for relation in relations],
+            [(each.name, each.type, each.name in unknown_names) for each in merged.entities],
+            list(merged.relations),
             writer,
         )
         change = MemoryChange(
             put=tuple(memory for memory, _ in memories),
-            entities=entities,
-            relations=relations,
             markers=(make_marker(message_range.session, number, entry),),
             require=tuple((memory.id, None) for memory, _ in memories),
         )
-        new_entities = {(entity.name, entity.type) for entity in await self.memories.write(tenant, change)}
-        with suppress(StoreUnavailable, Conflict):
-            # A repeated response must name the same new entities. They are known only after the write.
-            if new_entities:
-                await record_new_entities(self.memories, tenant, message_range.session, number, sorted(new_entities))
-        return build_response([memory for memory, _ in memories], entities, new_entities, relations, entry)
+        await self.memories.write(tenant, change)
+        return build_response([memory for memory, _ in memories], entry)
 
-    async def _repeat_response(
-        self, tenant: TenantScope, conversation: str, number: int, entry: LogEntry
-    ) -> CompactionResponse:
+    async def _repeat_response(self, tenant: TenantScope, entry: LogEntry) -> CompactionResponse:
         """Builds the response of an earlier compaction again, without memories that were deleted since."""
-        new_entities = await load_new_entities(self.memories, tenant, conversation, number)
         memories = [memory for memory in await self.memories.get(tenant, entry.memories) if memory is not None]
-        entities = [Entity(name, kind) for name, kind in entry.entities]
-        return build_response(memories, entities, new_entities, [Relation(*each) for each in entry.relations], entry)
+        return build_response(memories, entry)
 
 
 def check_topics(topics: Sequence[Any]) -> tuple[str, ...]:
@@ -578,7 +557,7 @@ class CreatedMemory(msgspec.Struct, frozen=True):
 
 
 class ExtractedEntity(msgspec.Struct, frozen=True):
-    """An entity; `is_new` if the tenant had none of its name and type."""
+    """An entity; `is_new` if no memory of the tenant named it."""
 
     name: str
     entity_type: str
@@ -622,22 +601,16 @@ class CompletedRange(msgspec.Struct, frozen=True):
     memories: list[str]
 
 
-def build_response(
-    memories: Sequence[Memory],
-    entities: Sequence[Entity],
-    new: set[tuple[str, str]],
-    relations: Sequence[Relation],
-    entry: LogEntry,
-) -> CompactionResponse:
-    """Builds the response of a compaction; `new` are the (name, type) of entities new to the tenant."""
+def build_response(memories: Sequence[Memory], entry: LogEntry) -> CompactionResponse:
+    """Builds the response of a compaction."""
     return CompactionResponse(
         [CreatedMemory(memory.id, memory.content, list(memory.topics)) for memory in memories],
-        [ExtractedEntity(each.name, each.type, (each.name, each.type) in new) for each in entities],
-        [ExtractedRelation(each.start, each.end, each.type) for each in relations],
+        [ExtractedEntity(*each) for each in entry.entities],
+        [ExtractedRelation(*each) for each in entry.relations],
         entry.last - entry.first + 1,
         len(memories),
-        len(entities),
-        len(relations),
+        len(entry.entities),
+        len(entry.relations),
         entry.by.writer,
         entry.by.input,
         entry.by.output,

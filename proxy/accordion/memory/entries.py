@@ -16,14 +16,14 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, RequestError
-from accordion.model.memories import Entity, Memory, Relation
+from accordion.model.memories import Memory
 
 CONTENT_MOST, CONTEXT_MOST, NAME_MOST, NAMES_MOST = 20_000, 4_000, 200, 50
 """Characters of a content (a session memory may have ten times as many); characters of a context; characters of a
 topic, tag, entity, author or project; number of topics, tags or entities of one memory."""
 _SESSION_TIMES = 10
 
-Line = Memory | Entity | Relation | tuple[str, bytes]
+Line = Memory | tuple[str, bytes]
 """One line of an export. The pair is a marker's name and value."""
 
 
@@ -32,10 +32,8 @@ class _Marker(msgspec.Struct):
     value: bytes
 
 
-_KINDS: Final[dict[str, type[Memory | Entity | Relation | _Marker]]] = {
+_KINDS: Final[dict[str, type[Memory | _Marker]]] = {
     "memory": Memory,
-    "entity": Entity,
-    "relation": Relation,
     "marker": _Marker,
 }
 
@@ -141,11 +139,11 @@ def clean_text(text: str) -> str:
 
 
 def export_line(entry: Line) -> bytes:
-    """Returns a line of an export, without its line end: `{"memory": …}`, `{"entity": …}`, `{"relation": …}` or
+    """Returns a line of an export, without its line end: `{"memory": …}` or
     `{"marker": {"name": …, "value": base64}}`."""
     if isinstance(entry, tuple):
         return msgspec.json.encode({"marker": {"name": entry[0], "value": base64.b64encode(entry[1]).decode("ascii")}})
-    return msgspec.json.encode({type(entry).__name__.lower(): entry})
+    return msgspec.json.encode({"memory": entry})
 
 
 def parse_line(text: bytes) -> Line:

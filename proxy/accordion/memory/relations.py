@@ -7,7 +7,7 @@ file's path, `name()`, `#12`). A relation is recognised by the verb between two 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Final
 
@@ -15,7 +15,6 @@ import msgspec
 
 from accordion.memory.entries import NAME_MOST
 from accordion.memory.self_contained import EMPTY
-from accordion.model.memories import Entity, Relation
 from accordion.summaries.facts import WordClassifier
 
 _NAME: Final = r"[`\"']?([A-Za-z@][\w@./+-]{1,60})[`\"']?"
@@ -100,12 +99,22 @@ _MAX_DISTANCE: Final = 70
 _MAX_ENTITIES: Final = 24
 
 
+class Entity(msgspec.Struct, frozen=True):
+    """A person or thing that a text names."""
+
+    name: str
+    type: str
+
+
+RelationTriple = tuple[str, str, str]
+"""From, to, type."""
+
+
 class EntitiesAndRelations(msgspec.Struct, frozen=True):
-    """The entities of a text in order, and the relations between them."""
+    """The entities of texts in order, and the relations between them."""
 
     entities: tuple[Entity, ...]
-    relations: tuple[tuple[str, str, str], ...]
-    """From, to, type."""
+    relations: tuple[RelationTriple, ...]
 
 
 def find_relations(text: str, classifier: WordClassifier) -> EntitiesAndRelations:
@@ -120,18 +129,16 @@ def find_relations(text: str, classifier: WordClassifier) -> EntitiesAndRelation
     return EntitiesAndRelations(entities[:_MAX_ENTITIES], tuple(relations)[:_MAX_ENTITIES])
 
 
-def merge_relations(
-    by_memory: Sequence[tuple[str, EntitiesAndRelations]],
-) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
-    """Merges the entities and relations of memories, given by id. A relation names the first memory that states it."""
+def merge_relations(parts: Iterable[EntitiesAndRelations]) -> EntitiesAndRelations:
+    """Merges the entities and relations of several texts; names are compared without case."""
     entities: dict[tuple[str, str], Entity] = {}
-    relations: dict[tuple[str, str, str], Relation] = {}
-    for memory_id, found_relations in by_memory:
-        for entity in found_relations.entities:
+    relations: dict[RelationTriple, RelationTriple] = {}
+    for part in parts:
+        for entity in part.entities:
             entities.setdefault((entity.name.lower(), entity.type), entity)
-        for start, end, kind in found_relations.relations:
-            relations.setdefault((start.lower(), end.lower(), kind), Relation(start, end, kind, memory_id))
-    return tuple(entities.values()), tuple(relations.values())
+        for start, end, kind in part.relations:
+            relations.setdefault((start.lower(), end.lower(), kind), (start, end, kind))
+    return EntitiesAndRelations(tuple(entities.values()), tuple(relations.values()))
 
 
 _Mention = tuple[int, int, Entity]

@@ -1,4 +1,4 @@
-"""Long-term memories as values, with entities and relations, and the ports of the memory store and the embedder."""
+"""Long-term memories as values, and the ports of the memory store and the embedder."""
 
 from __future__ import annotations
 
@@ -59,22 +59,6 @@ class Memory(msgspec.Struct, frozen=True):
     """Of an archived summary: its topic."""
 
 
-class Entity(msgspec.Struct, frozen=True):
-    """A person or thing in memories. A tenant has one entity of each name (compared without case) and type."""
-
-    name: str
-    type: str
-
-
-class Relation(msgspec.Struct, frozen=True):
-    """A relation from one entity to another, and the id of its source memory."""
-
-    start: str
-    end: str
-    type: str
-    memory: str = ""
-
-
 class MemoryChange(msgspec.Struct, frozen=True):
     """The content of one transaction: all of it is written, or nothing.
 
@@ -84,8 +68,6 @@ class MemoryChange(msgspec.Struct, frozen=True):
 
     put: tuple[Memory, ...] = ()
     delete: tuple[str, ...] = ()
-    entities: tuple[Entity, ...] = ()
-    relations: tuple[Relation, ...] = ()
     markers: tuple[tuple[str, bytes], ...] = ()
     require: tuple[tuple[str, Memory | None], ...] = ()
 
@@ -175,8 +157,8 @@ class MemoryStore(Protocol):
     A store embeds each memory (`embedding_text`) before it writes it.
     """
 
-    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
-        """Writes a change; returns those of its entities that are new. Raises Conflict."""
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> None:
+        """Writes a change. Raises Conflict."""
 
     async def get(self, tenant: TenantScope, ids: Sequence[str]) -> list[Memory | None]:
         """Returns memories by id, in the order of `ids`."""
@@ -204,23 +186,17 @@ class MemoryStore(Protocol):
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         """Returns the value of a marker; None if it does not exist."""
 
-    async def count_entities(self, tenant: TenantScope) -> int:
-        """Counts the entities."""
-
-    async def count_relations(self, tenant: TenantScope) -> int:
-        """Counts the relations."""
+    async def find_unknown_entities(self, tenant: TenantScope, names: Sequence[str]) -> set[str]:
+        """Returns those of the names that no memory has among its entities, compared without case."""
 
     def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         """Yields all data of a tenant, one complete JSON document per line."""
 
     async def seal(self, tenant: TenantScope) -> bool:
-        """Encrypts data that was written without a key, or with another key; returns whether there was any.
-
-        A tenant's next write does so too.
-        """
+        """Encrypts data that was written without a key, or with another key; returns whether there was any."""
 
     async def erase(self, tenant: TenantScope) -> int:
         """Removes all data of a tenant, indexes and vectors too; returns the number of memories."""
 
     async def close(self) -> None:
-        """Closes connections and files."""
+        """Ends the work of the index."""

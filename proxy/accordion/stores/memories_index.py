@@ -1,7 +1,7 @@
 """The search index of a tenant's memories: filters and ranks them with numpy.
 
-The store holds an entry for each memory (`IndexEntry`), several in one sealed record. A worker builds the index of a
-tenant from all entries, in its own memory, and keeps it while the tenant's memories do not change (see memories.py).
+The store holds an entry for each memory (`IndexEntry`). A worker builds the index of a tenant from all entries, in its
+own memory (see memories.py).
 Stems and labels are digests of 64 bits: the probability that two collide is 1 in 10^8 for a tenant with a million
 words. Imports numpy at first use.
 """
@@ -12,6 +12,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -57,8 +58,9 @@ _MIN_WEIGHT = 1e-6
 class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A memory in the index.
 
-    `order` counts up with each written memory of a tenant. `words` is the number of words. `stems` are digests, and
-    `stem_counts` are a byte for each stem and column (text, context, author). `labels` are digests.
+    `order` counts up with each written memory of a tenant, and `record` names the record with the memory. `words` is
+    the number of words. `stems` are digests, and `stem_counts` are a byte for each stem and column (text, context,
+    author). `labels` are digests.
     """
 
     order: int
@@ -69,16 +71,13 @@ class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stem_counts: bytes
     labels: bytes
     vector: bytes
-
-
-Groups = dict[str, dict[str, IndexEntry]]
-"""The entries of memories by name, in the records of the index by name."""
+    record: str = ""
 
 
 class ChosenMemory(msgspec.Struct, frozen=True):
-    """A memory that a search chose, by its name in the store, with the scores and ranks of its SearchCandidate."""
+    """A memory that a search chose, with the scores and ranks of its SearchCandidate."""
 
-    name: str
+    id: str
     lexical: float
     dense: float
     lexical_rank: int
@@ -86,7 +85,7 @@ class ChosenMemory(msgspec.Struct, frozen=True):
 
 
 def make_entry(memory: Memory, embedding: Embedding, stems: Mapping[str, Sequence[int]]) -> IndexEntry:
-    """Makes the entry of a memory, without its order. `stems` are the counts of its stems by column."""
+    """Makes the entry of a memory, without order and record. `stems` are the counts of its stems by column."""
     return IndexEntry(
         0,
         memory.created,
@@ -147,17 +146,22 @@ def make_page(memories: Sequence[tuple[int, Memory]], *, has_more: bool) -> Memo
 
 
 class TenantIndex:
-    """The index of a tenant's memories in the version `version`. `entries` are in the order of their writing."""
+    """The index of a tenant's memories after the change with this number.
 
-    def __init__(self, version: bytes, groups: Groups) -> None:
-        self.version, self.groups = version, groups
-        entries = (item for group in groups.values() for item in group.items())
-        self.entries = dict(sorted(entries, key=lambda item: item[1].order))
-        self._names = list(self.entries)
+    `entries` are by id, in the order of their writing, `markers` by name.
+    """
+
+    def __init__(
+        self,
+        number: int = 0,
+        entries: Mapping[str, IndexEntry] = MappingProxyType({}),
+        markers: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
+        self.number, self.entries, self.markers = number, entries, markers
+        self._ids = list(entries)
         self.size = sum(
-            _ENTRY_BYTES + 3 * (len(entry.stems) + len(entry.labels)) + len(entry.vector)
-            for entry in self.entries.values()
-        )
+            _ENTRY_BYTES + 3 * (len(entry.stems) + len(entry.labels)) + len(entry.vector) for entry in entries.values()
+        ) + sum(len(name) + len(value) for name, value in markers.items())
         """Its bytes in memory, roughly."""
 
     def count(self, memory_filter: MemoryFilter) -> int:
@@ -165,16 +169,15 @@ class TenantIndex:
         return int(self._columns.filter(memory_filter).sum()) if self.entries else 0
 
     def list_newest(self, memory_filter: MemoryFilter, after: ListPosition | None) -> list[str]:
-        """Returns the names of the memories that pass the filter, newest first, after a position if one is given."""
+        """Returns the ids of the memories that pass the filter, newest first, after a position if one is given."""
         rows = self._columns.list_newest(memory_filter, after) if self.entries else ()
-        return [self._names[row] for row in rows]
+        return [self._ids[row] for row in rows]
 
-    def find_unused_labels(self, labels: Iterable[str], without: Iterable[str]) -> set[str]:
-        """Returns the labels that no memory has, apart from those with the names `without`."""
-        excluded = set(without)
-        used = b"".join(entry.labels for name, entry in self.entries.items() if name not in excluded)
-        digests = {used[at : at + _DIGEST_BYTES] for at in range(0, len(used), _DIGEST_BYTES)}
-        return {label for label in labels if _digest(label) not in digests}
+    def find_unknown_entities(self, names: Iterable[str]) -> set[str]:
+        """Returns those of the names that no memory has among its entities."""
+        labels = b"".join(entry.labels for entry in self.entries.values())
+        digests = {labels[at : at + _DIGEST_BYTES] for at in range(0, len(labels), _DIGEST_BYTES)}
+        return {name for name in names if _digest(f"e:{fold_case(name)}") not in digests}
 
     def choose(
         self, words: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int
@@ -183,12 +186,12 @@ class TenantIndex:
         if not self.entries:
             return []
         mask = self._columns.filter(memory_filter)
-        lexical = {self._names[row]: score for row, score in self._columns.rank_by_words(words, mask, pool)}
-        dense = {self._names[row]: cosine for row, cosine in self._columns.rank_by_vector(vector, mask, pool)}
-        types = {name: _TYPES[self.entries[name].type_code] for name in (*lexical, *dense)}
+        lexical = {self._ids[row]: score for row, score in self._columns.rank_by_words(words, mask, pool)}
+        dense = {self._ids[row]: cosine for row, cosine in self._columns.rank_by_vector(vector, mask, pool)}
+        types = {each: _TYPES[self.entries[each].type_code] for each in (*lexical, *dense)}
         return [
-            ChosenMemory(name, lexical.get(name, 0.0), dense.get(name, 0.0), by_words, by_vector)
-            for name, by_words, by_vector in fuse(list(lexical), list(dense), types, pool)
+            ChosenMemory(each, lexical.get(each, 0.0), dense.get(each, 0.0), by_words, by_vector)
+            for each, by_words, by_vector in fuse(list(lexical), list(dense), types, pool)
         ]
 
     @cached_property

@@ -1,16 +1,13 @@
-"""Opens the store that a URL names, and the memory store that belongs to it."""
+"""Opens the store that a URL names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from accordion.model.errors import ConfigError
-from accordion.model.memories import Embedder, MemoryStore
-from accordion.model.ports import KeyValueStore, Sealer
-from accordion.model.tenant import TenantScope
+from accordion.model.ports import KeyValueStore
 from accordion.stores.disk_reserve import DiskReserve
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
@@ -43,31 +40,6 @@ def open_store(url: str, *, timeout: float) -> KeyValueStore:
         "unknown kind of store: write sqlite:///path, redis://host:port, valkey://host:port or memory://",
         path="$.store.url",
     )
-
-
-def open_memories(
-    url: str,
-    folder: Path,
-    embedder: Embedder,
-    *,
-    timeout: float,
-    sealer: Sealer,
-    on_write: Callable[[TenantScope], object],
-) -> MemoryStore:
-    """Returns the memory store for the store that `url` names: in the same Redis or Valkey, else files in `folder`.
-
-    `on_write` is called with the tenant's key after each write.
-    """
-    # Each kind of store is imported only if it is used, for the reason in `_open_redis`.
-    server = _redis_server(url)
-    if server is None:
-        from accordion.stores.memories_sqlite import SqliteMemories  # noqa: PLC0415
-
-        return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, on_write=on_write)
-    from accordion.stores.memories_redis import RedisMemories  # noqa: PLC0415
-
-    address, cluster = server
-    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster, sealer=sealer, on_write=on_write)
 
 
 def _redis_server(url: str) -> tuple[str, bool] | None:

@@ -70,7 +70,6 @@ _FAILURES = (RedisError, RedisClusterException, OSError)
 """What redis-py raises if a server, or a whole cluster, cannot be reached; TimeoutError is an OSError."""
 
 T = TypeVar("T")
-Command = Sequence[bytes | str]
 
 CONNECTIONS = 32
 """Calls that a worker makes at the same time, each on its own connection; more calls wait, within their time-out."""
@@ -238,21 +237,6 @@ class RedisStore:
             with suppress(*_FAILURES):
                 async with asyncio.timeout(self._timeout):
                     await self._client.aclose()
-
-    async def run_script(self, script: scripts.Script, keys: Sequence[bytes], args: Sequence[bytes | str]) -> Any:
-        """Runs a script and returns its reply. Raises StoreUnavailable."""
-        return await self._with_timeout(self._run, script, keys, args)
-
-    async def run_pipeline(self, *commands: Command) -> list[Any]:
-        """Runs commands in one round trip and returns their replies. Raises StoreUnavailable."""
-        return await self._with_timeout(self._run_commands, commands)
-
-    async def _run_commands(self, commands: Sequence[Command]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        replies: list[Any] = await pipeline.execute()
-        return replies
 
     async def _with_timeout(self, call: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if self._closed:

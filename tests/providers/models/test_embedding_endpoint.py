@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
 from accordion.providers.models.static_embedder import SIGN, StaticEmbedder
+from accordion.stores.memories import StoredMemories
 from accordion.stores.memories_index import find_nearest
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FakeClock, FakeReply, FakeUpstream
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 
@@ -266,14 +266,15 @@ def embedder_at(url: str, http: HttpUpstream, **more: Any) -> EndpointEmbedder:
 
 
 async def test_a_store_finds_by_vectors_and_finds_another_embedders_memories_by_words(
-    http: HttpUpstream, tmp_path: Path
+    http: HttpUpstream,
 ) -> None:
     async with Loopback(_models) as server:
         embedder = embedder_at(server.url, http)
-        store = SqliteMemories(tmp_path, StaticEmbedder(), timeout=5.0)
+        kept = InMemoryStore()
+        store = StoredMemories(kept, StaticEmbedder(), timeout=5.0)
         await store.write(TENANT, MemoryChange(put=(Memory("old", "fact", "A puppy came.", created=1.0),)))
         await store.close()
-        store = SqliteMemories(tmp_path, embedder, timeout=5.0)
+        store = StoredMemories(kept, embedder, timeout=5.0)
         new = (
             Memory("dog", "fact", "The dog is ill.", created=2.0),
             Memory("paid", "fact", "It was paid.", created=3.0),

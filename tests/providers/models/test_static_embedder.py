@@ -105,7 +105,7 @@ def test_the_licence_and_the_notice_stand_beside_it():
 
 def test_numpy_and_tokenizers_are_imported_only_when_something_is_embedded():
     code = (
-        "import sys, accordion.providers.models.static_embedder, accordion.stores.memories_sqlite;"
+        "import sys, accordion.providers.models.static_embedder, accordion.stores.memories;"
         "import accordion.memory.search;"
         "accordion.providers.models.static_embedder.StaticEmbedder();"
         "sys.exit('numpy' in sys.modules or 'tokenizers' in sys.modules)"
