@@ -67,6 +67,7 @@ def invent(truth: WeakLine, kind: int, unknown_index: int) -> WeakLine:
         f"{truth.text} in made_up_module.py",
         "Many giraffes galloped quietly through sunny meadows",
         f"{truth.text} for giraffes",
+        f"{' '.join(truth.text.split()[:4])} with giraffes galloping quietly through sunny meadows",
     )
     return WeakLine(texts[kind], (unknown_index,) if kind == 4 else truth.cited, is_true=False)
 
@@ -96,7 +97,7 @@ RECORDS = [0, *([1, 2, 4, 6, 9] if RECORDINGS.is_dir() else [])]
 def test_of_a_weak_models_answer_whole_true_lines_stay_and_nothing_invented(number: int, data: st.DataObject) -> None:
     evidence, truths = record(number)
     chosen = data.draw(st.lists(st.sampled_from(truths), min_size=1, max_size=6, unique=True))
-    lies = data.draw(st.lists(st.tuples(st.sampled_from(truths), st.integers(0, 4)), max_size=6))
+    lies = data.draw(st.lists(st.tuples(st.sampled_from(truths), st.integers(0, 5)), max_size=6))
     unknown_index = max(evidence.citable) + 7
     lines = [*chosen, *(invent(truth, kind, unknown_index) for truth, kind in lies)]
     lines = data.draw(st.permutations(lines))

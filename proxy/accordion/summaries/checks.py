@@ -26,7 +26,9 @@ _MAX_SOURCES: Final = 6
 _MAX_LENGTH: Final = 800
 """Characters of a line."""
 _MIN_SUPPORT: Final = 0.4
-"""The share of a line's words that its messages must contain."""
+"""The share of a line's words that its own messages must contain."""
+_MAX_UNKNOWN: Final = 2, 1 / 3
+"""The number, and the share, of a line's words that no message contains: the larger is allowed."""
 
 _USERS: Final = (
     r"ask|want|request|said|say|told|tell|prefer|insist|instruct|need|confirm|approv|agree|chose|choos|reject|declin|"
@@ -150,6 +152,9 @@ def _rejection_reason(line: SummaryLine, evidence: Evidence) -> str:
     cited_stems = evidence.index_cited(line.sources).stems
     if len(cited_stems) > 1 and len(line_stems & cited_stems) < _MIN_SUPPORT * len(line_stems):
         return "the messages that it cites do not say so"
+    max_number, max_share = _MAX_UNKNOWN
+    if len(cited_stems) > 1 and len(line_stems - evidence.whole.stems) > max(max_number, max_share * len(line_stems)):
+        return "it has many words that no message has"
     return ""
 
 
