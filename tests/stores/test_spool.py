@@ -356,6 +356,7 @@ async def test_the_oldest_copies_are_left_out_and_all_expire(tmp_path: Path):
     one = with_copies(main, tmp_path / "s", capacity=800_000, now=lambda: now[0])
     for key in keys:
         await one.put(key, bytes(900))
+    await one.close()
     assert (tmp_path / "s").stat().st_size < 800_000 / 4
     main.back = False
     assert await one.get(keys[-1]) == bytes(900)

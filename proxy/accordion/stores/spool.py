@@ -23,11 +23,12 @@ was erased before it begins and, about all that it published, before it removes 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -43,8 +44,8 @@ from accordion.stores.waiting_log import COPY, PUBLISHED, WAITING, Record, Waiti
 
 _log = logging.getLogger("accordion")
 
-_PATIENCE = 1.0
-"""Seconds to wait for the lock of the spool, which its holder usually has for tens of microseconds."""
+_TRIES, _PAUSE, _PATIENCE = 200, 0.005, 1.0
+"""Attempts to get the lock of the spool, seconds between them, and seconds to wait for it at the start."""
 
 Settle = Callable[[Put, bytes], bytes | None]
 """Takes a write that waited and the store's different value; returns the value to write instead. With None, the store's
@@ -91,6 +92,7 @@ class SpooledStore(StoreLayer):
             log.is_copied = is_copied
         self._store_logs = [WaitingLog(path.with_name(f"{path.name}-store"), 2**16, now) for path in places]
         self._owners: Sequence[bytes] = ()
+        self._copy_tasks, self._erasure_count = set[asyncio.Task[None]](), 0
         self._refused = set[Put | Append]()
         """What the store refused, although it took others: the next process tries it again."""
         self.settle: Settle = lambda *_: None
@@ -152,19 +154,27 @@ class SpooledStore(StoreLayer):
             log.owners = self._owners
             log.close()
 
-    @contextmanager
-    def _locked(self, seconds: float = _PATIENCE) -> Iterator[None]:
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
         """Holds the lock of the spool, with all logs up to date. Raises StoreUnavailable."""
+        if not (store_logs := [log for log in self._store_logs if log.path.exists()]):
+            raise StoreUnavailable("the spool cannot be used: there is no file that could be its lock")
         try:
-            with ExitStack() as locks:
-                if not (store_logs := [log for log in self._store_logs if log.path.exists()]):
-                    raise FileNotFoundError("there is no file that could be its lock")
-                for log in store_logs:
-                    locks.enter_context(log.locked(seconds))
-                self._follow()
-                yield
+            for _ in range(_TRIES):
+                with ExitStack() as locks:
+                    try:
+                        for log in store_logs:
+                            locks.enter_context(log.locked())
+                    except BlockingIOError:
+                        pass
+                    else:
+                        self._follow()
+                        yield
+                        return
+                await asyncio.sleep(_PAUSE)
         except OSError as error:
             raise StoreUnavailable(f"the spool cannot be used: {error}") from error
+        raise StoreUnavailable("another process holds the lock of the spool")
 
     # -- reading ------------------------------------------------------------------
 
@@ -247,7 +257,7 @@ class SpooledStore(StoreLayer):
         values: list[bytes | None] = []
         with suppress(StoreUnavailable):
             values = await self.get_many(claims)
-        with self._locked():
+        async with self._locked():
             existing = {key: value for key, value in zip(claims, values, strict=False) if value is not None}
             existing |= self._find(claims)
             writes = [write for write in batch if not (write.if_absent and write.key in existing)]
@@ -263,27 +273,36 @@ class SpooledStore(StoreLayer):
         raise StoreUnavailable("neither the store nor the spool takes writes")
 
     def _copy(self, batch: Sequence[Put | Append], existing: Mapping[Key, bytes]) -> None:
-        """Copies records that the store took, unless another worker holds the lock: nobody waits for a copy."""
-        for log in self._logs[:1]:
-            puts = [write for write in batch if isinstance(write, Put) and log.is_copied(write.key)]
+        """Copies records that the store took, in the background."""
+        puts = [
+            write for write in batch if isinstance(write, Put) and any(log.is_copied(write.key) for log in self._logs)
+        ]
+        if puts:
             copies = [replace(put, value=existing.get(put.key, put.value)) for put in puts]
-            with suppress(OSError, StoreUnavailable):
-                if copies:
-                    with self._locked(0.0):
-                        log.append([Record(self._owners[0], self._now(), copy, COPY) for copy in copies])
+            task = asyncio.create_task(self._append_copies(copies, self._erasure_count))
+            self._copy_tasks.add(task)
+            task.add_done_callback(self._copy_tasks.discard)
+
+    async def _append_copies(self, copies: Sequence[Put], erasure_count: int) -> None:
+        with suppress(StoreUnavailable):
+            async with self._locked():
+                if erasure_count == self._erasure_count:
+                    self._logs[0].append([Record(self._owners[0], self._now(), copy, COPY) for copy in copies])
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
         count, erased = await self._main.delete(keys), set(keys)
+        self._erasure_count += 1
         if self.is_empty or not any(log.by_key.keys() & erased for log in self._logs):
             return count
-        return max(count, len(self._erase(lambda record: record.write.key in erased)))
+        return max(count, len(await self._erase(lambda record: record.write.key in erased)))
 
-    def _erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
+    async def _erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
         """Erases records of this store in the logs; returns the writes that waited."""
+        self._erasure_count += 1
         if not any(log.path.exists() for log in self._logs):
             return []
-        with self._locked():
+        async with self._locked():
             return [write for log in self._logs for write in log.erase(is_erased)]
 
     async def drop_erased(
@@ -294,7 +313,7 @@ class SpooledStore(StoreLayer):
         With `copies` it also removes all copies, since a copy does not name its session. Raises StoreUnavailable.
         """
         erased = await self._delete_erased(WAITING, PUBLISHED)
-        return self._erase(
+        return await self._erase(
             lambda record: copies if record.state == COPY else record.write in erased or is_erased(record.write.key)
         )
 
@@ -317,9 +336,10 @@ class SpooledStore(StoreLayer):
             if self._main.is_available:
                 return await self.publish()
             for log in self._logs[1:]:
-                with log.locked(), self._locked():
-                    self._logs[0].append(log.records)
-                    log.remove()
+                with log.locked():
+                    async with self._locked():
+                        self._logs[0].append(log.records)
+                        log.remove()
 
     async def publish(self) -> None:
         """Publishes the waiting writes. Raises StoreUnavailable; then they still wait. Raises OSError if another worker
@@ -344,7 +364,7 @@ class SpooledStore(StoreLayer):
             log.follow()
         # An erasure may have searched the store before these writes reached it.
         await self._delete_erased(PUBLISHED)
-        with self._locked():
+        async with self._locked():
             if not self._waiting(log):
                 log.reload()
                 log.shorten(is_published=True)
@@ -388,8 +408,9 @@ class SpooledStore(StoreLayer):
         return {name: problem for name, problem in problems.items() if problem}
 
     async def close(self) -> None:
-        """Closes the logs, but not the store, which its owner closes."""
-        for log in self._logs:
+        """Writes the last copies and closes the logs, but not the store, which its owner closes."""
+        await asyncio.gather(*self._copy_tasks)
+        for log in (*self._logs, *self._store_logs):
             log.close()
 
 

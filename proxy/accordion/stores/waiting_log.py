@@ -168,8 +168,8 @@ class WaitingLog:
     def append(self, records: Sequence[Record], share: float = 1.0) -> None:
         """Appends a batch, or nothing, within `share` of the capacity. Raises StoreFull if there is no space."""
         self.follow()
-        data, capacity, grown_end = _encode(records), self._capacity * share, self._shortened_end * 9 // 8
-        if self._end + len(data) > max(grown_end, min(capacity, grown_end + _SMALL_FILE)):
+        data, capacity, end = _encode(records), self._capacity * share, self._shortened_end
+        if self._end + len(data) > max(end * 9 // 8, min(capacity, 2 * end + _SMALL_FILE)):
             with suppress(OSError), self.locked():
                 self.shorten()
         data = data if self._end else _MAGIC + data
