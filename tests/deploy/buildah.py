@@ -37,16 +37,20 @@ class Storage:
 
     folder: Path
     pip: tuple[str, ...] = ()
+    driver: str = "overlay"
+    """How a layer is put on those below it; without overlays it is a copy of them."""
 
     @classmethod
     def create(cls, folder: Path) -> Storage:
         """Returns an empty storage. Skips the test where the programs are missing."""
         program("buildah"), program("mmdebstrap")
-        return cls(folder, pip_options(folder))
+        # No overlay can have its files in another one, as those of a container are.
+        is_overlay = run("stat", "--file-system", "--format=%T", folder).stdout.strip() == "overlayfs"
+        return cls(folder, pip_options(folder), "vfs" if is_overlay else "overlay")
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """Returns the command line of one of buildah's commands."""
-        place = ["--root", f"{self.folder}/root", "--runroot", f"{self.folder}/run", "--storage-driver", "vfs"]
+        place = ["--root", f"{self.folder}/root", "--runroot", f"{self.folder}/run", "--storage-driver", self.driver]
         return ["buildah", *place, name, *map(str, arguments)]
 
     def call(self, name: str, *arguments: str | Path) -> str:

@@ -49,7 +49,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     folder = tmp_path_factory.mktemp("images")
     storage = Storage.create(folder)
     yield storage
-    storage.call("umount", "--all")
+    storage.call("rm", "--all")
     shutil.rmtree(folder)
 
 
