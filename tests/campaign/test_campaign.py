@@ -43,10 +43,9 @@ async def test_agents_go_on_through_faults_and_nothing_is_lost(plan: Plan):
     assert sum(proof.results for proof in result.proofs) > 10
 
 
-@pytest.mark.parametrize("store", ["sqlite", "valkey"])
-async def test_all_messages_are_recorded_again_after_the_store_was_emptied(store: str):
+async def test_all_messages_are_recorded_again_after_the_store_was_emptied():
     """A chain is not among these: its client does not send its messages again."""
-    plan = Plan(6, store, EMPTY, 1, 6.0, kinds=("chat", "responses", "messages", "gemini"), agents=4)
+    plan = Plan(6, "valkey", EMPTY, 1, 6.0, kinds=("chat", "responses", "messages", "gemini"), agents=4)
     result = await carry_out(plan)
     assert [proof.missing or proof.disordered for proof in result.proofs] == [[]] * 4
     assert all(outcome == ANSWERED for _, outcome in result.outcomes)

@@ -23,7 +23,7 @@ from tests.e2e.memory_samples import RECORDED, SUMMARY, memory_arguments, record
 from tests.proxy_process import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
-MOMENTS = ("bring", "compact", "save", "bring", "consolidate", "compact", "bring", "reword")
+MOMENTS = ("bring", "compact", "save", "consolidate", "bring", "reword")
 """What has just begun when the proxy is killed."""
 LINES_OF_ONE = 150
 SESSIONS, LAST = 4, 60
@@ -222,7 +222,7 @@ async def killed_again_and_again(proxy: Proxy, seed: int) -> None:
         done += sum((writer.done for writer in writers), Counter[str]())
         proxy.start()
         await check(proxy, sessions)
-        if number % 4 == 0:
+        if number % 3 == 0:
             await completed(proxy, sessions, brought)
             brought.clear()
             await check(proxy, sessions)
