@@ -52,6 +52,7 @@ class Row:
     """Counts of turns of one kind."""
 
     turns: int = 0
+    found: int = 0
     given: int = 0
     memories: int = 0
     right: int = 0
@@ -60,8 +61,8 @@ class Row:
 
     def cells(self) -> str:
         share = f"{100 * self.right / self.memories:.0f}" if self.memories else "-"
-        figures = (100 * self.given / self.turns, 100 * self.helped / self.turns, 1_000 * self.seconds / self.turns)
-        return f"{self.turns} | {figures[0]:.1f} | {figures[1]:.1f} | {share} | {figures[2]:.1f}"
+        shares = " | ".join(f"{100 * count / self.turns:.1f}" for count in (self.found, self.given, self.helped))
+        return f"{self.turns} | {shares} | {share} | {1_000 * self.seconds / self.turns:.1f}"
 
 
 def conversation(messages: Sequence[Any]) -> Conversation:
@@ -99,7 +100,8 @@ async def measured(search: MemorySearch, tenant: TenantScope, turns: Iterable[Tu
         finds = choose_relevant(results, least)[:GIVEN]
         row.seconds += time.process_time() - began
         hits = sum(right(find.memory) for find in finds)
-        row.turns, row.given, row.helped = row.turns + 1, row.given + bool(finds), row.helped + bool(hits)
+        row.turns, row.found = row.turns + 1, row.found + bool(results)
+        row.given, row.helped = row.given + bool(finds), row.helped + bool(hits)
         row.memories, row.right = row.memories + len(finds), row.right + hits
 
 
@@ -159,8 +161,9 @@ def main() -> None:
         return
     for least in given.relevance:
         print(f"\nrelevance {least}\n")
-        print("| turn | turns | given something, % | given what answers it, % | right of what was given, % | CPU, ms |")
-        print("|---|---|---|---|---|---|")
+        shares = "a search finds any, % | given something, % | given what answers it, % | right of what was given, %"
+        print(f"| turn | turns | {shares} | CPU, ms |")
+        print("|---|---|---|---|---|---|---|")
         for kind, row in asyncio.run(run(given.data, least)).items():
             print(f"| {kind} | {row.cells()} |", flush=True)
 

@@ -22,6 +22,8 @@ ALL = MemoryFilter()
 class Embedder:
     """Two dimensions: pets, and everything else."""
 
+    least_relevance = 0.0
+
     async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
         return [Embedding(PET if "pet" in text else WORK, text.encode()[:8]) for text, _ in texts]
 

@@ -143,6 +143,19 @@ def test_a_topics_summary_is_written_with_its_sources_and_restored(tmp_path: Pat
     assert kept.run_json("list", "--type", "summary_archived")["total"] == 1
 
 
+def test_a_superseded_memory_is_found_on_request(tmp_path: Path):
+    kept = empty_store(tmp_path)
+    added = kept.run_json("add", "The ledger listens on port 5432.")
+    assert kept.run("status", "superseded", added["id"]).exit_code == 0
+    assert kept.run_json("search", "ledger port")["results"] == []
+    (found,) = kept.run_json("search", "ledger port", "--inactive")["results"]
+    assert found["status"] == "superseded"
+    assert kept.run("status", "gone", added["id"]).exit_code == 2
+    assert kept.run("status", "active", "mem-none").exit_code == 1
+    assert kept.run_json("search", "violin strings")["results"] == []
+    assert len(kept.run_json("search", "violin strings", "--everything", "--inactive")["results"]) == 1
+
+
 def test_a_memory_is_reworded_and_deleted(tmp_path: Path):
     kept = empty_store(tmp_path)
     first = kept.run_json("add", "The ledger listens on port 5432.", "--tag", "db")

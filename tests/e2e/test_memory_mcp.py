@@ -28,8 +28,8 @@ from tests.proxy_process import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 TOOLS = {
-    "memory_add", "memory_search", "memory_deep_search", "memory_read", "memory_compact_conversation",
-    "memory_consolidate", "core_memory", "read_artifact",
+    "memory_add", "memory_search", "memory_deep_search", "memory_read", "memory_set_status",
+    "memory_compact_conversation", "memory_consolidate", "core_memory", "read_artifact",
 }  # fmt: skip
 HTTP = ("auto", "legacy")
 EACH = pytest.mark.parametrize("way", [*HTTP, "stdio"])

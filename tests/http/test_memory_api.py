@@ -114,6 +114,7 @@ async def test_every_answer_is_as_the_document_says(tmp_path: Path):
         await checked("core_memory", operation="export", id=saved["id"])
         await checked("core_memory", operation="list")
         await checked("core_memory", operation="search", query="look")
+        await checked("set_status", ids=[added["id"], "mem-none"], status="resolved")
         await checked("list", limit=3)
         await checked("delete", ids=[added["id"], "mem-none"])
     assert {f"/accordion/memory/{call.path}" for call in CALLS if call.path} < set(document["paths"])
@@ -135,6 +136,7 @@ async def test_every_answer_is_as_the_document_says(tmp_path: Path):
         ("search", {"query": "x", "limit": 33}, (400, "invalid_arguments", "limit")),
         ("search", {"conversation_id": "s-none"}, (404, "conversation_not_recorded", "conversation_id")),
         ("read", {"ids": []}, (400, "invalid_arguments", "ids")),
+        ("set_status", {"ids": ["mem-1"], "status": "gone"}, (400, "invalid_arguments", "status")),
         ("list", {"after": "mem-none"}, (400, "invalid_page", "after")),
         (
             "compact_conversation",
@@ -379,6 +381,21 @@ async def test_a_summary_whose_sources_were_reworded_or_deleted_says_so(tmp_path
         (shown,) = (await http.call("read", ids=[made["id"]]))["memories"]
         assert "1 of its sources was edited" in shown["warning"]
         assert "2 of its sources were deleted" in shown["warning"]
+
+
+async def test_a_superseded_memory_is_kept_and_found_only_on_request(tmp_path: Path):
+    async with api(tmp_path) as http:
+        added = await http.call("add", content="The gate is green.")
+        answer = await http.call("set_status", ids=[added["id"], "mem-none"], status="superseded")
+        assert answer == {"ids": [added["id"]], "missing": ["mem-none"]}
+        assert (await http.call("search", query="which gate is green"))["results"] == []
+        (found,) = (await http.call("search", query="which gate is green", inactive=True))["results"]
+        assert (found["id"], found["status"]) == (added["id"], "superseded")
+        (read,) = (await http.call("read", ids=[added["id"]]))["memories"]
+        assert (read["content"], read["status"]) == ("The gate is green.", "superseded")
+        await http.call("set_status", ids=[added["id"]], status="active")
+        (found,) = (await http.call("search", query="which gate is green"))["results"]
+        assert "status" not in found
 
 
 async def test_two_that_reword_one_memory_at_once_do_not_lose_a_wording_unseen(tmp_path: Path):

@@ -34,6 +34,8 @@ TEXT = " ".join(SUBJECTS)
 class Nothing:
     """An embedder that knows nothing."""
 
+    least_relevance = 0.0
+
     async def embed_query(self, text):
         return b""
 

@@ -16,6 +16,8 @@ TENANT = TenantScope("tenant", b"tenant")
 class Plain:
     """No vectors; relevance is the share of the query's letters."""
 
+    least_relevance = 0.0
+
     async def embed(self, texts):
         raise AssertionError("a search embeds nothing but its query")
 
@@ -84,7 +86,10 @@ async def test_a_search_gives_32_of_64_and_a_deep_one_100_of_256(shelf, search):
 async def test_words_vector_and_filter_reach_the_store(shelf, search):
     wanted = MemoryFilter(types=("summary_archived",), topics=("auth",), since=1.0, until=2.0)
     await search.search(TENANT, SearchQuery("What did the dog do?", wanted))
-    assert shelf.asked == (("dog",), b"vector of What did the dog do?", wanted, 64)
+    active = replace(wanted, active_only=True)
+    assert shelf.asked == (("dog",), b"vector of What did the dog do?", active, 64)
+    await search.search(TENANT, SearchQuery("What did the dog do?", wanted, inactive=True))
+    assert shelf.asked[2] == wanted
 
 
 @pytest.mark.parametrize(
@@ -115,6 +120,34 @@ async def test_scores_are_explained_only_where_that_is_asked_for(shelf, search):
 async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
     shelf.add("dog")
     assert (await search.search(TENANT, SearchQuery("dog \ud800"))).results
+
+
+# -- what fits -------------------------------------------------------------------------------------------------------
+
+
+class Strict(Plain):
+    """Something fits if it has six of ten words, or four where the query names its author or an entity."""
+
+    least_relevance = 0.6
+
+
+@pytest.mark.parametrize(
+    ("content", "fields", "is_answer"),
+    [
+        ("a b c d e f", {}, True),
+        ("a b c d e", {}, False),
+        ("a b c d", {"author": "Ann Moss"}, True),
+        ("a b c d", {"entities": ("Ann",)}, True),
+        ("a b c d", {"entities": ("Ann Moss",)}, False),
+        ("a b c", {"author": "Ann", "entities": ("Ann",)}, False),
+    ],
+)
+async def test_a_search_returns_nothing_where_nothing_fits(shelf, content, fields, is_answer):
+    shelf.add(content, **fields)
+    shelf.add("nothing of it")
+    search, query = MemorySearch(shelf, Strict()), "a b c d e f what did ann do"
+    assert len((await search.search(TENANT, SearchQuery(query))).results) == (2 if is_answer else 0)
+    assert len((await search.search(TENANT, SearchQuery(query, everything=True))).results) == 2
 
 
 # -- stale summaries -------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def memory(content: str, **fields) -> Memory:
 
 async def first(store: StoredMemories, query: str, wanted: MemoryFilter = MemoryFilter()) -> str:  # noqa: B008
     search = MemorySearch(store, StaticEmbedder())
-    return (await search.search(TENANT, SearchQuery(query, wanted))).results[0].memory.content
+    return (await search.search(TENANT, SearchQuery(query, wanted, everything=True))).results[0].memory.content
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,15 @@ async def test_archived_summaries_are_found_only_by_their_type(store):
     await store.write(TENANT, MemoryChange(put=(old,)))
     assert await first(store, "backups by hand") != old.content
     assert await first(store, "backups by hand", MemoryFilter(types=("summary_archived",))) == old.content
+
+
+async def test_a_query_that_no_memory_fits_finds_none_unless_everything_is_asked_for(store):
+    search, query = MemorySearch(store, StaticEmbedder()), "Who won the chess tournament in Reykjavik?"
+    assert (await search.search(TENANT, SearchQuery(query))).results == ()
+    assert (await search.search(TENANT, SearchQuery(query, everything=True))).results
+
+
+async def test_a_name_that_is_given_as_an_entity_is_found_like_a_word(store):
+    named = memory("The crane needs oil every week.", entities=("Wotan",))
+    await store.write(TENANT, MemoryChange(put=(named,)))
+    assert await first(store, "Wotan") == named.content

@@ -48,6 +48,8 @@ class SearchableMemories(FakeMemories):
 class NoVectors:
     """An embedder that has nothing to say."""
 
+    least_relevance = 0.0
+
     async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
         return [Embedding() for _ in texts]
 

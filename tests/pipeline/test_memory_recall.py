@@ -38,6 +38,8 @@ COUNT = "/v1/messages/count_tokens"
 class Shared:
     """An embedder whose relevance is the share of a query's words that a memory has."""
 
+    least_relevance = 0.0
+
     async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
         return [Embedding() for _ in texts]
 

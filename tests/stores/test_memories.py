@@ -260,6 +260,18 @@ async def test_a_filter_holds_for_lists_counts_words_and_vectors(store, wanted, 
     } == names
 
 
+async def test_a_filter_of_active_memories_leaves_out_superseded_and_resolved_ones(store):
+    old, new = memory("the old word", status="superseded"), memory("the new word")
+    done = memory("a resolved word", type="question", status="resolved")
+    await put(store, old, new, done)
+    active = MemoryFilter(active_only=True)
+    assert [each.memory for each in await find_candidates(store, "word", wanted=active)] == [new]
+    assert await store.count(TENANT, active) == 1
+    assert {each.memory for each in await find_candidates(store, "word")} == {old, new, done}
+    await put(store, replace(old, status="active"))
+    assert await store.count(TENANT, active) == 2
+
+
 async def test_lists_are_newest_first_page_by_page(store):
     await put(store, *(memory(f"{at}", created=float(at // 2)) for at in range(9)))
     seen, after = [], ""

@@ -49,6 +49,7 @@ _OPTIONS = {
     "replace_id": "--replace",
 }
 """The command line's names for the arguments of the API, for error messages."""
+_WITH_MISSING = responses.ReadMemoriesResponse | responses.DeleteResponse | responses.SetStatusResponse
 _ARGUMENT = re.compile(rf"\b(?:{'|'.join(_OPTIONS)})\b")
 
 
@@ -277,9 +278,7 @@ def _show(response: Any, command: MemoryCommand) -> int:
         sys.stdout.write(msgspec.json.encode(response).decode() + "\n")
     else:
         _print(response)
-    return (
-        1 if isinstance(response, responses.ReadMemoriesResponse | responses.DeleteResponse) and response.missing else 0
-    )
+    return 1 if isinstance(response, _WITH_MISSING) and response.missing else 0
 
 
 def _print(response: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
 from accordion.cli.installation import own_command
-from accordion.model.memories import FactType, MemoryType
+from accordion.model.memories import FactType, MemoryStatus, MemoryType
 from accordion.model.suggestions import describe_choices
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def search(
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show how each score was computed.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="Show the nearest even if nothing fits.")] = False,
+    inactive: Annotated[bool, typer.Option("--inactive", help="Also what is superseded or resolved.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of memories.", show_default=False)] = None,
     project: Project = None,
     tenant: Tenant = None,
@@ -93,7 +95,8 @@ def search(
         raise typer.BadParameter("--deep searches all sessions; it cannot be combined with --session.")
     _run_and_exit(
         _make_command(config, tenant, as_json), "memory_deep_search" if deep else "memory_search",
-        query=query, topics=topic, tags=tag, type_filter=type_, conversation_id=session, explain=explain, limit=limit,
+        query=query, topics=topic, tags=tag, type_filter=type_, conversation_id=session, explain=explain,
+        everything=everything, inactive=inactive, limit=limit,
         project=project,
     )  # fmt: skip
 
@@ -158,6 +161,18 @@ def add(
         _make_command(config, tenant, as_json), "memory_add", creates=True, content=content, type=type_, topics=topic,
         tags=tag, replace_id=replace, project=project,
     )  # fmt: skip
+
+
+@memory.command("status")
+def set_status(
+    status: Annotated[MemoryStatus, typer.Argument(help="superseded, resolved, or active again.", show_default=False)],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of memories.")],
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Set the status of memories. Searches leave out what is superseded or resolved."""
+    _run_and_exit(_make_command(config, tenant, as_json), "memory_set_status", ids=ids, status=status)
 
 
 @memory.command()

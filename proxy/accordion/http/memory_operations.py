@@ -34,7 +34,7 @@ from accordion.memory.session_memory import (
 )
 from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
-from accordion.model.memories import FactType, Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.model.memories import FactType, Memory, MemoryChange, MemoryStatus, MemoryStore, MemoryType
 from accordion.model.ports import Clock
 from accordion.sessions.tenants import Caller
 
@@ -163,6 +163,18 @@ async def delete(services: MemoryServices, caller: Caller, request: requests.Del
     return responses.DeleteResponse(deleted=existing_ids, missing=[name for name in ids if name not in existing_ids])
 
 
+async def set_status(
+    services: MemoryServices, caller: Caller, request: requests.SetStatusRequest
+) -> responses.SetStatusResponse:
+    """Sets the status of memories."""
+    ids = list(dict.fromkeys(request.ids))
+    existing_ids = {memory.id for memory in await services.writer.set_status(caller.tenant, ids, request.status)}
+    return responses.SetStatusResponse(
+        ids=[memory_id for memory_id in ids if memory_id in existing_ids],
+        missing=[memory_id for memory_id in ids if memory_id not in existing_ids],
+    )
+
+
 async def compact_conversation(
     services: MemoryServices, caller: Caller, request: requests.CompactRequest
 ) -> CompactionResponse:
@@ -264,7 +276,9 @@ async def _run_search(
     deep: bool,
 ) -> responses.SearchMemoriesResponse:
     memory_filter = requests.build_filter(request, services.search_project(request.project))
-    query = SearchQuery(request.query, memory_filter, deep, request.limit, request.explain)
+    query = SearchQuery(
+        request.query, memory_filter, deep, request.limit, request.explain, request.everything, request.inactive
+    )
     result = await services.search.search(caller.tenant, query)
     return responses.SearchMemoriesResponse(
         results=[responses.scored_memory(each) for each in result.results], candidates=result.candidates
@@ -338,7 +352,7 @@ class MemoryOperation(StructWithHiddenFields, frozen=True):
         return await self.run(services, caller, request)
 
 
-_TYPES = {"type": get_args(FactType), "type_filter": get_args(MemoryType)}
+_TYPES = {"type": get_args(FactType), "type_filter": get_args(MemoryType), "status": get_args(MemoryStatus)}
 
 
 def _convert_arguments(request_type: type[Any], arguments: object) -> Any:
@@ -396,10 +410,11 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
     MemoryOperation(
         "memory_search",
         "Search memories",
-        "Searches the memories. Returns up to 32 results, best first, as previews of 50 characters: read those that "
-        "matter with memory_read before you rely on them. If a topic has a summary, it comes first; a `warning` says "
-        "that it may be out of date. With `conversation_id`, the result also lists the ranges of that conversation "
-        "that are already compacted; this call is required before memory_compact_conversation.",
+        "Searches the memories. Returns up to 32 results, best first, as previews of 50 characters, and none if "
+        "nothing fits. Read those that matter with memory_read before you rely on them. If a topic has a summary, it "
+        "comes first; a `warning` says that it may be out of date. With `conversation_id`, the result also lists the "
+        "ranges of that conversation that are already compacted; this call is required before "
+        "memory_compact_conversation.",
         requests.SearchMemoriesRequest,
         (responses.SearchMemoriesResponse,),
         search,
@@ -448,6 +463,17 @@ CALLS: Final[tuple[MemoryOperation, ...]] = (
         "delete",
         tool=False,
         destroys=True,
+    ),
+    MemoryOperation(
+        "memory_set_status",
+        "Set the status of memories",
+        "Makes memories superseded (something newer holds), resolved (an open question is answered), or active again. "
+        "They are kept, and searches leave out what is not active. To correct a memory, use memory_add with "
+        "`replace_id`.",
+        requests.SetStatusRequest,
+        (responses.SetStatusResponse,),
+        set_status,
+        "set_status",
     ),
     MemoryOperation(
         "memory_compact_conversation",

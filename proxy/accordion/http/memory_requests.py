@@ -15,7 +15,7 @@ from accordion.memory.entries import CONTENT_MOST, NAME_MOST, NAMES_MOST
 from accordion.memory.search import DEEP_RESULTS, QUERY_MOST, RESULTS
 from accordion.memory.session_memory import MOST
 from accordion.model.errors import BadRequest
-from accordion.model.memories import FactType, MemoryFilter, MemoryType
+from accordion.model.memories import FactType, MemoryFilter, MemoryStatus, MemoryType
 
 MAX_IDS = 100
 """Memories that one call may read or delete."""
@@ -90,6 +90,8 @@ class SearchFields(MemoryRequest, frozen=True):
     since: Annotated[Moment | None, Meta(description="Only memories written at or after this time.")] = None
     until: Annotated[Moment | None, Meta(description="Only memories written before this time.")] = None
     explain: Annotated[bool, Meta(description="Explain the score of each result.")] = False
+    everything: Annotated[bool, Meta(description="Return the nearest memories even if none fits.")] = False
+    inactive: Annotated[bool, Meta(description="Also search what is superseded or resolved.")] = False
 
 
 class SearchMemoriesRequest(SearchFields, frozen=True):
@@ -137,6 +139,16 @@ class DeleteRequest(MemoryRequest, frozen=True):
     """The ids of the memories to delete."""
 
     ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_IDS, description="The ids.")]
+
+
+class SetStatusRequest(MemoryRequest, frozen=True):
+    """The ids of memories, and their new status."""
+
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_IDS, description="The ids.")]
+    status: Annotated[
+        MemoryStatus,
+        Meta(description="superseded: something newer holds. resolved: no longer open."),
+    ]
 
 
 class CompactRequest(MemoryRequest, frozen=True):

@@ -44,6 +44,7 @@ class MemoryPreview(MemoryResponse, frozen=True, kw_only=True):
     topics: list[str] = []
     tags: list[str] = []
     project: str = ""
+    status: str = "active"
 
 
 class ScoredMemory(MemoryPreview, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ class FullMemory(MemoryResponse, frozen=True, kw_only=True):
     sources: list[SummarySource] = []
     counted: int = 0
     former_topic: str = ""
+    status: str = "active"
     warning: str = ""
     originals: list[msgspec.Raw] | None = None
 
@@ -116,6 +118,13 @@ class DeleteResponse(MemoryResponse, frozen=True):
     """Deleted ids and unknown ids."""
 
     deleted: list[str]
+    missing: list[str]
+
+
+class SetStatusResponse(MemoryResponse, frozen=True):
+    """The ids of memories with the new status, and unknown ids."""
+
+    ids: list[str]
     missing: list[str]
 
 
@@ -199,6 +208,7 @@ def full_memory(memory: Memory, warning: str, originals: Sequence[bytes] | None)
         sources=[SummarySource(id=source, revision=revision) for source, revision in memory.sources],
         counted=memory.counted,
         former_topic=memory.former_topic,
+        status=memory.status,
         revision=memory.revision,
         created_at=format_time(memory.created),
         updated_at=format_time(memory.updated),
@@ -215,6 +225,7 @@ def _preview_fields(memory: Memory) -> dict[str, Any]:
         "topics": list(memory.topics),
         "tags": list(memory.tags),
         "project": memory.project,
+        "status": memory.status,
         "source_type": memory.source,
         "created_at": format_time(memory.created),
     }

@@ -1,7 +1,8 @@
-"""Writing single memories: adding one, and replacing its text."""
+"""Writing single memories: adding one, replacing its text, and setting its status."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from accordion.memory.entries import ConcurrentWrite, clean_names, finish_memory, make_memory_id
 from accordion.model.errors import BadRequest, NotFound
-from accordion.model.memories import SINGLE_TYPES, Conflict, Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.model.memories import SINGLE_TYPES, Conflict, Memory, MemoryChange, MemoryStatus, MemoryStore, MemoryType
 from accordion.model.ports import Clock
 from accordion.model.tenant import TenantScope
 
@@ -73,6 +74,25 @@ class MemoryWriter(msgspec.Struct, frozen=True):
             author=memory.author or old.author,
         )
         return await self._write(tenant, finish_memory(reworded, now=self.clock.now()), old)
+
+    async def set_status(self, tenant: TenantScope, ids: Sequence[str], status: MemoryStatus) -> list[Memory]:
+        """Sets the status of memories, of all or none; returns those that exist.
+
+        Raises ConcurrentWrite and StoreUnavailable.
+        """
+        now = self.clock.now()
+        existing = [memory for memory in await self.memories.get(tenant, ids) if memory is not None]
+        changed = [memory for memory in existing if memory.status != status]
+        change = MemoryChange(
+            put=tuple(replace(memory, status=status, updated=now) for memory in changed),
+            require=tuple((memory.id, memory) for memory in changed),
+        )
+        try:
+            if changed:
+                await self.memories.write(tenant, change)
+        except Conflict as error:
+            raise _concurrent_write_error(changed[0].id) from error
+        return existing
 
     async def _merge(self, tenant: TenantScope, new: Memory, old: Memory | None) -> tuple[Memory, bool]:
         if old is None:

@@ -50,7 +50,7 @@ def _normalize_topic(topic: object) -> str:
 
 def corpus_filter(topic: str, project: str | None) -> MemoryFilter:
     """Returns the filter of a topic's corpus, in all projects if `project` is None."""
-    return MemoryFilter(types=SINGLE_TYPES, topics=(topic,), project=project)
+    return MemoryFilter(types=SINGLE_TYPES, topics=(topic,), project=project, active_only=True)
 
 
 # -- writing a summary ------------------------------------------------------------------------------------------------

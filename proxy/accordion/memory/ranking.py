@@ -31,6 +31,8 @@ _AUTHOR = 5.0
 _NEIGHBOUR = 0.2
 """Share of the better neighbour's score in the same conversation, because an answer follows its question."""
 _LOGISTIC_SCALE = 2.0
+_NAMED = 2 / 3
+"""The share of the least relevance that is enough for a memory that the query names."""
 _MAX_WORDS = 64
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -67,6 +69,22 @@ def query_words(text: str) -> tuple[str, ...]:
     words = dict.fromkeys(word.lower().replace("’", "'").removesuffix("'s") for word in _WORD.findall(text))
     content_words = [word for word in words if word not in STOP_WORDS]
     return tuple(content_words or words)[:_MAX_WORDS]
+
+
+def has_answer(query: str, candidates: Sequence[SearchCandidate], relevance: Sequence[float], least: float) -> bool:
+    """Returns whether any candidate fits a query: by its relevance, which may be lower if the query names it.
+
+    A query names a memory by its author or by one of its entities.
+    """
+    words = frozenset(query_words(query))
+
+    def is_named(memory: Memory) -> bool:
+        return _author_bonus(memory.author, words) > 0 or any(names_topic(name, words) for name in memory.entities)
+
+    return any(
+        score >= least or (score >= _NAMED * least and is_named(candidate.memory))
+        for candidate, score in zip(candidates, relevance, strict=True)
+    )
 
 
 def names_topic(topic: str, query: frozenset[str]) -> bool:

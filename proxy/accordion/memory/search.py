@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.memory.consolidation import corpus_filter
 from accordion.memory.entries import clean_text
-from accordion.memory.ranking import SearchScores, order_candidates, query_words
+from accordion.memory.ranking import SearchScores, has_answer, order_candidates, query_words
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore
 from accordion.model.tenant import TenantScope
@@ -29,13 +30,18 @@ _BATCH_SIZE: Final = 500
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
-    """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum."""
+    """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum.
+
+    `everything` also returns results if none fits the query, `inactive` also what is superseded or resolved.
+    """
 
     text: str
     wanted: MemoryFilter = MemoryFilter()
     deep: bool = False
     limit: int = 0
     explain: bool = False
+    everything: bool = False
+    inactive: bool = False
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -65,7 +71,7 @@ class MemorySearch:
         self._embedder = embedder
 
     async def search(self, tenant: TenantScope, query: SearchQuery) -> SearchResults:
-        """Returns the memories that answer a query best.
+        """Returns the memories that answer a query best; none if none fits.
 
         Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`) and StoreUnavailable.
         """
@@ -79,8 +85,11 @@ class MemorySearch:
                 param="limit",
             )
         vector = await self._embedder.embed_query(text)
-        candidates = await self._memories.find_candidates(tenant, words, vector, query.wanted, pool=pool_size)
+        wanted = replace(query.wanted, active_only=not query.inactive)
+        candidates = await self._memories.find_candidates(tenant, words, vector, wanted, pool=pool_size)
         relevance = await self._embedder.score_relevance(text, candidates)
+        if not query.everything and not has_answer(text, candidates, relevance, self._embedder.least_relevance):
+            return SearchResults((), len(candidates))
         ranked = order_candidates(text, candidates, relevance)[: query.limit or max_results]
         warnings = await self.find_warnings(tenant, [candidate.memory for candidate, _ in ranked])
         results = [

@@ -216,7 +216,7 @@ class SessionMemories(msgspec.Struct, frozen=True):
         """Searches session memories; returns the best first. Raises BadRequest and StoreUnavailable."""
         _check_limit(limit, SEARCH_MOST)
         memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
-        results = await self.searching.search(tenant, SearchQuery(query, memory_filter, limit=limit))
+        results = await self.searching.search(tenant, SearchQuery(query, memory_filter, limit=limit, everything=True))
         memories = [result.memory for result in results.results]
         return SearchResponse(query, f"{_count_memories(len(memories))} found", _list_entries(memories))
 

@@ -25,6 +25,10 @@ MemorySource = Literal["compaction", "consolidation", "manual", "fold", "session
 (`manual`), a compaction of the conversation (`fold`), `core_memory` (`session`), or an import."""
 
 
+MemoryStatus = Literal["active", "superseded", "resolved"]
+"""`superseded`: something newer holds. `resolved`: it was open, and is no longer."""
+
+
 class Memory(msgspec.Struct, frozen=True):
     """One memory, which is understandable on its own. Times in seconds since the epoch.
 
@@ -57,6 +61,8 @@ class Memory(msgspec.Struct, frozen=True):
     """Of a summary: the number of memories of its topic when it was written."""
     former_topic: str = ""
     """Of an archived summary: its topic."""
+    status: MemoryStatus = "active"
+    """One that is not active is stored, and found by a search only on request."""
 
 
 class MemoryChange(msgspec.Struct, frozen=True):
@@ -76,7 +82,8 @@ class MemoryFilter(msgspec.Struct, frozen=True):
     """A filter of memories. Empty fields do not restrict; empty `types` mean all but `summary_archived` and `session`.
 
     One of `topics` must be in a memory's `topics` or `macro_topics`; all of `tags` are required; both ignore case.
-    `since` and `until` bound `created`, inclusive. `conversation` is the session of the source messages.
+    `since` and `until` bound `created`, inclusive. `conversation` is the session of the source messages. `active_only`
+    leaves out what is superseded or resolved.
     """
 
     types: tuple[MemoryType, ...] = ()
@@ -86,6 +93,7 @@ class MemoryFilter(msgspec.Struct, frozen=True):
     since: float | None = None
     until: float | None = None
     conversation: str = ""
+    active_only: bool = False
 
 
 class MemoryPage(msgspec.Struct, frozen=True):
@@ -140,11 +148,21 @@ class Embedder(Protocol):
     async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
         """Returns the relevance of each candidate to the query, from 0 to 1."""
 
+    @property
+    def least_relevance(self) -> float:
+        """The relevance that the best candidate has if any fits the query; 0 if that is not known."""
+
 
 def embedding_text(memory: Memory) -> tuple[str, str]:
     """Returns the searchable text of a memory and its context, the pair that `Embedder.embed` takes."""
-    text = f"{memory.author}: {memory.content}" if memory.author else memory.content
-    return text, memory.context
+    text = searchable_content(memory)
+    return f"{memory.author}: {text}" if memory.author else text, memory.context
+
+
+def searchable_content(memory: Memory) -> str:
+    """Returns the content, and the names of the entities that it does not have itself."""
+    content = memory.content.casefold()
+    return "\n".join([memory.content, *(name for name in memory.entities if name.casefold() not in content)])
 
 
 class Conflict(Exception):

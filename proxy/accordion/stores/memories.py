@@ -42,6 +42,7 @@ from accordion.model.memories import (
     MemoryPage,
     SearchCandidate,
     embedding_text,
+    searchable_content,
 )
 from accordion.model.ports import Key, KeyValueStore, Put, Sealer
 from accordion.model.tenant import TenantScope
@@ -459,6 +460,6 @@ def _make_entries(
     connection: sqlite3.Connection, memories: Sequence[Memory], embeddings: Sequence[Embedding]
 ) -> list[IndexEntry]:
     """Makes the entries of memories. `connection` belongs to stems.py."""
-    texts = [(memory.content, memory.context, memory.author) for memory in memories]
+    texts = [(searchable_content(memory), memory.context, memory.author) for memory in memories]
     stems = count_stems(connection, texts) if texts else []
     return [make_entry(*each) for each in zip(memories, embeddings, stems, strict=True)]

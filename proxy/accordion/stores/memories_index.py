@@ -40,6 +40,8 @@ _CODES: Final[Mapping[MemoryType, int]] = {
 """Codes of types in entries. Stores hold them, so no code may change."""
 _TYPES: Final[Mapping[int, MemoryType]] = {code: kind for kind, code in _CODES.items()}
 
+_INACTIVE: Final = "s:inactive"
+"""The label of memories that are superseded or resolved."""
 HIDDEN: Final[tuple[MemoryType, ...]] = ("summary_archived", "session")
 """Types that a filter includes only if it names them."""
 
@@ -108,13 +110,15 @@ def fold_case(name: str) -> str:
 
 
 def labels_of(memory: Memory) -> list[str]:
-    """Returns the labels of a memory: topics, tags, entities, project and conversation, without duplicates."""
+    """Returns the labels of a memory: topics, tags, entities, project, conversation and status, without duplicates."""
     labels = [f"t:{fold_case(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
     labels += [f"g:{fold_case(tag)}" for tag in memory.tags]
     labels += [f"e:{fold_case(name)}" for name in memory.entities]
     labels.append(f"p:{memory.project}")
     if memory.conversation:
         labels.append(f"c:{memory.conversation}")
+    if memory.status != "active":
+        labels.append(_INACTIVE)
     return list(dict.fromkeys(labels))
 
 
@@ -223,13 +227,21 @@ class _Columns:
         types = memory_filter.types or tuple(kind for kind in _CODES if kind not in HIDDEN)
         mask: Flags = np.isin(self._types, [_CODES[kind] for kind in types])
         for labels in _label_groups(memory_filter):
-            has_label = np.zeros(len(mask), np.bool_)
-            has_label[self._label_rows[np.isin(self._labels, _numbers(labels))]] = True
-            mask &= has_label
+            mask &= self._have_label(labels)
+        if memory_filter.active_only:
+            mask &= ~self._have_label([_INACTIVE])
         if memory_filter.since is not None:
             mask &= self._created >= memory_filter.since
         if memory_filter.until is not None:
             mask &= self._created <= memory_filter.until
+        return mask
+
+    def _have_label(self, labels: Sequence[str]) -> Flags:
+        """Returns a mask of the rows that have one of the labels."""
+        import numpy as np  # noqa: PLC0415
+
+        mask = np.zeros(len(self._types), np.bool_)
+        mask[self._label_rows[np.isin(self._labels, _numbers(labels))]] = True
         return mask
 
     def list_newest(self, memory_filter: MemoryFilter, after: ListPosition | None) -> NDArray[np.intp]:

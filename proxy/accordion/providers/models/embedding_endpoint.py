@@ -110,6 +110,12 @@ class EndpointEmbedder:
             scores = await self._request(endpoint, "/rerank", document, partial(_read_scores, count=len(documents)))
         return scores if scores is not None else await self._static.score_relevance(query, candidates)
 
+    @property
+    def least_relevance(self) -> float:
+        """See the port. With a model of the operator's, its scale is not known."""
+        endpoints = self._endpoints()
+        return self._static.least_relevance if endpoints.embeddings is None and endpoints.rerank is None else 0.0
+
     async def _vectors(self, texts: Sequence[str]) -> list[bytes] | None:
         """Returns the vectors of the texts; None if there is no endpoint or it failed."""
         endpoint = self._endpoints().embeddings
