@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import msgspec
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,11 +52,6 @@ def test_a_row_that_was_damaged_is_none():
     assert unpack(b"") is None
     assert unpack(b"\x02" + kept[1:]) is None
     assert unpack(kept[:-3]) is None
-
-
-def test_a_record_has_the_protocol_under_the_key_of_earlier_versions():
-    stored = msgspec.msgpack.decode(encode(artifact())[1:])
-    assert (stored["dialect"], "protocol_name" in stored) == ("chat", False)
 
 
 def test_a_record_comes_back_as_it_was_and_a_damaged_one_is_none():
