@@ -72,7 +72,7 @@ class ArchiveSetup:
     def waiting(self, path: Path | None = None) -> SpooledStore:
         """The store with a spool, at `path` where that is given."""
         spooled = with_spool(self.store, path)
-        spooled.find_erased = self.erasures.find_erased
+        spooled.erasures = self.erasures
         return spooled
 
     async def say(

@@ -2,13 +2,13 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from accordion.model.errors import StoreFull, StoreUnavailable
-from accordion.model.ports import Append, Key, Put
+from accordion.model.ports import Key, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
 
@@ -34,14 +34,11 @@ class Flaky(InMemoryStore):
         return await super().get(key)
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        await self.write((Put(key, value, ttl),))
-
-    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.hangs is not None:
             await self.hangs.wait()
         if self.full:
             raise StoreUnavailable("the disk is full")
-        return await super().write(batch)
+        await super().put(key, value, ttl=ttl)
 
 
 class Bench:
@@ -261,10 +258,10 @@ async def test_a_store_that_is_away_can_be_closed():
 class Full(Flaky):
     """A store on a full disk: it refuses usual writes, and takes what an erasure needs."""
 
-    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        if self.full and not all(isinstance(each, Put) and each.for_erasing for each in batch):
+    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        if self.full:
             raise StoreFull("the disk is full")
-        return await InMemoryStore.write(self, batch)
+        await super().put(key, value, ttl=ttl)
 
 
 async def test_a_full_store_is_read_and_erased_while_its_writes_are_refused():

@@ -21,7 +21,8 @@ from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.model.ports import Append, ErasedWrites, Key, Put
 from accordion.stores import waiting_log
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import SpooledStore, StoreRecord
+from accordion.stores.spool import SpooledStore
+from accordion.stores.store_record import StoreRecord
 from tests.tiers import examples
 
 OURS, THEIRS = StoreRecord(b"o" * 16, b"our secret"), StoreRecord(b"t" * 16, b"their secret")
@@ -151,6 +152,9 @@ class Erasures:
         keys = frozenset(write.key for write in writes if write.key in self.keys)
         return ErasedWrites(keys, frozenset(), keys)
 
+    def lists(self, key: Key) -> bool:
+        return False
+
 
 class SpoolMachine(RuleBasedStateMachine):
     """Two workers and their store. `expected` has the possible values of each key: several after a crash."""
@@ -178,7 +182,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def start(self) -> SpooledStore:
         worker = SpooledStore(self.main, self.places, capacity=40_000)
         worker.recall(OURS.secret)
-        worker.find_erased = self.erasures.find_erased
+        worker.erasures = self.erasures
 
         async def confirm() -> None:
             await worker._main.ping()

@@ -159,11 +159,12 @@ class ErasureNotices:
             await delete(self._store, (await self.find_erased(writes)).stored_keys)
         return True
 
-    async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
-        """Returns those of the pending writes, and of the keys that they list, that were erased.
+    def lists(self, key: Key) -> bool:
+        """See ErasureLog."""
+        return archive_entries.is_listing(key)
 
-        Values that other pending writes or stored entries need are left out. Raises StoreUnavailable.
-        """
+    async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
+        """See ErasureLog. Values that other pending writes or stored entries need are left out."""
         notices = _decode_notices((await self._load_notices()).values())
         if not notices:
             return ErasedWrites()

@@ -28,7 +28,7 @@ from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
-from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
+from accordion.composition.configured_store import StoreIdentity, build_spool
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.composition.tables import (
@@ -155,10 +155,9 @@ class Application:
             on_emptied=self._on_store_emptied if url != "memory://" else lambda: None,
             replacements=lambda: store.replacements if isinstance(store, SqliteStore) else 0,
             on_identified=self.spooled.identify,
-            proposed=propose_secret(store),
         )
         self.spooled.confirm = self._store_identity.check
-        self.outbox = WriteQueue(self.spooled.write_minor, on_drop=self.metrics.count_dropped_writes)
+        self.outbox = WriteQueue(self.spooled.with_half_capacity(), on_drop=self.metrics.count_dropped_writes)
         self._build_lasting(settings, environ, slots)
         self._build_configured(settings)
 
@@ -538,15 +537,11 @@ class Application:
             "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
         )
         self._compaction_builder.forget_store()
-        self.tasks.spawn(self._drop_copies(), "remove the copies of recent records")
+        self.tasks.spawn(self.spooled.drop_copies(), "remove the copies of recent records")
         self._archive.transcripts.begin_anew()
         self._sessions.forget(None)
         self._visibility_builder.forget()
         self.memory_builder.forget()
-
-    async def _drop_copies(self) -> None:
-        with suppress(StoreUnavailable):
-            await self.spooled.drop_erased()
 
     async def _drop_erased(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Writes what is queued, and drops what another worker erases from what waits, with the copies of records."""

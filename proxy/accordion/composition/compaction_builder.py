@@ -90,7 +90,7 @@ class ArchiveServices:
             clock=clock,
             on_write=self.bounds.note_write,
             capacity=divide_cache(settings.limits.cache_bytes).archive_rows,
-            write_minor=spooled.write_minor,
+            minor=spooled.with_half_capacity(),
         )
         # A second proxy may use the same file. Only a store in memory certainly belongs to this process alone.
         wait = None if settings.store.url.reveal() == "memory://" else asyncio.sleep
@@ -181,7 +181,7 @@ class CompactionBuilder:
             max_conversations=settings.limits.sessions_in_memory,
         )
         self._spooled = spooled
-        spooled.settle, spooled.find_erased = self._settle, archive.erasures.find_erased
+        spooled.settle, spooled.erasures = self._settle, archive.erasures
         archive.erasures.listen(self._on_erasure)
 
     def response_history(self, sessions: Sessions) -> ResponseHistory:

@@ -22,16 +22,8 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores import sqlite_rows as rows
 from accordion.stores.batches import LogAppend, split_batch
-from accordion.stores.disk_reserve import DiskReserve
-from accordion.stores.sqlite_file import (
-    checkpoint,
-    empty_log,
-    is_full,
-    read_unlocked,
-    refuse_foreign,
-    transact,
-    wipe,
-)
+from accordion.stores.disk_reserve import DiskReserve, is_full
+from accordion.stores.sqlite_file import checkpoint, empty_log, refuse_foreign, transact, wipe
 from accordion.stores.sqlite_path import FileConnection, StoreFile
 from accordion.stores.sqlite_worker import SqliteWorker
 
@@ -71,7 +63,7 @@ class SqliteStore:
         now: Callable[[], float] = time.time,
     ) -> None:
         refuse_foreign(path)
-        self._path, self._reserve = path, reserve
+        self._reserve = reserve
         self._now = now
         self._next_housekeeping = 0.0
         self._purge_position = (0, 0)
@@ -86,13 +78,6 @@ class SqliteStore:
     def replacements(self) -> int:
         """The number of times that another file was found at the path."""
         return self._file.replaced
-
-    def peek(self, key: Key) -> bytes | None:
-        """Returns a value that has been in the file for long, also while another program has it locked; else None.
-
-        It reads the file as it is, without the write-ahead log, and so may miss what is new.
-        """
-        return read_unlocked(self._path, lambda connection: rows.get(connection, key, self._now()))
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         """See KeyValueStore."""

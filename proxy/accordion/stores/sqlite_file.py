@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,18 +35,6 @@ CREATE TABLE lock (
 """
 
 
-_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | (19 << 8)})
-"""SQLite's codes for a full disk; the second, SQLITE_IOERR_SHMSIZE, concerns the index of the write-ahead log."""
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether an error of SQLite or of the operating system means that the disk is full."""
-    if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", -1)
-        return code in _FULL or code & 0xFF == sqlite3.SQLITE_FULL
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
 def refuse_foreign(path: Path) -> None:
     """Raises ConfigError if `path` is a file that this version must not use; a missing file is allowed.
 
@@ -56,7 +43,7 @@ def refuse_foreign(path: Path) -> None:
     if not path.is_file() or path.stat().st_size == 0:
         return
     try:
-        with closing(sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=1.0)) as connection:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
             fault = _find_fault(connection, path)
     except sqlite3.OperationalError:
         return
@@ -64,17 +51,6 @@ def refuse_foreign(path: Path) -> None:
         raise ConfigError(f"{path} is not an SQLite database: choose another path", path="$.store.url") from error
     if fault:
         raise ConfigError(fault, path="$.store.url")
-
-
-def read_unlocked(path: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:
-    """Returns what `read` returns for the file as it is, whoever has locked it; None if it cannot be read."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as connection:
-        return read(connection)
-    return None
-
-
-def _uri(path: Path, options: str) -> str:
-    return f"{path.absolute().as_uri()}?{options}"
 
 
 def transact(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
