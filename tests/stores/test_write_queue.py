@@ -22,7 +22,6 @@ class Watched(InMemoryStore):
         super().__init__()
         self.batches: list[int] = []
         self.asked = 0
-        self.failed = 0
         self.away = False
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -31,9 +30,21 @@ class Watched(InMemoryStore):
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.away:
-            self.failed += 1
             raise StoreUnavailable("away")
         self.batches.append(len(batch))
+        return await super().write(batch)
+
+
+class Stalled(InMemoryStore):
+    """A store whose writes wait until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        self.begun.set()
+        await self.may_go_on.wait()
         return await super().write(batch)
 
 
@@ -69,23 +80,16 @@ async def test_a_value_that_is_replaced_before_it_was_written_is_never_made() ->
 
 
 async def test_while_a_write_takes_long_no_other_attempts_queue_up_behind_it() -> None:
-    class Stalled(InMemoryStore):
-        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-            begun.set()
-            await may_go_on.wait()
-            return await super().write(batch)
-
-    begun, may_go_on = asyncio.Event(), asyncio.Event()
     store = Stalled()
     outbox = WriteQueue(store)
     outbox.put(Key("c", "0"), bytes)
-    await begun.wait()
+    await store.begun.wait()
     before = len(asyncio.all_tasks())
     for number in range(1, 6):
         outbox.put(Key("c", str(number)), bytes)
         await asyncio.sleep(0.06)
     assert len(asyncio.all_tasks()) == before
-    may_go_on.set()
+    store.may_go_on.set()
     await outbox.close()
     assert len(await store.scan("c")) == 6
 
@@ -236,15 +240,6 @@ async def test_a_flush_writes_everything_in_batches() -> None:
     assert max(store.batches) < 1_000
 
 
-async def wait_until_bounded(outbox: WriteQueue, store: Watched) -> None:
-    """Waits for a second failed write: behind the first one, what takes too much was dropped."""
-    for _ in range(100):
-        outbox.write_now()
-        await asyncio.sleep(0.02)
-        if store.failed > 1:
-            return
-
-
 async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -> None:
     dropped: list[int] = []
     store = Watched()
@@ -387,18 +382,11 @@ async def test_writes_that_the_store_does_not_take_are_dropped_and_counted() -> 
 
 
 async def test_a_write_goes_on_though_its_caller_does_not_wait_any_longer() -> None:
-    class Stalled(InMemoryStore):
-        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-            begun.set()
-            await may_go_on.wait()
-            return await super().write(batch)
-
-    begun, may_go_on = asyncio.Event(), asyncio.Event()
     outbox = WriteQueue(store := Stalled())
     outbox.put(KEY, lambda: b"v")
     caller = asyncio.create_task(outbox.flush())
-    await begun.wait()
+    await store.begun.wait()
     caller.cancel()
-    may_go_on.set()
+    store.may_go_on.set()
     await outbox.flush()
     assert await store.get(KEY) == b"v"

@@ -1,0 +1,35 @@
+"""Writes that wait, in a whole application: erased with their session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accordion.composition import Application
+from accordion.config.load import build
+from accordion.model.ports import Append, Key, Put
+from tests.spools import add_waiting
+
+ROW = Key("", "row/waits")
+
+
+def application_of(folder: Path, spool: str) -> Application:
+    store = f"{{url: 'sqlite:///{folder}/a.db', spool: '{folder}/{spool}', write_timeout_seconds: 1}}"
+    return Application(build(f"store: {store}".encode(), {}, {}), {})
+
+
+async def test_an_erasure_by_another_worker_drops_what_waits_of_its_session_alone(tmp_path: Path):
+    application = application_of(tmp_path, "spool")
+    application._store_identity.recall(application.spooled.recall(b"secret".ljust(32)))
+    try:
+        erased, log = (
+            Put(Key("sessions/one", "s-1.worker.1"), b"row"),
+            Append(Key("exchanges/one/s-1", "log"), b"entry"),
+        )
+        others = [Key("sessions/one", "s-2.worker.1"), Key("sessions/two", "s-1.worker.1"), ROW]
+        await add_waiting(application.spooled, [erased, log, *(Put(key, b"row") for key in others)])
+        await application._drop_erased(application.tenants.scope("one").archive_namespace, "s-1")
+        await application.spooled.publish()
+        assert await application.store.get_many([erased.key, *others]) == [None, b"row", b"row", b"row"]
+        assert await application.store.read(log.key) == []
+    finally:
+        await application.store.close()
