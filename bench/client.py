@@ -26,7 +26,7 @@ class Reply:
     sent: float
     first: float
     done: float
-    folded: str = ""
+    compacted: str = ""
     """The response's compaction header; empty if there is none."""
     session: str = ""
     """The session that a request was taken for; empty if the response names none."""
@@ -37,8 +37,8 @@ class Reply:
 
     @property
     def state(self) -> str:
-        """The state in the compaction header (`folded`, `replayed`, `failed`); empty if there is none."""
-        return str(json.loads(self.folded).get("state", "")) if self.folded else ""
+        """The state in the compaction header (`compacted`, `replayed`, `failed`); empty if there is none."""
+        return str(json.loads(self.compacted).get("state", "")) if self.compacted else ""
 
 
 class Connection(asyncio.Protocol):
@@ -50,14 +50,14 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._then: Callable[[Reply], None] | None = None
         self._sent = self._first = 0.0
-        self._folded = self._session = ""
+        self._compacted = self._session = ""
 
     def send(self, path: bytes, body: bytes, then: Callable[[Reply], None], headers: bytes = b"") -> None:
         """`headers` are more of them, each with its line end."""
         assert self._transport is not None
         self._then = then
         self._first = 0.0
-        self._folded = self._session = ""
+        self._compacted = self._session = ""
         self._sent = time.perf_counter()
         self._transport.write(HEAD % (path, headers, len(body), body))
 
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name == b"x-accordion-compaction":
-            self._folded = value.decode()
+            self._compacted = value.decode()
         elif name == b"x-accordion-session":
             self._session = value.decode()
 
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         then, self._then = self._then, None
         if then is not None:
             now = time.perf_counter()
-            then(Reply(status, self._sent, self._first or now, now, self._folded, self._session))
+            then(Reply(status, self._sent, self._first or now, now, self._compacted, self._session))
 
 
 async def connect(port: int) -> Connection:

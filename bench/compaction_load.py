@@ -27,7 +27,7 @@ IDLE: Final = 3.0
 BLOCK: Final = 10
 PAUSE: Final = 0.01
 WARM: Final = (0.80, 0.92)
-"""How much of a conversation was there at the requests before the one that folds: all but the last of it is counted,
+"""How much of a conversation was there at the requests before the one that compacts: all but the last of it is counted,
 and what an extract is made of was looked up at the soft threshold."""
 
 
@@ -47,7 +47,7 @@ def conversation(seed: int, size: int, model: str = MODEL) -> list[bytes]:
 
 
 async def beside(job: Job) -> dict[str, Any]:
-    """Small requests from `concurrency` connections for `seconds`, and every so often a large one that is to fold
+    """Small requests from `concurrency` connections for `seconds`, and every so often a large one that is to compact
     (none where `every` is 0). The large conversations are known to the proxy by then, as live."""
     texts, path = Texts(job.seed), conversations.PATHS[job.protocol_name].encode()
     large = [
@@ -78,7 +78,7 @@ async def beside(job: Job) -> dict[str, Any]:
         "p999_ms": percentile(took, 0.999),
         "large": len(slow),
         "large_failed": sum(not reply.ok for reply in slow),
-        "folds": sum(reply.state == "folded" for reply in slow),
+        "compactions": sum(reply.state == "compacted" for reply in slow),
         "large_p50_ms": percentile([1000 * (reply.done - reply.sent) for reply in slow], 0.5),
     }
 
@@ -102,11 +102,11 @@ async def _idle(pids: list[int]) -> float:
 
 
 async def replaying(job: Job) -> dict[str, Any]:
-    """Two conversations of the same size, of which one is folded, in turns of BLOCK requests: CPU time of each block,
-    with what it left to be written behind it, less what the server takes in that time anyway."""
+    """Two conversations of the same size, of which one is compacted, in turns of BLOCK requests: CPU time of each
+    block, with what it left to be written behind it, less what the server takes in that time anyway."""
     path, connection = conversations.PATHS[job.protocol_name].encode(), await connect(job.port)
     blocks = list[dict[str, float]]()
-    arms = {"folded": label(f"replay-{job.seed}"), "plain": label(f"plain-{job.seed}") + OFF}
+    arms = {"compacted": label(f"replay-{job.seed}"), "plain": label(f"plain-{job.seed}") + OFF}
     talks = {
         name: conversations.Conversation(Texts(job.seed + 5_000 * at), model=MODEL) for at, name in enumerate(arms)
     }
@@ -132,26 +132,26 @@ async def replaying(job: Job) -> dict[str, Any]:
             took = processes.cpu_seconds(job.pids) - before - idle * (time.monotonic() - since)
             block[f"{name}_cpu"] = 1000 * took / BLOCK
             block[f"{name}_ms"] = percentile([1000 * (reply.done - reply.sent) for reply in replies], 0.5)
-            right = [reply.ok and (reply.state == "replayed") == (name == "folded") for reply in replies]
+            right = [reply.ok and (reply.state == "replayed") == (name == "compacted") for reply in replies]
             block[f"{name}_ok"] = float(sum(right))
         blocks.append(block)
     connection.close()
     return {"blocks": blocks}
 
 
-async def folded(job: Job) -> dict[str, Any]:
-    """`count` conversations, each folded once and asked on twice; memory of the servers on the way."""
+async def compacted(job: Job) -> dict[str, Any]:
+    """`count` conversations, each compacted once and asked on twice; memory of the servers on the way."""
     path = conversations.PATHS[job.protocol_name].encode()
     connections = [await connect(job.port) for _ in range(job.concurrency)]
     for connection in connections:
         await connection.ask(path, conversations.small_body(Texts(job.seed), job.protocol_name))
     await asyncio.sleep(2 * SETTLE)
     marks = [[processes.rss_mb(pid) for pid in job.pids]]
-    waiting, folds, failed = list(range(job.count)), 0, 0
+    waiting, compactions, failed = list(range(job.count)), 0, 0
     until = asyncio.get_running_loop().time() + job.seconds
 
     async def work(connection: Connection) -> None:
-        nonlocal folds, failed
+        nonlocal compactions, failed
         while waiting and asyncio.get_running_loop().time() < until:
             number = waiting.pop()
             header = label(f"memory-{job.seed}-{number}")
@@ -161,11 +161,11 @@ async def folded(job: Job) -> dict[str, Any]:
                 talk.ask(TURN)
                 reply = await connection.ask(path, talk.body(), header)
                 failed += not reply.ok
-                folds += reply.state == "folded"
+                compactions += reply.state == "compacted"
             if len(waiting) == job.count // 2:
                 marks.append([processes.rss_mb(pid) for pid in job.pids])
 
     await asyncio.gather(*map(work, connections))
     await asyncio.sleep(2 * SETTLE)
     marks.append([processes.rss_mb(pid) for pid in job.pids])
-    return {"conversations": job.count - len(waiting), "folds": folds, "failed": failed, "marks": marks}
+    return {"conversations": job.count - len(waiting), "compactions": compactions, "failed": failed, "marks": marks}

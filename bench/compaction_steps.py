@@ -69,7 +69,7 @@ class Steps:
         self.ms[name] = self.ms.get(name, 0.0) + 1000 * (time.thread_time() - began)
         return out
 
-    def fold(self, *, prepared: bool) -> float:
+    def compact(self, *, prepared: bool) -> float:
         """The cost of a compaction with cached counts; `prepared`: with cached facts too."""
         left_out = {COUNT, FACTS} if prepared else {COUNT}
         return sum(ms for name, ms in self.ms.items() if name not in left_out)
@@ -111,7 +111,7 @@ async def captured(body: bytes, window: int) -> tuple[CompactionJob, core.Conver
     finally:
         await pipeline.close()
     if capture.case is None or capture.client is None:
-        raise RuntimeError(f"nothing is to be folded: {measured.decision.reason}")
+        raise RuntimeError(f"nothing is to be compacted: {measured.decision.reason}")
     return capture.case, capture.client
 
 
@@ -162,7 +162,7 @@ class Maker:
         record = steps.timed(RECORD, lambda: encode(made.compaction))
         steps.after = made.compaction.after
         steps.removed = sum(len(row.wire) for row in rows)
-        steps.written = _sizes(made.writes) | {"record of the fold": (1, len(record))}
+        steps.written = _sizes(made.writes) | {"record of the compaction": (1, len(record))}
         return steps
 
 

@@ -14,7 +14,7 @@ from bench.texts import Texts
 CHAT: Final = "chat"
 MESSAGES: Final = "messages"
 PATHS: Final = {CHAT: "/v1/chat/completions", MESSAGES: "/v1/messages"}
-# Models whose window holds 800 KB of text, so that what is measured is forwarding, not folding.
+# Models whose window holds 800 KB of text, so that what is measured is forwarding, not compacting.
 MODELS: Final = {CHAT: "gpt-4.1", MESSAGES: "claude-sonnet-4-6"}
 TOOLS: Final = ("read_file", "search_text", "run_command", "write_file", "list_folder")
 USER_EVERY: Final = 8

@@ -90,7 +90,7 @@ async def _play(
         agent.sessions.add(reply.session)
         counts["turns"] += 1
         counts["failed"] += not reply.ok
-        if reply.ok and reply.state == "folded":
+        if reply.ok and reply.state == "compacted":
             agent.compactions += 1
             agent.turns_until_compacted = agent.turns_until_compacted or turn + 1
         await asyncio.sleep(job.every)

@@ -80,7 +80,7 @@ class Arm:
         return {
             "turns": len(self.replies),
             "failed": sum(not reply.ok for reply in self.replies),
-            "folded": sum(reply.state == "folded" for reply in self.replies),
+            "compacted": sum(reply.state == "compacted" for reply in self.replies),
             "split": sum(len(set(talk.sessions)) > 1 for talk in self.talks),
             "cpu_ms": 1000 * self.cpu_seconds / len(self.replies),
             "p50_ms": took[len(took) // 2],

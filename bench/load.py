@@ -215,7 +215,7 @@ JOBS = {
     "sessions": sessions,
     "beside": compaction_load.beside,
     "replaying": compaction_load.replaying,
-    "folded": compaction_load.folded,
+    "compacted": compaction_load.compacted,
     "soak": soak_load.soak,
     "fleet": fleet_load.work,
     "hops": hop_load.measure_hops,

@@ -123,8 +123,8 @@ class ChatReplay:
 
     async def _open(self, window: int, recall: RecallConfig) -> OfflinePipeline:
         settings = Settings()
-        unfold = msgspec.structs.replace(settings.unfold, recall=recall)
-        return OfflinePipeline(msgspec.structs.replace(settings, unfold=unfold), window)
+        read_back = msgspec.structs.replace(settings.read_back, recall=recall)
+        return OfflinePipeline(msgspec.structs.replace(settings, read_back=read_back), window)
 
     def close(self) -> None:
         """Closes the pipeline."""

@@ -99,7 +99,7 @@ async def soak(job: Job) -> dict[str, Any]:
     """`concurrency` agents, each with a request every `every` seconds; samples of the server on the way."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    counts = {"requests": 0, "failed": 0, "folded": 0, "conversations": 0}
+    counts = {"requests": 0, "failed": 0, "compacted": 0, "conversations": 0}
     agents = [loop.create_task(_work(job, number, counts, began + job.seconds)) for number in range(job.concurrency)]
     samples = []
     while (now := loop.time() - began) < job.seconds:
@@ -128,7 +128,7 @@ async def _work(job: Job, number: int, counts: dict[str, int], until: float) -> 
             agent.take(connection.body)
             counts["requests"] += 1
             counts["failed"] += not reply.ok
-            counts["folded"] += reply.ok and reply.state == "folded"
+            counts["compacted"] += reply.ok and reply.state == "compacted"
     connection.close()
 
 

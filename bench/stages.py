@@ -130,14 +130,14 @@ class Rounds:
         window = measurer.window_table.window(talks[0].model, "openai", "", caller.tenant.name)
         await each("count tokens", lambda at: measurer.list_meter.token_meter.measure(talks[at], window))
         await each(
-            "find folds",
+            "find compactions",
             lambda at: measurer.compactions.find(
                 protocol, ConversationRef(caller.tenant, b"", ""), talks[at], check_store=False
             ),
         )
         inbounds = self._inbounds(count)
         measured = await each("all of that, and decide", lambda at: forward.reader.read(inbounds[at], caller))
-        prepared = await each("fold (nothing to do)", lambda at: forward.prepare(measured[at]))
+        prepared = await each("compaction (nothing to do)", lambda at: forward.prepare(measured[at]))
         await each("the request that leaves", lambda at: forward.sender.build_upstream_request(prepared[at]))
 
         async def back(_at: int) -> None:

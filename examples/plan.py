@@ -134,7 +134,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
                 ],
             ),
             (
-                "The chain keys come from the dialects.",
+                "The chain keys come from the protocols.",
                 [("search", {"pattern": "def .*key", "folder": "proxy/accordion/protocols"})],
             ),
             ("", [("read_definition", {"path": "proxy/accordion/protocols/message_keys.py", "name": "chain_key"})]),

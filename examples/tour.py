@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "cli.md"
-COMMAND = re.compile(r"^accordion (replay .*--fold.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^accordion (replay .*--compact.*)$", re.MULTILINE)
 OUTPUT = re.compile(r"(?<=^```text\n) *\d+% ┤.*?(?=^```$)", re.MULTILINE | re.DOTALL)
 """The output in the document: the block that begins with a plot."""
 
@@ -22,7 +22,7 @@ def print_example(document: str) -> str:
     """Returns what the document's `accordion replay` prints at a width of 80: the lines from the plot on."""
     found = COMMAND.search(document)
     if found is None:
-        raise SystemExit("docs/cli.md names no `accordion replay … --fold`")
+        raise SystemExit("docs/cli.md names no `accordion replay … --compact`")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ACCORDION_")}
     environ |= {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-m", "accordion", *found[1].split()]

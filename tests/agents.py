@@ -2,7 +2,7 @@
 
     run = await Run(client, "chat", stream=True).turns(3)   # run.history, run.headers, run.sent
 
-The history is the client's own and never folded; every answer of the SDK goes into it as the SDK gives it.
+The history is the client's own and never compacted; every answer of the SDK goes into it as the SDK gives it.
 """
 
 from __future__ import annotations

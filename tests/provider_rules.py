@@ -336,7 +336,7 @@ def result_text(text: Any) -> Any:
 
 def _newest_text(texts: list[str], provider: StrictProvider) -> Iterator[str]:
     known = [strict_provider.turn_text(turn, provider.run) for turn in range(40)]
-    # Where all before it was folded, it is one message with what stands for that.
+    # Where all before it was compacted, it is one message with what stands for that.
     ends = tuple(f"\n\n{each}" for each in known)
     # What came from memory, asked for or not, stands behind it.
     own = [_MEMORY.split(text)[0].removesuffix("\n\n") for text in texts]

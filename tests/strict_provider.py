@@ -1,7 +1,7 @@
 """A provider as strict as the real ones: it plays an agent's run, and takes a request only if every rule is kept.
 
 A reply depends only on its number, and a tool's result only on the call id, so that a request can
-be judged by itself, whoever sent it and whatever was folded in it. `StrictProvider` is a script for `Loopback`.
+be judged by itself, whoever sent it and whatever was compacted in it. `StrictProvider` is a script for `Loopback`.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ def test_settings_that_need_a_restart_keep_their_value_and_are_named(path):
         store: {url: sqlite:///a.db, timeout_seconds: 2, write_timeout_seconds: 2, retention_days: 2, spool: s,
                 spool_bytes: 2, session_bytes: 3}
         archive: {key: "%s", max_bytes: 2, retention_days: 2, record: all}
-        limits: {body_cache_bytes: 2, messages_per_request: 2, sessions_in_memory: 2, fold_cache_bytes: 2,
-                 reply_cache_bytes: 2, cache_bytes: 2}
+        limits: {body_cache_bytes: 2, messages_per_request: 2, sessions_in_memory: 2, compaction_cache_bytes: 2,
+                 response_cache_bytes: 2, cache_bytes: 2}
         summaries: {max_concurrent: 3, wait_seconds: 3, writer: extractive}
         memory: {enabled: false}
         """

@@ -30,13 +30,13 @@ MAKING_SIZE: Final = 950_000
 MEMORY_SIZE: Final = 500_000
 WINDOW: Final = 400_000
 CONCURRENCY: Final = 8
-QUIET, PASSED, FOLDED = ARMS = ("nothing", "large requests, not folded", "large requests, folded")
+QUIET, PASSED, COMPACTED = ARMS = ("nothing", "large requests, not compacted", "large requests, compacted")
 BESIDE: Final = (
     "meanwhile",
     "small requests",
     "failed",
     "large",
-    "folds",
+    "compactions",
     "req/s",
     "p50 ms",
     "p99 ms",
@@ -47,7 +47,7 @@ BESIDE: Final = (
 )
 MEMORY: Final = (
     "conversations",
-    "folds",
+    "compactions",
     "failed",
     "idle MB",
     "at half MB",
@@ -62,7 +62,7 @@ def run(setting: RunSettings) -> list[Table]:
     tables = [*_making(setting), _first(setting)]
     with servers.upstream(setting.pins) as upstream:
         for pinned in (False, True) if setting.pins.server else (False,):
-            # By the scheduler first: folds have a thread of their own, and a worker more than one core as a rule.
+            # By the scheduler first: compactions have a thread of their own, and a worker more than one core as a rule.
             pins = setting.pins if pinned else Pins()
             with servers.serving(ACCORDION, upstream, pins=pins, store=setting.store, config=CONFIG) as server:
                 tables.append(_beside(setting, server, pins, pinned=pinned))
@@ -90,25 +90,25 @@ def _making(setting: RunSettings) -> list[Table]:
                 maker = Maker()
                 waits += compaction_steps.holding(lambda: maker.make(case, client))  # noqa: B023  # called at once
     one = made[0]
-    title = f"Making a fold of {one.before:,} tokens in {len(client.messages)} messages, down to {one.after:,}"
-    table = Table(title, ("step", "CPU ms", "lowest", "part of a fold"))
+    title = f"Making a compaction of {one.before:,} tokens in {len(client.messages)} messages, down to {one.after:,}"
+    table = Table(title, ("step", "CPU ms", "lowest", "part of a compaction"))
     for name in STEPS:
         taken = [each.ms.get(name, 0.0) for each in made]
         part = {COUNT: "no, cached", FACTS: "where not prepared"}.get(name, "yes")
         table.rows.append([name, median(taken), min(taken), part])
-    for prepared, label in ((True, "a fold, facts prepared"), (False, "a fold, nothing prepared")):
+    for prepared, label in ((True, "a compaction, facts prepared"), (False, "a compaction, nothing prepared")):
         for rounds, counted in ((made, ""), (again, ", its own texts counted before")):
-            taken = [each.fold(prepared=prepared) for each in rounds]
+            taken = [each.compact(prepared=prepared) for each in rounds]
             table.rows.append([f"*{label}{counted}*", median(taken), min(taken), None])
-        table.goal(f"CPU of {label}", median([each.fold(prepared=prepared) for each in made]), 150.0, "ms")
+        table.goal(f"CPU of {label}", median([each.compact(prepared=prepared) for each in made]), 150.0, "ms")
     table.notes.append(
-        "only the messages were counted before; a fold's own texts are remembered when they are counted, so that the"
-        " same fold made again in one process finds them"
+        "only the messages were counted before; a compaction's own texts are remembered as they are counted, so that"
+        " the same compaction made again in one process finds them"
     )
     p50, p99, longest = percentile(waits, 0.5), percentile(waits, 0.99), max(waits)
     table.notes.append(
         f"another thread that wants the interpreter meanwhile waits {p50:.2f} ms at p50, {p99:.2f} ms at p99,"
-        f" {longest:.1f} ms at most ({len(waits):,} times; counted as CPU time of the fold)"
+        f" {longest:.1f} ms at most ({len(waits):,} times; counted as CPU time of the compaction)"
     )
     return [table, _written(one)]
 
@@ -150,7 +150,7 @@ def _serving_interpreter() -> Iterator[None]:
 
 
 def _written(one: Steps) -> Table:
-    title = f"What that fold writes to the store, of {one.removed / 1e3:,.0f} KB of messages that left"
+    title = f"What that compaction writes to the store, of {one.removed / 1e3:,.0f} KB of messages that left"
     table = Table(title, ("what", "writes", "KB", "share of what left"))
     whole = ("*all*", [sum(column) for column in zip(*one.written.values(), strict=True)])
     for kind, (number, size) in (*one.written.items(), whole):
@@ -176,7 +176,7 @@ def _beside(setting: RunSettings, server: Server, pins: Pins, *, pinned: bool) -
                 seed=number + 1 + 100 * pinned,
                 size=SIZE,
                 every=0.0 if name == QUIET else 1.0,
-                compacts=name == FOLDED,
+                compacts=name == COMPACTED,
             )
             found[name].append(load.run(job, pins.prefix()))
     return _beside_table(found, "server on one core, the rest on the others" if pinned else "nothing pinned")
@@ -187,12 +187,17 @@ def _beside_table(found: dict[str, list[dict[str, float]]], where: str) -> Table
     table = Table(title, BESIDE)
     for name, rounds in found.items():
         row = medians(rounds)
-        counts = [int(row["requests"]), int(row["failed"] + row["large_failed"]), int(row["large"]), int(row["folds"])]
+        counts = [
+            int(row["requests"]),
+            int(row["failed"] + row["large_failed"]),
+            int(row["large"]),
+            int(row["compactions"]),
+        ]
         times = [row["rps"], row["p50_ms"], row["p99_ms"], row["p999_ms"]]
         added = [_added(found, name, which) if name != QUIET else None for which in ("p50_ms", "p99_ms")]
         table.rows.append([name, *counts, *times, *added, row["large_p50_ms"] or None])
     table.notes.append("added: to the quiet run of the same round; the median of the rounds")
-    table.goal("p99 above quiet while folds are made", _added(found, FOLDED, "p99_ms"), 10.0, "ms")
+    table.goal("p99 above quiet while compactions are made", _added(found, COMPACTED, "p99_ms"), 10.0, "ms")
     return table
 
 
@@ -204,8 +209,8 @@ def _added(found: dict[str, list[dict[str, float]]], name: str, which: str) -> f
 
 
 def _replaying(setting: RunSettings, upstream: int) -> Table:
-    title = f"A conversation from {SIZE // 1000:,} KB on, with a fold and without one"
-    table = Table(title, ("request", "turns", "as expected", "CPU ms", "lowest block", "p50 ms", "times no fold"))
+    title = f"A conversation from {SIZE // 1000:,} KB on, with a compaction and without one"
+    table = Table(title, ("request", "turns", "as expected", "CPU ms", "lowest block", "p50 ms", "times no compaction"))
     with (
         servers.serving(ACCORDION, upstream, store=setting.store, config=CONFIG) as whole,
         servers.serving(ACCORDION, upstream, store=setting.store, config=ALONE) as alone,
@@ -215,13 +220,15 @@ def _replaying(setting: RunSettings, upstream: int) -> Table:
             for each, server in zip(blocks.values(), (whole, alone), strict=True):
                 job = Job("replaying", 0, count=setting.fewer(8, 3), seed=500 + number, size=SIZE)
                 each.extend(load.run(replace(job, port=server.port, pids=server.pids))["blocks"])
-    ratios = {name: median(block["folded_cpu"] / block["plain_cpu"] for block in each) for name, each in blocks.items()}
+    ratios = {
+        name: median(block["compacted_cpu"] / block["plain_cpu"] for block in each) for name, each in blocks.items()
+    }
     for name, each in blocks.items():
-        for arm, label in (("plain", "needs no fold"), ("folded", "replays a fold")):
+        for arm, label in (("plain", "needs no compaction"), ("compacted", "replays a compaction")):
             cpu = [block[f"{arm}_cpu"] for block in each]
             right = int(sum(block[f"{arm}_ok"] for block in each))
             took = median(block[f"{arm}_ms"] for block in each)
-            ratio = ratios[name] if arm == "folded" else None
+            ratio = ratios[name] if arm == "compacted" else None
             table.rows.append([f"{label}{name}", len(each) * BLOCK, right, median(cpu), min(cpu), took, ratio])
     table.notes.append(
         f"in blocks of {BLOCK} turns, one block of each after the other in changing order, what is written behind the"
@@ -230,7 +237,7 @@ def _replaying(setting: RunSettings, upstream: int) -> Table:
     table.notes.append(
         "nothing beside: recall, the tool to read back and transcripts are off, so that it is the replay"
     )
-    table.goal("CPU of a request that replays a fold", ratios[""], 1.2, "times")
+    table.goal("CPU of a request that replays a compaction", ratios[""], 1.2, "times")
     table.goal("the same, nothing beside", ratios[", nothing beside"], 1.2, "times")
     return table
 
@@ -239,12 +246,12 @@ def _memory(setting: RunSettings, server: Server) -> Table:
     assert server.process is not None
     count = setting.fewer(200, 20)
     pids = processes.workers(server.process.pid)
-    job = Job("folded", server.port, pids, concurrency=4, count=count, seed=900, size=MEMORY_SIZE, seconds=240)
+    job = Job("compacted", server.port, pids, concurrency=4, count=count, seed=900, size=MEMORY_SIZE, seconds=240)
     found = load.run(job)
     marks: Sequence[float] = [mark[0] for mark in found["marks"]]
     idle, half, end = marks[0], marks[len(marks) // 2], marks[-1]
     stored = sum(file.stat().st_size for file in server.folder.glob("accordion.db*")) / 1e6 if server.folder else None
-    table = Table(f"Memory of a worker after {count} folded conversations of 100,000 tokens", MEMORY)
-    counts = [found["conversations"], found["folds"], found["failed"]]
+    table = Table(f"Memory of a worker after {count} compacted conversations of 100,000 tokens", MEMORY)
+    counts = [found["conversations"], found["compactions"], found["failed"]]
     table.rows.append([*counts, idle, half, end, end - idle, end - half, stored])
     return table

@@ -105,7 +105,7 @@ def _add_row(table: Table, names: tuple[str, str, str], rounds: list[dict[str, A
     stay, hop, new = (figures[route] for route in (STAY, HOP, NEW))
     every = [each[route] for each in rounds for route in (STAY, HOP, NEW)]
     times = hop["cpu_ms"] / stay["cpu_ms"]
-    counts = [int(sum(each[name] for each in every)) for name in ("turns", "failed", "split", "folded")]
+    counts = [int(sum(each[name] for each in every)) for name in ("turns", "failed", "split", "compacted")]
     table.rows.append([
         *names, *counts, stay["cpu_ms"], hop["cpu_ms"], times, hop["p50_ms"], hop["p50_ms"] / stay["p50_ms"],
         new["cpu_ms"], new["cpu_ms"] / stay["cpu_ms"],

@@ -148,15 +148,15 @@ def _percent(part: int, whole: int) -> str | None:
 
 
 def _speed() -> Table:
-    """The CPU time of an index and of look-ups, behind a fold of 200,000 tokens."""
+    """The CPU time of an index and of look-ups, behind a compaction of 200,000 tokens."""
     case, client = asyncio.run(compaction_steps.captured(compaction_steps.conversation(1, SIZE).body(), 200_000))
-    counter, folded = TiktokenCounter(), _folded(client)
-    covered = folded.covered_count
+    counter, compacted = TiktokenCounter(), _compacted(client)
+    covered = compacted.covered_count
     taken = {"index": _timed(lambda: PassageIndexes().index(client.messages, client.chain, covered), 9)}
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
-        shown, archive_search = _folded(asked), ArchiveSearch()
+        shown, archive_search = _compacted(asked), ArchiveSearch()
 
         def look(
             archive_search: ArchiveSearch = archive_search,
@@ -169,7 +169,9 @@ def _speed() -> Table:
         if (look() is not None) != ("src/" in text):
             raise RuntimeError(f"{label}: not what was expected")
         taken[label] = _timed(look, 100)
-    table = Table(f"CPU of recall behind a fold of {case.utilization.tokens:,} tokens", ("step", "CPU ms", "lowest"))
+    table = Table(
+        f"CPU of recall behind a compaction of {case.utilization.tokens:,} tokens", ("step", "CPU ms", "lowest")
+    )
     for label, ms in taken.items():
         table.rows.append([label, median(ms), min(ms)])
     indexes = PassageIndexes()
@@ -187,7 +189,7 @@ def _asking(client: Conversation, text: str) -> Conversation:
     return replace(client, messages=(*client.messages[:-1], last))
 
 
-def _folded(client: Conversation) -> CompactedConversation:
+def _compacted(client: Conversation) -> CompactedConversation:
     """The conversation with all but its ends behind a block."""
     covered = len(client.messages) - TAIL
     block = CompactionEntry(1, covered - 1, b"block")

@@ -13,7 +13,18 @@ from bench.report import Table
 from bench.run_settings import RunSettings
 from bench.servers import ACCORDION
 
-COLUMNS = ("minute", "requests", "failed", "folds", "conversations", "RSS MB", "fds", "threads", "WAL MB", "DB MB")
+COLUMNS = (
+    "minute",
+    "requests",
+    "failed",
+    "compactions",
+    "conversations",
+    "RSS MB",
+    "fds",
+    "threads",
+    "WAL MB",
+    "DB MB",
+)
 FIGURES = (("rss", "RSS", "MB"), ("fds", "descriptors", ""), ("threads", "threads", ""), ("db", "DB", "MB"))
 ROWS = 12
 EVERY = 0.5
@@ -39,7 +50,7 @@ def _table(outcome: dict[str, Any], seconds: float) -> Table:
     table = Table(f"Soak: new conversations of three protocols for {seconds:.0f} s", COLUMNS)
     samples = outcome["samples"]
     for sample in samples[:: max(1, len(samples) // ROWS)]:
-        minute, kept = sample["at"] / 60, ("requests", "failed", "folded", "conversations")
+        minute, kept = sample["at"] / 60, ("requests", "failed", "compacted", "conversations")
         taken = [sample[name] for name in ("rss", "fds", "threads", "wal", "db")]
         table.rows.append([minute, *(sample[name] for name in kept), *taken])
     last = [sample for sample in samples if sample["at"] >= seconds / 2]

@@ -14,8 +14,8 @@ from tests.fakes import DirectOutbox
 
 TENANT = TenantScope("t", b"key")
 
-FOLDED = CompactionOutcome(
-    "folded",
+COMPACTED = CompactionOutcome(
+    "compacted",
     id="f-1",
     is_triggered=True,
     kind="conversation",
@@ -60,7 +60,7 @@ def test_usage_is_added_without_a_compaction() -> None:
 
 
 def test_tokens_beyond_the_window_could_not_have_been_sent() -> None:
-    compaction = CompactionOutcome("folded", id="f-1", saved=600)
+    compaction = CompactionOutcome("compacted", id="f-1", saved=600)
     for used, expected in (
         (Utilization(1_000, messages=300), 600),
         (Utilization(1_000, messages=700), 300),
@@ -71,7 +71,7 @@ def test_tokens_beyond_the_window_could_not_have_been_sent() -> None:
 
 
 def test_the_ledger_adds_what_a_compaction_saved_and_what_its_summary_cost() -> None:
-    gain = totals_of_exchange(exchange(FOLDED))
+    gain = totals_of_exchange(exchange(COMPACTED))
     assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (1, 600, 800, 120)
     assert (gain.input, gain.output) == (310, 20)
 
@@ -81,28 +81,28 @@ def test_a_replay_saves_as_much_again_and_costs_nothing() -> None:
     assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (0, 600, 0, 0)
 
 
-def test_a_fold_that_was_only_observed_adds_nothing() -> None:
+def test_a_compaction_that_was_only_observed_adds_nothing() -> None:
     assert totals_of_exchange(exchange(CompactionOutcome("observed", before=900, after=300))) == totals_of_exchange(
         exchange()
     )
 
 
-def test_a_fold_that_failed_counts_what_the_one_before_it_goes_on_saving() -> None:
+def test_a_compaction_that_failed_counts_what_the_one_before_it_goes_on_saving() -> None:
     gain = totals_of_exchange(exchange(CompactionOutcome("failed", saved=600, input=1)))
     assert (gain.compactions, gain.saved, gain.summary_input) == (0, 600, 0)
 
 
 def test_a_request_that_only_asks_for_a_count_saves_nothing() -> None:
-    gain = totals_of_exchange(exchange(FOLDED, session=""))
+    gain = totals_of_exchange(exchange(COMPACTED, session=""))
     assert (gain.compactions, gain.saved, gain.summary_input) == (1, 0, 800)
 
 
-async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_records() -> None:
+async def test_sums_of_session_and_model_hold_the_compactions_and_the_log_their_records() -> None:
     store = InMemoryStore()
     outbox = DirectOutbox(store)
     journal = Ledger(outbox, [], "worker")
     session: Session | None = Session("s-1", "t", 1.0)
-    for each in (exchange(), exchange(FOLDED), exchange(REPLAYED), exchange(REPLAYED)):
+    for each in (exchange(), exchange(COMPACTED), exchange(REPLAYED), exchange(REPLAYED)):
         session = journal.record(TENANT, session, "row", each)
     await outbox.flush()
     assert session is not None
@@ -112,7 +112,7 @@ async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_record
     ((_, row),) = await store.scan("models/t")
     assert msgspec.msgpack.decode(row)["totals"]["saved"] == 1_800
     log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key(TENANT, "s-1"))]
-    assert [each.compaction for each in log] == [None, FOLDED, REPLAYED, REPLAYED]
+    assert [each.compaction for each in log] == [None, COMPACTED, REPLAYED, REPLAYED]
 
 
 async def test_a_first_exchange_is_in_the_session_row_and_logged_with_the_second() -> None:
@@ -135,10 +135,10 @@ async def test_a_first_exchange_is_in_the_session_row_and_logged_with_the_second
         assert log == said[:logged]
 
 
-async def test_records_of_before_there_were_folds_are_still_read() -> None:
+async def test_records_of_before_there_were_compactions_are_still_read() -> None:
     old = {"requests": 2, "errors": 0, "input": 5, "output": 1, "cached": 0, "cache_write": 0, "reasoning": 0}
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Totals)
-    assert read + totals_of_exchange(exchange(FOLDED)) == Totals(
+    assert read + totals_of_exchange(exchange(COMPACTED)) == Totals(
         3, 0, 315, 21, 100, compactions=1, saved=600, summary_input=800, summary_output=120
     )
 

@@ -39,7 +39,7 @@ class ArchiveSetup:
 
     store: KeyValueStore = field(default_factory=InMemoryStore)
     sealer: Sealer | None = field(default_factory=lambda: AesSealer([KEY]))
-    mode: Record = "folded"
+    mode: Record = "compacted"
     max_bytes: int = 2**30
     retention: float = 30 * DAY
     clock: FakeClock = field(default_factory=FakeClock)
@@ -76,10 +76,10 @@ class ArchiveSetup:
         return spooled
 
     async def say(
-        self, session: str, client: Conversation, *, folded: bool = True, tenant: TenantScope = TENANT
+        self, session: str, client: Conversation, *, compacted: bool = True, tenant: TenantScope = TENANT
     ) -> None:
         """Records a request of a session."""
-        self.transcripts.record(tenant, session, client, folded=folded)
+        self.transcripts.record(tenant, session, client, compacted=compacted)
         await self.tasks.done()
 
     async def leave(
@@ -92,10 +92,10 @@ class ArchiveSetup:
             Artifact(f"art_{name}_{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
             for at, row in enumerate(rows)
         ]
-        keys = (Key("", f"fold/{name}"),)
+        keys = (Key("", f"compaction/{name}"),)
         leaving = CompactionWrite(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
         await self.archive.write(self.archive.build_puts(tenant, rows, artifacts, leaving))
-        await self.store.put(keys[0], self.archive.sealed_put(tenant, keys[0], b"the fold").value)
+        await self.store.put(keys[0], self.archive.sealed_put(tenant, keys[0], b"the compaction").value)
         return artifacts
 
     async def there(self, artifact: Artifact, tenant: TenantScope = TENANT) -> bool:

@@ -25,7 +25,7 @@ async def lines(setup: ArchiveSetup, session: str | None = None, tenant: TenantS
 
 
 async def compact_session(setup: ArchiveSetup, session: str = "s-1", turns: int = 8) -> Any:
-    """A real fold, with all that goes with it."""
+    """A real compaction, with all that goes with it."""
     compacting = CompactorSetup(store=setup.store, sealer=setup.sealer)
     client = conversation(long_history(turns), "chat")
     outcome = await compacting.compactor.compact(
@@ -56,16 +56,19 @@ async def test_an_export_of_a_session_holds_all_that_is_kept_of_it(store):
     assert {line["artifact"]["id"] for line in by_kind["artifact"]} == set(compaction.artifacts)
     assert "word3_0_149" in "".join(line["text"] for line in by_kind["artifact"])
     assert all(key in rows for line in by_kind["artifact"] for key in line["artifact"]["keys"])
-    [fold] = [line["fold"] for line in by_kind["fold"]]
-    assert (fold["id"], fold["covered"], fold["removed"]) == (
+    [exported] = [line["compaction"] for line in by_kind["compaction"]]
+    assert (exported["id"], exported["covered"], exported["removed"]) == (
         compaction.id,
         compaction.covered_count,
         compaction.tokens_saved,
     )
-    assert (fold["narrated"], fold["narrated_from"]) == (compaction.narrative_end, compaction.narrative_start)
-    assert fold["steps"][0]["compactor"] == compaction.steps[0].strategy
-    assert "secret answer" in json.dumps(by_kind["overlay"])
-    assert "recalled" in json.dumps(by_kind["overlay"])
+    assert (exported["narrated"], exported["narrated_from"]) == (
+        compaction.narrative_end,
+        compaction.narrative_start,
+    )
+    assert exported["steps"][0]["compactor"] == compaction.steps[0].strategy
+    assert "secret answer" in json.dumps(by_kind["insertion"])
+    assert "recalled" in json.dumps(by_kind["insertion"])
     assert found[-1]["counts"] == {kind: len(each) for kind, each in sorted(by_kind.items()) if kind != "end"}
 
 
@@ -179,5 +182,5 @@ async def test_several_hundred_sessions_are_erased_and_given_out():
     assert (erased.entries, erased.verified) == (1, True)
     erased = await setup.export_and_erasure.erase(TENANT)
     assert (erased.entries, erased.verified) == (299, True)
-    assert {name for name in names(setup.store) if "fold/" not in name} == set()
-    assert await setup.store.get(Key("", "fold/7")) is None
+    assert {name for name in names(setup.store) if "compaction/" not in name} == set()
+    assert await setup.store.get(Key("", "compaction/7")) is None

@@ -29,17 +29,17 @@ BOTH, MINE = wire("both"), wire("mine")
 
 
 def entry_puts(setup: ArchiveSetup, name: str, session: str, *wires: bytes, tenant: TenantScope = TENANT) -> list[Put]:
-    """The writes of a fold that must wait for the store, and its claim."""
+    """The writes of a compaction that must wait for the store, and its claim."""
     rows = [ArchivedMessage(hashlib.sha256(each).digest(), each) for each in wires]
     made = [
         Artifact(f"art_{name}{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
         for at, row in enumerate(rows)
     ]
-    claim = Key("", f"fold/{name}")
+    claim = Key("", f"compaction/{name}")
     puts = setup.archive.build_puts(
         tenant, rows, made, CompactionWrite(f"f-{name}", session, setup.clock.now(), "", (claim,), 10)
     )
-    sealed = setup.archive.sealed_put(tenant, claim, b"the fold")
+    sealed = setup.archive.sealed_put(tenant, claim, b"the compaction")
     return [*puts, Put(sealed.key, sealed.value, sealed.ttl, if_absent=True)]
 
 
@@ -114,7 +114,10 @@ async def test_pending_writes_of_this_machine_are_erased_too() -> None:
     assert (erased.verified, erased.entries) == (True, 1)
     await setup.spool.publish()
     assert setup.spool.is_empty
-    assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
+    assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "compaction/one")]) == [
+        None,
+        None,
+    ]
 
 
 async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_is_kept() -> None:
@@ -133,7 +136,7 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
     await elsewhere.publish()
     assert elsewhere.is_empty
     rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
-    compactions = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
+    compactions = [Key("", f"compaction/{name}") for name in ("one", "two", "six", "new")]
     assert [value is not None for value in await setup.store.get_many(rows)] == [False, True, True, True]
     assert [value is not None for value in await setup.store.get_many(compactions)] == [False, True, True, True]
     assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
@@ -147,14 +150,17 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too(tmp_p
     setup.clock.advance(1.0)
     await setup.erasures.publish(TENANT, "s-1")
     await one.publish()
-    assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
+    assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "compaction/one")]) == [
+        None,
+        None,
+    ]
 
 
 async def record_elsewhere(setup: ArchiveSetup, elsewhere: SpooledStore, session: str, *texts: str) -> None:
     """A request whose transcript waits in the spool of another machine."""
     archive = Archive(elsewhere, setup.retention, sealer=setup.sealer, clock=setup.clock)
     transcripts = TranscriptStore(archive, setup.tasks, setup.clock, "all")
-    transcripts.record(TENANT, session, chat(*texts, system=None), folded=True)
+    transcripts.record(TENANT, session, chat(*texts, system=None), compacted=True)
     await transcripts.flush()
 
 
@@ -201,7 +207,7 @@ async def test_without_an_erasure_all_pending_writes_are_published() -> None:
     setup = ArchiveSetup()
     await add_waiting(setup.spool, entry_puts(setup, "one", "s-1", MINE))
     await setup.spool.publish()
-    assert await setup.store.get(Key("", "fold/one")) is not None
+    assert await setup.store.get(Key("", "compaction/one")) is not None
 
 
 async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begins_later() -> None:
@@ -383,7 +389,7 @@ class Scripted(FickleStore):
         return await super().write(batch)
 
 
-FOLD, LISTED = Key("", "fold/one"), [Key("", "fold/one"), row_key(hashlib.sha256(MINE).digest())]
+COMPACTION, LISTED = Key("", "compaction/one"), [Key("", "compaction/one"), row_key(hashlib.sha256(MINE).digest())]
 
 
 async def load_remaining(setup: ArchiveSetup) -> list[bytes | None]:
@@ -396,7 +402,7 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
     setup = ArchiveSetup(store=(store := Scripted()))
     elsewhere = setup.waiting()
     await add_waiting(elsewhere, entry_puts(setup, "one", "s-1", MINE))
-    store.refuses = FOLD
+    store.refuses = COMPACTION
     with pytest.raises(StoreUnavailable):
         await elsewhere.publish()
     store.away, store.refuses = False, None
@@ -407,7 +413,7 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
     assert await load_remaining(setup) == []
 
 
-@pytest.mark.parametrize("at", [FOLD, LISTED[1]], ids=["claims", "values"])
+@pytest.mark.parametrize("at", [COMPACTION, LISTED[1]], ids=["claims", "values"])
 @pytest.mark.parametrize("session", ["s-1", None], ids=["session", "tenant"])
 async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key, session: str | None) -> None:
     setup = ArchiveSetup(store=(store := Scripted()))
@@ -434,7 +440,7 @@ async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_publi
     await elsewhere.publish()
     assert elsewhere.is_empty
     assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
-    assert None not in await setup.store.get_many([Key("", "fold/new"), LISTED[1]])
+    assert None not in await setup.store.get_many([Key("", "compaction/new"), LISTED[1]])
 
 
 class Full(FickleStore):
@@ -478,4 +484,4 @@ async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_
     setup.clock.advance(1.0)
     await setup.export_and_erasure.erase(TENANT, "s-1")
     await other.drop_erased()
-    assert await other.get(FOLD) is None
+    assert await other.get(COMPACTION) is None

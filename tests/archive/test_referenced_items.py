@@ -1,5 +1,5 @@
-"""Words that a client only names afterwards (`item_reference` of Responses): kept as they go by, told by folds, erased.
-In one process."""
+"""Words that a client only names afterwards (`item_reference` of Responses): kept as they go by, told by compactions,
+erased. In one process."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def forwarded_text(of: PipelineSetup) -> str:
 
 
 @pytest.mark.parametrize("window", [9_000, 12_000])
-async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(window: int) -> None:
+async def test_a_compaction_tells_what_the_client_only_named_as_it_tells_what_is_sent(window: int) -> None:
     told = []
     for names in (True, False):
         made = setup(windows=FakeWindows(window))
         talk = Talk(made, names=names)
         for number in range(100):
             await talk.turn(number, answer(number))
-            if talk.state == "folded":
+            if talk.state == "compacted":
                 break
         body = json.loads(forwarded_text(made))["input"]
         record = next(text for each in body if "Record of messages" in (text := json.dumps(each)))
@@ -137,7 +137,7 @@ async def test_referenced_items_are_kept_from_the_first_response_on() -> None:
     ],
     ids=["sent", "not stored", "off", "off for once"],
 )
-async def test_nothing_is_kept_of_who_sends_the_words_or_is_not_folded(
+async def test_nothing_is_kept_of_who_sends_the_words_or_is_not_compacted(
     config: str, names: bool, store: bool, headers: dict[str, str]
 ) -> None:
     talk = Talk(setup(config=config), names=names, store=store, **headers)

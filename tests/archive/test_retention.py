@@ -32,8 +32,8 @@ async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
     assert 5 < sum(there) < 12
     assert setup.swept[-1].stored_bytes <= 60_000
     assert sum(swept.entries for swept in setup.swept) == 20 - sum(there)
-    assert await store.get(Key("", "fold/0")) is None
-    assert await store.get(Key("", "fold/19")) is not None
+    assert await store.get(Key("", "compaction/0")) is None
+    assert await store.get(Key("", "compaction/19")) is not None
     assert await setup.archive.load_artifacts(TENANT, ["art_0_0"]) == [None]
 
 
@@ -98,7 +98,7 @@ async def test_entries_over_the_retention_time_are_removed(store):
     assert await store.scan("holders") == []
 
 
-async def test_a_fold_in_use_keeps_those_that_it_goes_on_from():
+async def test_a_compaction_in_use_keeps_those_that_it_goes_on_from():
     setup = ArchiveSetup()
     [first] = await setup.leave("one", "s-1", [big("one")])
     [second] = await setup.leave("two", "s-2", [big("two")], base="one")
@@ -168,7 +168,7 @@ async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fai
 
 
 def entry(name: str, session: str, used: float, base: str = "") -> ArchiveEntry:
-    return ArchiveEntry("fold", name, session, used, used, 10, base)
+    return ArchiveEntry("compaction", name, session, used, used, 10, base)
 
 
 def test_entries_come_by_the_last_use_of_their_session():
@@ -182,7 +182,7 @@ def test_entries_come_by_the_last_use_of_their_session():
         unique_by=lambda each: each[0],
     )
 )  # fmt: skip
-def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
+def test_whatever_compactions_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
     found = [entry(f"{name}", f"s-{session}", used, f"{base}") for name, session, used, base in made]
     ordered = sort_by_use(found)
     assert sorted(each.id for each in ordered) == sorted(each.id for each in found)
@@ -197,7 +197,7 @@ async def test_an_index_entry_is_written_before_its_content():
     listed = setup.archive.build_puts(TENANT, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
     assert [put.key for put in listed[-len(puts) :]] == [put.key for put in puts]
     assert {put.key for put in listed[: -len(puts)]} == {
-        Key(archive_entries.entries_collection(NAMESPACE), ArchiveEntry("fold", "f-a", "s-1", 1, 1, 1).name),
+        Key(archive_entries.entries_collection(NAMESPACE), ArchiveEntry("compaction", "f-a", "s-1", 1, 1, 1).name),
         archive_entries.contents_key(NAMESPACE, "f-a"),
     }
 
@@ -205,7 +205,7 @@ async def test_an_index_entry_is_written_before_its_content():
 async def test_entries_that_nobody_can_read_are_passed_over():
     setup = ArchiveSetup(max_bytes=100)
     [old] = await setup.leave("old", "s-1", [big("old")])
-    await setup.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/fold/x"), b"\xc1")
+    await setup.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/compaction/x"), b"\xc1")
     await setup.store.put(archive_entries.contents_key(NAMESPACE, "f-old"), b"\xc1")
     await setup.store.put(archive_entries.totals_key(NAMESPACE), b"\xc1")
     setup.clock.advance(60)

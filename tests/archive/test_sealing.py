@@ -73,8 +73,8 @@ async def test_with_another_key_everything_is_missing_and_nothing_fails():
 
 
 async def test_one_value_of_a_session_is_kept_sealed_and_listed():
-    setup, key = ArchiveSetup(), Key("", "overlay/1")
-    await setup.archive.write(setup.archive.single_value_puts(TENANT, "s-1", "overlay", key, b"woven", ttl=60.0))
+    setup, key = ArchiveSetup(), Key("", "insertion/1")
+    await setup.archive.write(setup.archive.single_value_puts(TENANT, "s-1", "insertion", key, b"woven", ttl=60.0))
     value = await setup.store.get(key)
     assert value[:1] == SEALED
     assert setup.archive.open_value(TENANT, key, value) == b"woven"

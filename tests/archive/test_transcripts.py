@@ -134,7 +134,7 @@ async def test_requests_that_come_at_once_are_written_together_and_in_order():
     store = Counting()
     setup = ArchiveSetup(store)
     for at in range(1, 12):
-        setup.transcripts.record(TENANT, "s-1", chat(*map(str, range(at))), folded=True)
+        setup.transcripts.record(TENANT, "s-1", chat(*map(str, range(at))), compacted=True)
     await setup.tasks.done()
     assert await all_of(setup) == ["You are an agent.", *map(str, range(11))]
     assert store.rows() == 12
@@ -145,7 +145,7 @@ async def test_of_concurrent_requests_only_those_are_logged_that_no_later_one_ex
     setup = ArchiveSetup(store)
     other = chat("0", "else", system="You are another agent.")
     for request in (chat("0"), chat("0", "1"), chat("0", "1", "2"), other, chat("0", "1", "2", "3")):
-        setup.transcripts.record(TENANT, "s-1", request, folded=True)
+        setup.transcripts.record(TENANT, "s-1", request, compacted=True)
     await setup.tasks.done()
     assert len(await store.read(transcript_key(TENANT.archive_namespace, "s-1"))) == 3
     assert await all_of(setup) == ["You are an agent.", "0", "1", "2", "3"]
@@ -161,7 +161,7 @@ async def test_records_within_a_moment_are_written_together():
 
     transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
     for number in range(3):
-        transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=False)
+        transcripts.record(TENANT, f"s-{number}", chat("Hello."), compacted=False)
         await asyncio.sleep(0)
     assert await setup.store.read(transcript_key(TENANT.archive_namespace, "s-0")) == []
     gate.set()
@@ -189,7 +189,7 @@ async def test_many_requests_are_written_at_once():
 
     transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
     for number in range(32):
-        transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=True)
+        transcripts.record(TENANT, f"s-{number}", chat("Hello."), compacted=True)
     while not await transcripts.read(TENANT, "s-31", 1, 1):
         await asyncio.sleep(0)
     gate.set()
@@ -201,7 +201,7 @@ async def test_no_session_is_lost_when_very_many_begin_at_once():
 
     async def wait(seconds: float) -> None:
         for number in islice(begun, round(a_second * seconds)):
-            transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=False)
+            transcripts.record(TENANT, f"s-{number}", chat("Hello."), compacted=False)
             await asyncio.sleep(0)
 
     transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
@@ -253,12 +253,12 @@ async def test_a_fork_shares_the_messages_of_its_prefix():
     assert await all_of(setup, "s-2") == ["You are an agent.", "a", "b", "fork"]
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("off", [0, 0, 0]), ("folded", [0, 4, 6]), ("all", [2, 4, 6])])
+@pytest.mark.parametrize(("mode", "expected"), [("off", [0, 0, 0]), ("compacted", [0, 4, 6]), ("all", [2, 4, 6])])
 async def test_the_settings_decide_which_sessions_are_recorded(mode, expected):
     setup = ArchiveSetup(mode=mode)
     lengths = []
-    for texts, folded in (("a", False), ("abc", True), ("abcde", False)):
-        await setup.say("s-1", chat(*texts), folded=folded)
+    for texts, compacted in (("a", False), ("abc", True), ("abcde", False)):
+        await setup.say("s-1", chat(*texts), compacted=compacted)
         lengths.append(len(await all_of(setup)))
     assert lengths == expected
 
@@ -446,8 +446,8 @@ async def test_provider_history_is_recorded_request_by_request():
     setup = ArchiveSetup(mode="all")
     for at, text in enumerate("abc"):
         client = read({"model": "m", "input": text, "previous_response_id": f"r-{at}"}, "responses")
-        await setup.say("s-1", client, folded=False)
-        await setup.say("s-1", client, folded=False)
+        await setup.say("s-1", client, compacted=False)
+        await setup.say("s-1", client, compacted=False)
     transcript = await setup.transcripts.find(TENANT, "s-1")
     assert len(transcript.messages) == 3
 
@@ -467,11 +467,11 @@ async def test_a_session_that_ended_waits_for_the_store_however_many_requests_ot
     store, tasks = Counting(), FakeTasks()
     transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     store.away = True
-    transcripts.record(TENANT, "ended", chat("a", "b"), folded=False)
+    transcripts.record(TENANT, "ended", chat("a", "b"), compacted=False)
     texts: list[str] = []
     for at in range(2_000):
         texts = [*texts[-40:], f"{at}"] if at % 50 else [f"{at}"]
-        transcripts.record(TENANT, f"s-{at // 50}", chat(*texts), folded=False)
+        transcripts.record(TENANT, f"s-{at // 50}", chat(*texts), compacted=False)
     store.away = False
     await transcripts.flush()
     assert message_texts(await transcripts.read(TENANT, "ended", 1, 9)) == ["a", "b"]
@@ -602,7 +602,7 @@ async def test_a_batch_in_compression_is_dropped_if_its_session_is_erased():
     transcripts = TranscriptStore(Archive(InMemoryStore(), DAY), tasks, FakeClock(), "all")
     large = "a text of some length " * 4_000
     for session in ("s-1", "s-2"):
-        transcripts.record(TENANT, session, chat(large, session), folded=False)
+        transcripts.record(TENANT, session, chat(large, session), compacted=False)
     await tasks.held.wait()
     transcripts.forget(TENANT.archive_namespace, "s-1")
     tasks.let.set()
@@ -619,7 +619,7 @@ async def test_an_immediate_record_is_not_written_if_its_session_is_erased_meanw
     transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     large = chat("a text of some length " * 4_000)
     beside = [Put(Key("", "link"), b"", DAY)]
-    work = asyncio.create_task(transcripts.record_at_once(TENANT, "s-1", large, beside, folded=False))
+    work = asyncio.create_task(transcripts.record_at_once(TENANT, "s-1", large, beside, compacted=False))
     await tasks.held.wait()
     transcripts.forget(TENANT.archive_namespace, erased)
     tasks.let.set()
@@ -630,7 +630,7 @@ async def test_an_immediate_record_is_not_written_if_its_session_is_erased_meanw
 async def test_a_failed_write_of_an_erased_session_is_not_retried():
     setup = ArchiveSetup(store := Slow())
     store.let.clear()
-    setup.transcripts.record(TENANT, "s-1", chat("a"), folded=True)
+    setup.transcripts.record(TENANT, "s-1", chat("a"), compacted=True)
     await store.asked.wait()
     await store.delete([transcript_key(TENANT.archive_namespace, "s-1")])
     setup.transcripts.forget(TENANT.archive_namespace, "s-1")
@@ -702,7 +702,7 @@ def test_a_transcript_is_whole_in_any_order_of_workers_and_clocks(steps, last, k
                     body["previous_response_id"] = f"r-{number}"
                 client = read(body, "responses")
             for each in asked:  # again where the first did not answer
-                workers[each].record(TENANT, "s-1", client, folded=True, after=after)
+                workers[each].record(TENANT, "s-1", client, compacted=True, after=after)
                 clock.advance(passes)
             after = client.chain[-1]
             for each in writing:
@@ -726,7 +726,7 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
         for number, (asked, _, passes) in enumerate(steps):
             texts += [f"{number} said", f"{number} done"]
             for each in asked:
-                workers[each].record(TENANT, "s-1", chat(*texts), folded=True)
+                workers[each].record(TENANT, "s-1", chat(*texts), compacted=True)
                 await workers[each].flush()
             clock.advance(max(passes, 0.0))
         key = transcript_key(TENANT.archive_namespace, "s-1")
@@ -744,14 +744,14 @@ async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     key = transcript_key(TENANT.archive_namespace, "s-1")
     for texts in ("abc", "abcde", "abcdefx"):
-        one.record(TENANT, "s-1", chat(*texts), folded=True)
+        one.record(TENANT, "s-1", chat(*texts), compacted=True)
         await one.flush()
         clock.advance(1)
     first, _, last = [value for _, value in await store.read(key)]
     await store.delete([key])
     await store.append(key, [first, last])
     assert message_texts(await one.read(TENANT, "s-1", 1, 99)) == [*"abcfx"]
-    other.record(TENANT, "s-1", chat(*"abcdefghi"), folded=True)
+    other.record(TENANT, "s-1", chat(*"abcdefghi"), compacted=True)
     await other.flush()
     assert message_texts(await one.read(TENANT, "s-1", 1, 99)) == [*"abcdefghi"]
 
@@ -760,14 +760,14 @@ async def test_a_late_write_does_not_duplicate_messages_of_a_newer_list():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     entry = {"role": "user", "content": "first"}
-    one.record(TENANT, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), folded=True)
+    one.record(TENANT, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), compacted=True)
     await one.flush()
     clock.advance(1)
     second = read({"model": "m", "input": [{**entry, "content": "second"}], "previous_response_id": "r"}, "responses")
-    other.record(TENANT, "s-1", second, folded=True, after=first.chain[-1])
+    other.record(TENANT, "s-1", second, compacted=True, after=first.chain[-1])
     clock.advance(1)
     whole = [{**entry, "content": text} for text in ("first", "second", "third")]
-    one.record(TENANT, "s-1", read({"model": "m", "input": whole}, "responses"), folded=True)
+    one.record(TENANT, "s-1", read({"model": "m", "input": whole}, "responses"), compacted=True)
     await one.flush()
     await other.flush()
     assert message_texts(await one.read(TENANT, "s-1", 0, 9)) == ["first", "second", "third"]
@@ -777,7 +777,7 @@ async def test_a_side_request_at_another_worker_loses_nothing():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     for worker, texts in ((one, "abcde"), (other, "abcdx"), (one, "abcdefg")):
-        worker.record(TENANT, "s-1", chat(*texts), folded=True)
+        worker.record(TENANT, "s-1", chat(*texts), compacted=True)
         await worker.flush()
         clock.advance(5)
     assert message_texts(await other.read(TENANT, "s-1", 1, 99)) == [*"abcdefg"]

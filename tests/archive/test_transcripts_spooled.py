@@ -29,7 +29,7 @@ class Worker:
     async def say(self, *texts: str) -> None:
         listed = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
         body = json.dumps({"model": "m", "messages": listed}).encode()
-        self.transcripts.record(TENANT, "s-1", BodyReader().read(OpenAIChat(), body, TENANT), folded=True)
+        self.transcripts.record(TENANT, "s-1", BodyReader().read(OpenAIChat(), body, TENANT), compacted=True)
         await self.transcripts.flush()
 
     async def load_texts(self) -> list[str]:
@@ -67,7 +67,7 @@ async def test_transcripts_leave_half_of_the_spool_to_compactions(tmp_path: Path
     texts = [f"{at}" for at in range(400)]
     with pytest.raises(StoreUnavailable):
         await worker.say(*texts)
-    await worker.store.put(Key("", "fold"), b"x" * (capacity * 2 // 5))
+    await worker.store.put(Key("", "compaction"), b"x" * (capacity * 2 // 5))
     main.away = False
     await worker.store.publish()
     await worker.say(*texts, "more")

@@ -237,7 +237,7 @@ class Agent:
 
     @property
     def compactions(self) -> int:
-        return sum(step.compaction.get("state") == "folded" for step in self.steps)
+        return sum(step.compaction.get("state") == "compacted" for step in self.steps)
 
     @property
     def read_backs(self) -> int:
@@ -285,7 +285,7 @@ class Agent:
 
     def _is_compacted(self, number: int) -> bool:
         step = self.steps[number]
-        if step.compaction.get("state") == "folded":
+        if step.compaction.get("state") == "compacted":
             return True
         # The answer that told of it may have been lost.
         earlier = {one.compaction.get("id") for one in self.steps[:number]}

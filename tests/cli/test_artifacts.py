@@ -31,7 +31,7 @@ KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
 
 @dataclass
 class FilledStore:
-    """A store in which a session was folded. `tenants` are their sessions."""
+    """A store in which a session was compacted. `tenants` are their sessions."""
 
     config: Path
     tenants: dict[str, str]

@@ -83,7 +83,7 @@ def write_config(text: str) -> list[str]:
 def test_a_chat_request_is_understood_and_counted() -> None:
     found = explain_json(CHAT_BODY)
     said, count = found["understood"], found["counted"]
-    assert (found["path"], said["dialect"], said["model"], said["stream"]) == (CHAT, "chat", "gpt-4o", True)
+    assert (found["path"], said["protocol"], said["model"], said["stream"]) == (CHAT, "chat", "gpt-4o", True)
     assert said["roles"] == {
         "user": {"messages": 1, "Text": 1, "Media": 1},
         "assistant": {"messages": 1, "ToolCall": 1},
@@ -120,7 +120,7 @@ def test_a_chat_request_is_understood_and_counted() -> None:
 def test_a_responses_request_goes_on_from_what_the_provider_keeps() -> None:
     found = explain_json(RESPONSES_BODY)
     said = found["understood"]
-    assert (found["path"], said["dialect"], said["previous"]) == (RESPONSES, "responses", "resp_1")
+    assert (found["path"], said["protocol"], said["previous"]) == (RESPONSES, "responses", "resp_1")
     assert (said["tools"], said["preamble_parts"], said["starts_turn"]) == (["look", "web_search"], 1, True)
     assert lines_of(explain(RESPONSES_BODY))["continues"] == "resp_1, stored by the provider"
 
@@ -140,7 +140,7 @@ def test_an_anthropic_request_and_the_marks_of_its_client() -> None:
         MESSAGES_BODY, "-H", "User-Agent: claude-cli/2.0", "-H", "X-Claude-Code-Session-Id: abcd-1234-efgh"
     )
     said = found["understood"]
-    assert (found["path"], said["dialect"], found["going"]["upstream"]) == (MESSAGES, "messages", "anthropic")
+    assert (found["path"], said["protocol"], found["going"]["upstream"]) == (MESSAGES, "messages", "anthropic")
     marks = {"session": "abcd-1234-efgh", "agent": "", "client": "claude-code"}
     assert marks.items() <= said["marks"].items()
     assert said["roles"]["assistant"] == {"messages": 1, "Reasoning": 1, "ToolCall": 1}

@@ -83,28 +83,32 @@ def listing(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @ALL
-def test_a_fold_is_told_with_its_kind_trigger_target_and_steps(body: dict[str, Any]) -> None:
+def test_a_compaction_is_told_with_its_kind_trigger_target_and_steps(body: dict[str, Any]) -> None:
     told = explain_json(body, *WINDOW)
-    fold = told["folding"]
-    assert (told["action"], fold["state"], fold["kind"]) == ("compact", "folded", "conversation")
-    assert fold["trigger"] == 2_500
-    assert fold["before"] == told["counted"]["tokens"] >= fold["trigger"]
-    assert fold["after"] < fold["before"]
-    assert fold["steps"][0]["before"] == fold["before"]
-    assert fold["steps"][-1]["after"] == pytest.approx(fold["after"], rel=0.02)
-    assert (fold["generation"], fold["writer"], fold["live_writer"]) == (1, "extractive", "request")
+    compaction = told["compaction"]
+    assert (told["action"], compaction["state"], compaction["kind"]) == ("compact", "compacted", "conversation")
+    assert compaction["trigger"] == 2_500
+    assert compaction["before"] == told["counted"]["tokens"] >= compaction["trigger"]
+    assert compaction["after"] < compaction["before"]
+    assert compaction["steps"][0]["before"] == compaction["before"]
+    assert compaction["steps"][-1]["after"] == pytest.approx(compaction["after"], rel=0.02)
+    assert (compaction["generation"], compaction["writer"], compaction["live_writer"]) == (1, "extractive", "request")
 
 
 def test_a_writer_that_the_pipeline_names_is_told_and_not_asked() -> None:
     own = write_config("compaction: {models: {some-model: {pipeline: [{summarize: {model: gpt-4o}}]}}}\n")
-    fold = explain_json(chat(), *WINDOW, *own)["folding"]
-    assert (fold["state"], fold["writer"], fold["live_writer"]) == ("folded", "extractive", "gpt-4o")
+    compaction = explain_json(chat(), *WINDOW, *own)["compaction"]
+    assert (compaction["state"], compaction["writer"], compaction["live_writer"]) == (
+        "compacted",
+        "extractive",
+        "gpt-4o",
+    )
 
 
 @ALL
 def test_both_lists_stand_side_by_side_and_account_for_every_token(body: dict[str, Any]) -> None:
     told = explain_json(body, *WINDOW)
-    fold, listed, blocks = told["folding"], told["folding"]["listed"], told["folding"]["blocks"]
+    compaction, listed, blocks = told["compaction"], told["compaction"]["listed"], told["compaction"]["blocks"]
     head = len(listing(body)) - len(listed)
     assert [row["index"] for row in listed] == list(range(head, len(listing(body))))
     assert [row["number"] for row in listed] == list(range(len(listed)))
@@ -117,104 +121,104 @@ def test_both_lists_stand_side_by_side_and_account_for_every_token(body: dict[st
     kept = [row for row in listed if row["became"] == "kept"]
     assert all(row["tokens"] == row["after"] for row in kept)
     less = sum(row["tokens"] - row["after"] for row in listed) - sum(block["tokens"] for block in blocks)
-    assert fold["before"] - fold["after"] == pytest.approx(less - fold["offered"]["tokens"], abs=5)
+    assert compaction["before"] - compaction["after"] == pytest.approx(less - compaction["offered"]["tokens"], abs=5)
 
 
 @ALL
 @pytest.mark.parametrize("own", ["no", "one", "ours"])
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5"])
-def test_the_tool_that_a_fold_brings_along_is_told_with_its_name_and_tokens(
+def test_the_tool_that_a_compaction_brings_along_is_told_with_its_name_and_tokens(
     body: dict[str, Any], own: str, model: str
 ) -> None:
     name = {"no": "", "one": "read", "ours": "read_artifact"}[own]
     body = body | {"model": model} | ({"tools": [tool(body, name)]} if name else {})
-    fold = explain_json(body, *WINDOW, "--full")["folding"]
-    leaving = json.loads(fold["body"])
+    compaction = explain_json(body, *WINDOW, "--full")["compaction"]
+    leaving = json.loads(compaction["body"])
     said = "accordion_read_artifact" if own == "ours" else "read_artifact"
-    assert fold["offered"]["name"] == said
+    assert compaction["offered"]["name"] == said
     assert [name_of(each) for each in leaving["tools"]] == [*filter(None, [name]), said]
     # As much as the very request counts more than one without it; Claude's first tool brings a system prompt along.
     without = leaving | {"tools": body["tools"]} if name else {k: v for k, v in leaving.items() if k != "tools"}
     counts = [explain_json(each)["counted"]["parts"]["tools"] for each in (leaving, without)]
-    assert fold["offered"]["tokens"] == counts[0] - counts[1] > 0
+    assert compaction["offered"]["tokens"] == counts[0] - counts[1] > 0
     text = lines_of(explain(body, *WINDOW))
     assert text["tool added"].startswith(f"{said}, in each request from now on")
-    assert text["tool added"].endswith(f": {fold['offered']['tokens']:,} tokens")
+    assert text["tool added"].endswith(f": {compaction['offered']['tokens']:,} tokens")
     assert f"compacted; the tool {said} is added as the last one; everything else" in text["body"]
 
 
 @ALL
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("model", ["some-model", "gpt-4o", "claude-sonnet-4-5"])
-def test_the_record_of_a_fold_says_what_the_request_counts_afterwards(
+def test_the_record_of_a_compaction_says_what_the_request_counts_afterwards(
     body: dict[str, Any], own: bool, model: str
 ) -> None:
     body = body | {"model": model} | ({"tools": [tool(body, "read")]} if own else {})
-    fold = explain_json(body, *WINDOW, "--full")["folding"]
-    counted = explain_json(fold["body"].encode())["counted"]["tokens"]
+    compaction = explain_json(body, *WINDOW, "--full")["compaction"]
+    counted = explain_json(compaction["body"].encode())["counted"]["tokens"]
     # A block that became a part of the message beside it is no message of its own any more.
-    assert fold["steps"][-1]["after"] == fold["after"] == pytest.approx(counted, abs=5)
+    assert compaction["steps"][-1]["after"] == compaction["after"] == pytest.approx(counted, abs=5)
 
 
 def test_without_an_offered_tool_none_is_reported() -> None:
-    switched_off = explain_json(chat(), *WINDOW, *write_config("unfold: {tool: false}\n"))
-    assert (switched_off["folding"]["state"], switched_off["folding"]["offered"]) == ("folded", None)
+    switched_off = explain_json(chat(), *WINDOW, *write_config("read_back: {tool: false}\n"))
+    assert (switched_off["compaction"]["state"], switched_off["compaction"]["offered"]) == ("compacted", None)
     assert "the tool" not in switched_off["changed"]["body"]
-    several = explain_json(chat() | {"n": 2}, *WINDOW)["folding"]
-    assert (several["state"], several["offered"]) == ("folded", None)
-    assert explain_json(chat())["folding"]["offered"] is None
+    several = explain_json(chat() | {"n": 2}, *WINDOW)["compaction"]
+    assert (several["state"], several["offered"]) == ("compacted", None)
+    assert explain_json(chat())["compaction"]["offered"] is None
     assert "tool added" not in lines_of(explain(chat()))
 
 
 @ALL
 def test_the_whole_body_is_told_where_asked_and_is_what_would_leave(body: dict[str, Any]) -> None:
-    assert explain_json(body, *WINDOW)["folding"]["body"] == ""
-    fold = explain_json(body, *WINDOW, "--full")["folding"]
-    leaving = json.loads(fold["body"])
+    assert explain_json(body, *WINDOW)["compaction"]["body"] == ""
+    compaction = explain_json(body, *WINDOW, "--full")["compaction"]
+    leaving = json.loads(compaction["body"])
     assert {name: leaving[name] for name in leaving if leaving[name] == body.get(name)}.keys() == body.keys() - {
         "input" if "input" in body else "messages"
     }
-    assert fold["messages"] == [len(listing(body)), len(listing(leaving))]
-    assert fold["bytes"][1] == len(fold["body"].encode())
+    assert compaction["messages"] == [len(listing(body)), len(listing(leaving))]
+    assert compaction["bytes"][1] == len(compaction["body"].encode())
     # As JSON has it: quotation marks are escaped there.
-    assert all(json.dumps(block["text"])[1:-1] in fold["body"] for block in fold["blocks"])
+    assert all(json.dumps(block["text"])[1:-1] in compaction["body"] for block in compaction["blocks"])
     assert listing(leaving)[-1] == listing(body)[-1]
 
 
 @ALL
 def test_archived_content_is_listed_with_id_and_size(body: dict[str, Any]) -> None:
-    fold = explain_json(body, *WINDOW)["folding"]
-    named = set(re.findall(r"art_[0-9a-f]{12}", json.dumps([block["text"] for block in fold["blocks"]])))
-    assert named <= {artifact["id"] for artifact in fold["artifacts"]}
-    results = [artifact for artifact in fold["artifacts"] if artifact["kind"] == "result"]
+    compaction = explain_json(body, *WINDOW)["compaction"]
+    named = set(re.findall(r"art_[0-9a-f]{12}", json.dumps([block["text"] for block in compaction["blocks"]])))
+    assert named <= {artifact["id"] for artifact in compaction["artifacts"]}
+    results = [artifact for artifact in compaction["artifacts"] if artifact["kind"] == "result"]
     assert {artifact["tool"] for artifact in results} == {"read"}
     assert all(artifact["characters"] == len(search_result(0)) and artifact["tokens"] > 0 for artifact in results)
 
 
 @ALL
 def test_the_text_says_what_the_json_says(body: dict[str, Any]) -> None:
-    fold, result = explain_json(body, *WINDOW)["folding"], explain(body, *WINDOW)
+    compaction, result = explain_json(body, *WINDOW)["compaction"], explain(body, *WINDOW)
     text, out = lines_of(result), " ".join(result.stdout.split())
-    assert (text["compacted"], text["reason"], text["trigger"]) == ("yes", fold["why"], "2,500 tokens")
-    assert text["tokens"].startswith(f"{fold['before']:,} to {fold['after']:,}, ")
-    step = fold["steps"][0]
+    assert (text["compacted"], text["reason"], text["trigger"]) == ("yes", compaction["why"], "2,500 tokens")
+    assert text["tokens"].startswith(f"{compaction['before']:,} to {compaction['after']:,}, ")
+    step = compaction["steps"][0]
     assert text["steps"] == f"{step['strategy']}: {step['before']:,} to {step['after']:,}"
-    (block,) = fold["blocks"]
+    (block,) = compaction["blocks"]
     assert f"block 1, {block['tokens']:,} tokens" in out
     assert " ".join(block["text"].split()) in out
     assert re.search(rf"\[{block['first']}-{block['last']}\] .* block 1 +{block['tokens']:,}", result.stdout)
-    for artifact in fold["artifacts"][:3]:
+    for artifact in compaction["artifacts"][:3]:
         assert artifact["id"] in out
-    assert ("leave out the system prompt" in out) is (fold["listed"][0]["index"] > 0)
+    assert ("leave out the system prompt" in out) is (compaction["listed"][0]["index"] > 0)
 
 
 @ALL
 def test_an_edited_result_is_told_with_what_stands_there_now(body: dict[str, Any]) -> None:
     given = write_config(ONLY_RESULTS)
-    fold = explain_json(body, *WINDOW, *given)["folding"]
-    edited = [row for row in fold["listed"] if row["became"] == "edited"]
+    compaction = explain_json(body, *WINDOW, *given)["compaction"]
+    edited = [row for row in compaction["listed"] if row["became"] == "edited"]
     assert len(edited) == 5
-    for row, artifact in zip(edited, fold["artifacts"], strict=True):
+    for row, artifact in zip(edited, compaction["artifacts"], strict=True):
         assert artifact["id"] in row["text"]
         assert row["after"] < row["tokens"]
     out = explain(body, *WINDOW, *given).stdout
@@ -223,17 +227,17 @@ def test_an_edited_result_is_told_with_what_stands_there_now(body: dict[str, Any
 
 def test_dropped_messages_are_listed_as_left_out() -> None:
     given = write_config("compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: drop}}]}\n")
-    fold = explain_json(chat(), *WINDOW, *given)["folding"]
-    assert [row["role"] for row in fold["listed"] if row["became"] == "left out"] == ["assistant", "tool"] * 5
+    compaction = explain_json(chat(), *WINDOW, *given)["compaction"]
+    assert [row["role"] for row in compaction["listed"] if row["became"] == "left out"] == ["assistant", "tool"] * 5
     assert re.search(r"\[1-2\] .* removed *$", explain(chat(), *WINDOW, *given).stdout, re.MULTILINE)
 
 
 @ALL
-def test_a_request_that_needs_no_fold_says_so_and_why(body: dict[str, Any]) -> None:
+def test_a_request_that_needs_no_compaction_says_so_and_why(body: dict[str, Any]) -> None:
     told = explain_json(body)
-    assert told["folding"]["state"] == "none"
-    assert "under the conversation trigger" in told["folding"]["why"]
-    assert told["folding"]["listed"] == []
+    assert told["compaction"]["state"] == "none"
+    assert "under the conversation trigger" in told["compaction"]["why"]
+    assert told["compaction"]["listed"] == []
     text = lines_of(explain(body))
     assert (text["compacted"], text["reason"]) == ("no", told["reason"])
     assert "before and after" not in explain(body).stdout
@@ -242,30 +246,34 @@ def test_a_request_that_needs_no_fold_says_so_and_why(body: dict[str, Any]) -> N
 def test_a_request_near_its_trigger_says_that_a_summary_is_prepared() -> None:
     tokens = explain_json(chat())["counted"]["tokens"]
     told = explain_json(chat(), "--window", str(round(tokens / 0.45)))
-    assert (told["action"], told["folding"]["state"]) == ("prepare", "none")
-    assert "a summary is being prepared" in told["folding"]["why"]
+    assert (told["action"], told["compaction"]["state"]) == ("prepare", "none")
+    assert "a summary is being prepared" in told["compaction"]["why"]
 
 
-def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
-    now = explain_json(chat(), "-H", "x-accordion-compact: now")["folding"]
-    assert (now["state"], now["forced"]) == ("folded", True)
+def test_a_header_compacts_whatever_the_size_or_not_at_all_or_only_tells() -> None:
+    now = explain_json(chat(), "-H", "x-accordion-compact: now")["compaction"]
+    assert (now["state"], now["forced"]) == ("compacted", True)
     off = explain_json(chat(), *WINDOW, "-H", "x-accordion-compact: off")
-    assert (off["folding"]["state"], off["changed"]["body"]) == ("none", "unchanged, byte for byte")
-    assert "compaction is off" in off["folding"]["why"]
+    assert (off["compaction"]["state"], off["changed"]["body"]) == ("none", "unchanged, byte for byte")
+    assert "compaction is off" in off["compaction"]["why"]
     observed = explain_json(chat(), *WINDOW, "-H", "x-accordion-compact: observe")
-    assert observed["folding"]["state"] == "observed"
-    assert observed["folding"]["after"] == observed["folding"]["steps"][-1]["after"] < observed["folding"]["before"]
+    assert observed["compaction"]["state"] == "observed"
+    assert (
+        observed["compaction"]["after"]
+        == observed["compaction"]["steps"][-1]["after"]
+        < observed["compaction"]["before"]
+    )
     assert observed["changed"]["body"] == "unchanged, byte for byte"
     text = lines_of(explain(chat(), *WINDOW, "-H", "x-accordion-compact: observe"))
     assert text["compacted"] == "no, it is only reported"
     assert text["tokens"].endswith("less (planned)")
-    tool = observed["folding"]["offered"]
-    assert tool == explain_json(chat(), *WINDOW)["folding"]["offered"]
+    tool = observed["compaction"]["offered"]
+    assert tool == explain_json(chat(), *WINDOW)["compaction"]["offered"]
     assert text["tool added"] == f"read_artifact, only reported, to read the archive: {tool['tokens']:,} tokens"
 
 
 def test_provider_history_is_not_compacted() -> None:
-    told = explain_json(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["folding"]
+    told = explain_json(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["compaction"]
     assert (told["state"], "the history that the provider keeps is not completely on record" in told["why"]) == (
         "none",
         True,
@@ -275,20 +283,20 @@ def test_provider_history_is_not_compacted() -> None:
 def test_a_request_that_fits_in_no_form_is_refused_with_its_figures() -> None:
     told = explain_json(chat(), "--window", "40")
     assert (told["action"], told["changed"]["body"]) == ("refuse", "nothing is sent")
-    assert told["folding"]["refused"] == told["changed"]["refused"] == told["reason"]
+    assert told["compaction"]["refused"] == told["changed"]["refused"] == told["reason"]
     assert "40 of the window" in told["reason"]
-    assert told["counted"]["tokens"] > told["folding"]["after"] > 40
+    assert told["counted"]["tokens"] > told["compaction"]["after"] > 40
     text = lines_of(explain(chat(), "--window", "40"))
     assert text["refused"] == told["reason"]
-    assert explain_json(chat(), "--window", "40", "--full")["folding"]["body"] == ""
+    assert explain_json(chat(), "--window", "40", "--full")["compaction"]["body"] == ""
 
 
 def test_a_request_that_was_not_read_is_not_compacted() -> None:
     told = explain_json(b'{"messages":', *WINDOW)
-    assert (told["folding"]["state"], told["folding"]["why"]) == ("none", "it was not parsed")
+    assert (told["compaction"]["state"], told["compaction"]["why"]) == ("none", "it was not parsed")
 
 
-def test_the_change_of_a_body_says_that_it_was_folded_and_renamed() -> None:
+def test_the_change_of_a_body_says_that_it_was_compacted_and_renamed() -> None:
     given = write_config("model_list: [{model_name: some-model, litellm_params: {model: openai/gpt-4o}}]\n")
     changed = explain_json(chat(), *WINDOW, *given)["changed"]["body"]
     assert changed.startswith("the message list is compacted; ")

@@ -44,8 +44,8 @@ def test_the_last_request_is_explained_as_it_was_sent(tmp_path: Path, protocol_n
     result = run(tmp_path, "--session", session, "--full", "--json")
     assert result.exit_code == 0, result.output
     explained = json.loads(result.stdout)
-    report = explained["folding"]
-    assert (explained["session"], report["state"]) == (session, "folded")
+    report = explained["compaction"]
+    assert (explained["session"], report["state"]) == (session, "compacted")
     assert json.loads(report["body"])[LISTS[protocol_name]] == got[LISTS[protocol_name]]
     assert report["id"] == explained["last"]["compaction"]["id"]
     assert {each["became"] for each in report["listed"]} >= {"kept", "block"}

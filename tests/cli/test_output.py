@@ -16,7 +16,7 @@ TRANSCRIPT = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 
 @pytest.fixture
 def request_file(tmp_path: Path) -> Path:
-    """A request that is folded when it is asked for."""
+    """A request that is compacted when it is asked for."""
     with TRANSCRIPT.open(encoding="utf-8") as lines:
         messages = json.loads(next(lines))["messages"]
     file = tmp_path / "request.json"
@@ -34,7 +34,7 @@ def run(
     )
 
 
-def test_a_request_that_would_be_folded_is_explained_where_the_output_is_not_utf_8(request_file: Path):
+def test_a_compaction_is_explained_if_the_output_is_not_utf_8(request_file: Path):
     asked = ("explain", "-H", "x-accordion-compact: now", "--window", "24000", "--full", str(request_file))
     done = run(request_file.parent, *asked, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")

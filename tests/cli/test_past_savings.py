@@ -192,7 +192,7 @@ def test_files_without_a_request_say_so(home: Path) -> None:
 
 def test_replay_shows_the_requests_of_a_session(home: Path) -> None:
     long_session().write(projects(home))
-    *rows, last = map(json.loads, run(home, "replay", "--claude", "--fold", "--json").stdout.splitlines())
+    *rows, last = map(json.loads, run(home, "replay", "--claude", "--compact", "--json").stdout.splitlines())
     assert len(rows) == 40
     assert {row["model"] for row in rows} == {"claude-sonnet-4-5"}
     assert rows[0]["before"]["tokens"] == pytest.approx(16_100, abs=400)
@@ -210,7 +210,7 @@ def test_a_user_who_goes_back_breaks_no_prefix(home: Path) -> None:
     session.say([result("c1", "again")], parent=fork)
     session.answer("m3", text("3"))
     session.write(projects(home))
-    *_, last = map(json.loads, run(home, "replay", "--claude", "--fold", "--json").stdout.splitlines())
+    *_, last = map(json.loads, run(home, "replay", "--claude", "--compact", "--json").stdout.splitlines())
     assert last["totals"]["broken"] == []
 
 
@@ -236,4 +236,4 @@ def test_old_codex_sessions_and_transcripts_of_each_protocol_are_counted(home: P
         total = savings(home, str(home / name))["total"]
         assert (total["requests"], total["basis"]["without_accordion"]) == (1, "estimate"), name
         assert total["tokens"]["without_accordion"]["input"] > 0, name
-        assert run(home, "replay", str(home / name), "--fold").exit_code == 0
+        assert run(home, "replay", str(home / name), "--compact").exit_code == 0

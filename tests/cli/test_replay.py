@@ -198,9 +198,9 @@ def build_size(tokens: int, cached: int = 0) -> RequestSize:
     return RequestSize(Utilization(1_000, messages=tokens), 1, cached)
 
 
-async def test_a_conversation_that_outgrows_its_window_is_folded_and_always_fits() -> None:
+async def test_a_conversation_that_outgrows_its_window_is_compacted_and_always_fits() -> None:
     rows = await replay_one(growing_transcript(12))
-    assert sum(row.state == "folded" for row in rows) >= 2
+    assert sum(row.state == "compacted" for row in rows) >= 2
     assert any(row.original.tokens > WINDOW for row in rows)
     assert all(row.forwarded.tokens < WINDOW for row in rows)
 
@@ -215,19 +215,19 @@ async def test_received_tokens_equal_those_of_a_replay_without_compaction() -> N
         assert row.original.cached == pytest.approx(before.unchanged * before.tokens, abs=1)
 
 
-async def test_before_the_first_fold_what_came_is_sent_and_afterwards_less() -> None:
+async def test_before_the_first_compaction_what_came_is_sent_and_afterwards_less() -> None:
     rows = await replay_one(growing_transcript(12))
-    first = next(index for index, row in enumerate(rows) if row.state == "folded")
+    first = next(index for index, row in enumerate(rows) if row.state == "compacted")
     assert all(row.forwarded == row.original for row in rows[:first])
     assert all(row.forwarded.tokens < row.original.tokens for row in rows[first:])
-    assert {row.state for row in rows[first:]} == {"folded", "replayed"}
+    assert {row.state for row in rows[first:]} == {"compacted", "replayed"}
 
 
-async def test_between_folds_each_request_begins_with_the_whole_of_the_one_before() -> None:
+async def test_between_compactions_each_request_begins_with_the_whole_of_the_one_before() -> None:
     rows = await replay_one(growing_transcript(12))
     assert rows[0].extends_previous is None
     for before, row in pairwise(rows):
-        assert row.extends_previous is (row.state != "folded")
+        assert row.extends_previous is (row.state != "compacted")
         if row.extends_previous:
             # All of it, but for what the count adds once for the answer.
             assert row.forwarded.cached == pytest.approx(before.forwarded.tokens, abs=3)
@@ -236,7 +236,7 @@ async def test_between_folds_each_request_begins_with_the_whole_of_the_one_befor
     assert not any(row.is_prefix_broken for row in rows)
 
 
-async def test_a_fold_keeps_the_generation_until_the_next_one() -> None:
+async def test_a_compaction_keeps_the_generation_until_the_next_one() -> None:
     generations = [
         row.outcome.generation for row in await replay_one(growing_transcript(12)) if row.outcome is not None
     ]
@@ -245,7 +245,7 @@ async def test_a_fold_keeps_the_generation_until_the_next_one() -> None:
     assert generations[-1] >= 2
 
 
-async def test_conversations_with_the_same_opening_are_folded_apart() -> None:
+async def test_conversations_with_the_same_opening_are_compacted_apart() -> None:
     alone, (first, second) = (
         await replay_one(growing_transcript(12)),
         await replay_all(growing_transcript(12), growing_transcript(12)),
@@ -280,11 +280,11 @@ async def test_a_body_that_cannot_be_read_is_told_as_such() -> None:
     assert (row.state, row.forwarded.tokens, row.limits) == ("unread", 0, None)
 
 
-async def test_a_long_system_prompt_stays_in_the_cache_when_a_fold_breaks_the_rest() -> None:
+async def test_a_long_system_prompt_stays_in_the_cache_when_a_compaction_breaks_the_rest() -> None:
     transcript = growing_transcript(24)
     transcript.messages[0]["content"] = WORDS * 40
-    first, *later = [row for row in await replay_one(transcript, window=4_000) if row.state == "folded"]
-    # Tools stand before the system prompt, and the first fold brings one along.
+    first, *later = [row for row in await replay_one(transcript, window=4_000) if row.state == "compacted"]
+    # Tools stand before the system prompt, and the first compaction brings one along.
     assert (first.added_tool_tokens, first.forwarded.cached) == (first.tool_tokens, 0)
     assert first.tool_tokens == first.forwarded.utilization.tools > 0
     assert later
@@ -293,19 +293,19 @@ async def test_a_long_system_prompt_stays_in_the_cache_when_a_fold_breaks_the_re
         assert (row.added_tool_tokens, row.tool_tokens) == (0, first.tool_tokens)
 
 
-async def test_where_no_tool_is_offered_the_first_fold_keeps_the_system_prompt_too() -> None:
+async def test_where_no_tool_is_offered_the_first_compaction_keeps_the_system_prompt_too() -> None:
     transcript = growing_transcript(12)
     transcript.messages[0]["content"] = WORDS * 40
-    rows = await replay_one(transcript, window=4_000, settings=settings({"unfold": {"tool": False}}))
-    compactions = [row for row in rows if row.state == "folded"]
+    rows = await replay_one(transcript, window=4_000, settings=settings({"read_back": {"tool": False}}))
+    compactions = [row for row in rows if row.state == "compacted"]
     assert compactions
     assert all(row.forwarded.cached >= row.forwarded.utilization.preamble for row in compactions)
     assert not any(row.tool_name or row.tool_tokens or row.added_tool_tokens for row in rows)
 
 
-async def test_the_tool_goes_along_with_every_request_from_the_first_fold_on() -> None:
+async def test_the_tool_goes_along_with_every_request_from_the_first_compaction_on() -> None:
     rows = await replay_one(growing_transcript(12))
-    first = next(index for index, row in enumerate(rows) if row.state == "folded")
+    first = next(index for index, row in enumerate(rows) if row.state == "compacted")
     assert {row.tool_name for row in rows[first:]} == {"read_artifact"}
     assert {row.tool_name for row in rows[:first]} == {""}
     found, tokens = add_up(rows), rows[first].tool_tokens
@@ -315,7 +315,7 @@ async def test_the_tool_goes_along_with_every_request_from_the_first_fold_on() -
 async def test_the_offered_tool_does_not_reduce_what_a_strategy_removed() -> None:
     rows = await replay_one(growing_transcript(12))
     for row in rows:
-        if row.state == "folded" and row.outcome is not None:
+        if row.state == "compacted" and row.outcome is not None:
             assert row.outcome.before - sum(took for _, took in row.steps) + row.added_tool_tokens == row.outcome.after
             assert row.outcome.after == pytest.approx(row.forwarded.tokens, abs=2)
         else:
@@ -323,10 +323,10 @@ async def test_the_offered_tool_does_not_reduce_what_a_strategy_removed() -> Non
     assert sum(add_up(rows).took.values()) == sum(took for row in rows for _, took in row.steps)
 
 
-async def test_the_shipped_transcript_is_folded_as_the_tour_says() -> None:
+async def test_the_shipped_transcript_is_compacted_as_the_tour_says() -> None:
     transcript = msgspec.json.decode(OWN.read_bytes(), type=TranscriptFile)
     found = add_up(await replay_one(transcript, window=24_000))
-    assert found.states["folded"] >= 1
+    assert found.states["compacted"] >= 1
     assert found.over > 0
     assert (found.still_over, found.broken) == (0, ())
     assert found.cost < 1.0
@@ -343,21 +343,21 @@ def test_costs_are_what_is_not_cached_and_a_tenth_of_what_is() -> None:
     assert found.cost == pytest.approx((500 + 10) / (280 + 1_000))
 
 
-def test_only_folds_that_were_made_count_as_taking_something_out() -> None:
+def test_only_compactions_that_were_made_count_as_taking_something_out() -> None:
     steps = (("stale_reasoning", 900, 800), ("summarize", 800, 300))
-    seen = [CompactionOutcome(state, steps=steps) for state in ("folded", "replayed", "observed", "folded")]
+    seen = [CompactionOutcome(state, steps=steps) for state in ("compacted", "replayed", "observed", "compacted")]
     found = add_up(
         build_request(number=index, original=build_size(900), forwarded=build_size(300), outcome=each)
         for index, each in enumerate(seen)
     )
     assert found.took == {"stale_reasoning": 200, "summarize": 1_000}
-    assert found.states == {"folded": 2, "replayed": 1, "observed": 1}
+    assert found.states == {"compacted": 2, "replayed": 1, "observed": 1}
 
 
-def test_a_beginning_that_changed_without_a_new_fold_is_named() -> None:
+def test_a_beginning_that_changed_without_a_new_compaction_is_named() -> None:
     rows = [
         build_request(number=1),
-        build_request(number=2, extends_previous=False, outcome=CompactionOutcome("folded")),
+        build_request(number=2, extends_previous=False, outcome=CompactionOutcome("compacted")),
         build_request(number=3, extends_previous=False, outcome=CompactionOutcome("replayed")),
         build_request(number=4, extends_previous=False, outcome=CompactionOutcome("failed")),
         build_request(number=5, extends_previous=True),

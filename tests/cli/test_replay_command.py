@@ -117,7 +117,7 @@ def test_a_transcript_without_usage_says_that_there_is_nothing_to_compare(tmp_pa
     assert "No usage is recorded" in replay(str(file), "--against-usage").stdout
 
 
-@pytest.mark.parametrize("options", [(), ("--fold",), ("--against-usage",)])
+@pytest.mark.parametrize("options", [(), ("--compact",), ("--against-usage",)])
 def test_a_transcript_without_a_reply_has_no_requests_and_stops_nothing(tmp_path: Path, options: tuple[str]) -> None:
     file = tmp_path / "asked.jsonl"
     file.write_text('{"messages": [{"role": "user", "content": "a"}]}\n{"messages": []}\n')
@@ -150,7 +150,7 @@ def test_unreadable_lines_are_named_the_others_shown_and_the_exit_code_is_1(tmp_
     assert "none.jsonl: No such file" in result.stderr
 
 
-@pytest.mark.parametrize("more", [(), ("--json",), ("--fold",)])
+@pytest.mark.parametrize("more", [(), ("--json",), ("--compact",)])
 def test_where_there_is_no_conversation_that_is_said(tmp_path: Path, more: tuple[str, ...]) -> None:
     file = tmp_path / "empty.jsonl"
     file.write_text("\n")
@@ -159,7 +159,7 @@ def test_where_there_is_no_conversation_that_is_said(tmp_path: Path, more: tuple
     assert "No conversation" in result.stderr
 
 
-@pytest.mark.parametrize("more", [(), ("--fold",)])
+@pytest.mark.parametrize("more", [(), ("--compact",)])
 def test_a_conversation_without_a_request_is_not_said_to_be_unreadable(tmp_path: Path, more: tuple[str, ...]) -> None:
     file = tmp_path / "begun.jsonl"
     file.write_text('{"messages": [{"role": "user", "content": "Nobody answered."}]}\n')

@@ -18,7 +18,7 @@ from tests.recordings import RECORDINGS
 
 __all__ = ["_at_the_root"]
 
-FOLDED = (OWN, "--fold", "--window", "24000")
+COMPACTED = (OWN, "--compact", "--window", "24000")
 
 
 def replay_json(*arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -34,7 +34,7 @@ def plain_text(result: Result) -> str:
 
 
 def test_json_has_the_received_and_sent_tokens_of_every_request_and_matching_totals() -> None:
-    rows, totals = replay_json(*FOLDED)
+    rows, totals = replay_json(*COMPACTED)
     assert [row["request"] for row in rows] == list(range(1, requests_of(OWN) + 1))
     for row in rows:
         assert row["saved_tokens"] == row["before"]["tokens"] - row["after"]["tokens"]
@@ -48,7 +48,7 @@ def test_json_has_the_received_and_sent_tokens_of_every_request_and_matching_tot
         if tool is not None:
             assert tool["name"] == "read_artifact"
             assert tool["tokens"] == row["after"]["parts"]["tools"] - row["before"]["parts"]["tools"] > 0
-            assert tool["new"] == (row["compaction"]["generation"] == 1 and row["state"] == "folded")
+            assert tool["new"] == (row["compaction"]["generation"] == 1 and row["state"] == "compacted")
     assert sum(row["tool"]["new"] for row in rows if row["tool"]) == 1
     assert totals["tool"] == sum(row["tool"]["tokens"] for row in rows if row["tool"])
     assert totals["offered"] == sum(row["tool"] is not None for row in rows)
@@ -60,26 +60,26 @@ def test_json_has_the_received_and_sent_tokens_of_every_request_and_matching_tot
     assert totals["broken"] == []
 
 
-def test_the_record_of_a_fold_names_its_strategies_and_a_later_request_replays_it() -> None:
-    rows, totals = replay_json(*FOLDED)
+def test_a_record_names_its_strategies_and_a_later_request_replays_it() -> None:
+    rows, totals = replay_json(*COMPACTED)
     for before, row in pairwise(rows):
-        if row["state"] == "folded":
+        if row["state"] == "compacted":
             steps = row["compaction"]["steps"]
             assert steps[0]["before"] == row["compaction"]["before"]
-            recalled = row["after"]["parts"]["unfolded"]
+            recalled = row["after"]["parts"]["insertions"]
             assert steps[-1]["after"] == pytest.approx(row["after"]["tokens"] - recalled, rel=0.02)
         if row["state"] == "replayed":
             assert row["compaction"]["id"] == before["compaction"]["id"]
             assert row["begins_with_the_one_before"] is True
-    compactions = [row for row in rows if row["state"] == "folded"]
+    compactions = [row for row in rows if row["state"] == "compacted"]
     less = sum(step["before"] - step["after"] for row in compactions for step in row["compaction"]["steps"])
     brought = sum(row["tool"]["tokens"] for row in compactions if row["tool"]["new"])
     assert sum(totals["took"].values()) == less + brought > less
 
 
 def test_the_text_says_what_the_json_says() -> None:
-    rows, totals = replay_json(*FOLDED)
-    result = replay(*FOLDED)
+    rows, totals = replay_json(*COMPACTED)
+    result = replay(*COMPACTED)
     out = plain_text(result)
     assert f"Sent {totals['sent']:,} tokens instead of {totals['came']:,}" in out
     assert f"The input costs {totals['cost']:.2f} times that of sending everything" in out
@@ -87,7 +87,7 @@ def test_the_text_says_what_the_json_says() -> None:
     assert f"Without compaction, {totals['over']:,} requests would not have fitted the window; with it, all did" in out
     assert "Between compactions, each request began with the whole previous request" in out
     for row in rows:
-        if row["state"] == "folded":
+        if row["state"] == "compacted":
             made = row["compaction"]
             assert f"#{row['request']} compaction {made['generation']}, {made['kind']}: {made['before']:,} to" in out
             brought = row["tool"]["tokens"] if row["tool"]["new"] else 0
@@ -99,26 +99,26 @@ def test_the_text_says_what_the_json_says() -> None:
 
 
 def test_the_plot_shows_what_came_behind_what_was_sent() -> None:
-    lines = replay(*FOLDED).stdout.splitlines()
+    lines = replay(*COMPACTED).stdout.splitlines()
     both = [line for line in lines if "░" in line and "█" in line]
     assert both
-    # Where the last fold stands, what came is above what was sent.
+    # Where the last compaction stands, what came is above what was sent.
     assert any(re.search("█░+[▁-█]", line) for line in both)
     assert any("░ received" in line for line in lines)
     assert "░" not in replay(OWN, "--window", "24000").stdout
 
 
-def test_a_condensed_table_shows_every_fold_with_its_neighbours() -> None:
-    rows, _ = replay_json(*FOLDED)
-    out, whole = replay(*FOLDED).stdout, replay(*FOLDED, "--all").stdout
+def test_a_condensed_table_shows_every_compaction_with_its_neighbours() -> None:
+    rows, _ = replay_json(*COMPACTED)
+    out, whole = replay(*COMPACTED).stdout, replay(*COMPACTED, "--all").stdout
     numbers = [int(found) for found in re.findall(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[\d,]+ ", out, re.MULTILINE)]
-    compactions = [row["request"] for row in rows if row["state"] == "folded"]
+    compactions = [row["request"] for row in rows if row["state"] == "compacted"]
     assert {number + beside for number in compactions for beside in (-1, 0, 1)} <= set(numbers)
     assert len(numbers) < len(rows)
     assert len(re.findall(r"^ +\d+ +\d+ +[\d,]+ +[\d,]+ +[\d,]+ ", whole, re.MULTILINE)) == len(rows)
 
 
-def test_without_the_option_nothing_is_folded() -> None:
+def test_without_the_option_nothing_is_compacted() -> None:
     result = replay(OWN, "--window", "24000", "--json")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert max(row["tokens"] for row in rows) > 24_000
@@ -127,28 +127,30 @@ def test_without_the_option_nothing_is_folded() -> None:
 
 
 def test_several_conversations_have_a_line_each_and_sums() -> None:
-    out = replay("-", "--fold", "--window", "24000", stdin=Path(OWN).read_text() * 2).stdout
+    out = replay("-", "--compact", "--window", "24000", stdin=Path(OWN).read_text() * 2).stdout
     count = requests_of(OWN)
     assert re.search(rf"2 in total +{2 * count} ", out)
     assert f"{2 * count} requests: " in out
 
 
 def test_recorded_usage_is_of_what_was_sent_then_so_both_together_are_refused() -> None:
-    result = replay(*FOLDED, "--against-usage")
+    result = replay(*COMPACTED, "--against-usage")
     assert result.exit_code == 2
-    assert "--against-usage cannot be combined with --fold" in " ".join(re.sub("[│╭╮╰╯─]", " ", result.stderr).split())
+    assert "--against-usage cannot be combined with --compact" in " ".join(
+        re.sub("[│╭╮╰╯─]", " ", result.stderr).split()
+    )
 
 
 def test_mode_and_pipeline_are_those_of_the_config(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("compaction: {pipeline: [{keep_last_n_turns: {n: 1}}]}\n")
-    _, totals = replay_json(*FOLDED, "--config", str(config))
+    _, totals = replay_json(*COMPACTED, "--config", str(config))
     assert set(totals["took"]) <= {"keep_last_n_turns", "fixed_limits"}
     assert "keep_last_n_turns" in totals["took"]
     config.write_text("compaction: {mode: observe}\n")
-    _, totals = replay_json(*FOLDED, "--limit", "1", "--config", str(config))
+    _, totals = replay_json(*COMPACTED, "--limit", "1", "--config", str(config))
     assert "observed" in totals["states"]
-    assert "folded" not in totals["states"]
+    assert "compacted" not in totals["states"]
 
 
 def test_a_broken_beginning_is_said_in_the_table_and_in_the_sums() -> None:
@@ -190,7 +192,7 @@ def test_a_refused_and_a_failed_request_are_said_with_their_reasons() -> None:
 
 
 def test_a_terminal_without_unicode_gets_the_plot_all_the_same() -> None:
-    done = run(*FOLDED, PYTHONIOENCODING="ascii")
+    done = run(*COMPACTED, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     assert re.search("#'+", done.stdout.decode("ascii"))
 
@@ -203,8 +205,8 @@ def test_the_example_in_the_documents_shows_what_its_command_prints() -> None:
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recorded trajectories are not here")
 @pytest.mark.parametrize("name", SMALL)
-def test_transcripts_of_other_agents_fold_without_ever_breaking_the_beginning(name: str) -> None:
-    rows, totals = replay_json(str(RECORDINGS / name), "--fold", "--window", "8000")
-    assert totals["states"].get("folded", 0) > 0
+def test_transcripts_of_other_agents_compaction_without_ever_breaking_the_beginning(name: str) -> None:
+    rows, totals = replay_json(str(RECORDINGS / name), "--compact", "--window", "8000")
+    assert totals["states"].get("compacted", 0) > 0
     assert totals["broken"] == []
     assert all(row["after"]["tokens"] <= 8_000 for row in rows)

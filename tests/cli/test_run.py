@@ -1,7 +1,7 @@
 from accordion.cli.run import RunSums, describe_savings
 from accordion.model.records import Totals
 
-TOTALS = Totals(requests=3, compactions=1, saved=10_000, summary_input=900, summary_output=80, unfold_input=20)
+TOTALS = Totals(requests=3, compactions=1, saved=10_000, summary_input=900, summary_output=80, read_back_input=20)
 
 
 def test_savings_are_net_in_tokens_and_dollars() -> None:

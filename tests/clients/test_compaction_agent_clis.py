@@ -1,4 +1,4 @@
-"""Codex, Claude Code, OpenCode and Gemini CLI read more than the window holds: the proxy folds, they work on."""
+"""Codex, Claude Code, OpenCode and Gemini CLI read more than the window holds: the proxy compacts, they work on."""
 
 import json
 import re
@@ -102,7 +102,7 @@ def counted(request: Request, reply: replies.Reply) -> replies.Reply:
 
 
 @pytest.mark.parametrize(("start", "window"), STARTS, ids=[start.__name__ for start, _ in STARTS])
-def test_a_coding_agent_works_on_over_folds(
+def test_a_coding_agent_works_on_over_compactions(
     start: Start, window: int, upstream: Upstream, small: dict[int, Proxy], tmp_path: Path
 ) -> None:
     for number in range(FILES):
@@ -121,7 +121,7 @@ def test_a_coding_agent_works_on_over_folds(
     assert "swordfish" in printed
     assert len(reading.asked) == FILES + 1, "nothing was asked twice"
     told = [json.loads(head["x-accordion-compaction"]) for head in heads if "x-accordion-compaction" in head]
-    assert [one["state"] for one in told].count("folded") in range(1, 8)
+    assert [one["state"] for one in told].count("compacted") in range(1, 8)
     assert "failed" not in {one["state"] for one in told}
     assert max(int(head["x-accordion-tokens"]) for head in heads if "x-accordion-tokens" in head) < window
     assert_compacted(reading)

@@ -1,4 +1,5 @@
-"""An agent of the OpenAI Agents SDK that says only what is new (`auto_previous_response_id`) works on over folds."""
+"""An agent of the OpenAI Agents SDK that says only what is new (`auto_previous_response_id`) works on over
+compactions."""
 
 import json
 import re
@@ -48,7 +49,7 @@ class Keeping:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_agent_that_goes_on_from_replies_works_on_over_folds(
+def test_an_agent_that_goes_on_from_replies_works_on_over_compactions(
     upstream: Upstream, tmp_path: Path, stream: bool
 ) -> None:
     def read(topic: str) -> str:
@@ -68,7 +69,7 @@ def test_an_agent_that_goes_on_from_replies_works_on_over_folds(
         proxy.stop()
     assert len(provider.lists) == FILES + 1, "nothing was asked twice"
     told = [json.loads(head["x-accordion-compaction"]) for head in heads if "x-accordion-compaction" in head]
-    assert [one["state"] for one in told].count("folded") in range(1, 6)
+    assert [one["state"] for one in told].count("compacted") in range(1, 6)
     assert len({head["x-accordion-session"] for head in heads}) == 1
     first = len(heads) - len(told)
     assert provider.went_on == [0 < at < first for at in range(FILES + 1)]

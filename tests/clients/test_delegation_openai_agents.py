@@ -222,10 +222,10 @@ class Counting(AgentTeam):
 
 
 @KINDS
-def test_an_agent_as_a_tool_is_folded_by_thresholds_of_its_own(
+def test_an_agent_as_a_tool_is_compacted_by_thresholds_of_its_own(
     upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, kind: str
 ) -> None:
-    """Both read as much; the one that was asked folds early, and its task stands there word for word."""
+    """Both read as much; the one that was asked compactions early, and its task stands there word for word."""
     wanted = json.loads(settings(8_000, upstream.port)) | {"thresholds": {"delegated": {"generation": 0.3}}}
     small = Proxy(upstream.port, tmp_path_factory.mktemp("early"), json.dumps(wanted))
     pages = [[Call("seek", {"topic": f"page {number}"})] for number in range(8)]

@@ -211,7 +211,7 @@ def test_an_agent_works_on_over_its_window_and_the_model_reads_back(small: Clien
     assert text.endswith("Found it.")
     heads = [dict(one.response.headers) for one in small.exchanges() if one.response is not None]
     told = [json.loads(head["x-accordion-compaction"]) for head in heads if "x-accordion-compaction" in head]
-    assert [one["state"] for one in told].count("folded") >= 1
+    assert [one["state"] for one in told].count("compacted") >= 1
     assert "failed" not in {one["state"] for one in told}
     assert max(int(head["x-accordion-tokens"]) for head in heads if "x-accordion-tokens" in head) < WINDOW
     assert model.read_back

@@ -82,7 +82,7 @@ def test_what_a_client_wrote_is_replayed(
     assert session["compactions"] > 0
     assert session["tokens"]["sent"]["input"] < reported
 
-    *rows, last = accordion(tmp_path, "replay", f"--{option}", "--fold")
+    *rows, last = accordion(tmp_path, "replay", f"--{option}", "--compact")
     assert last["totals"]["broken"] == []
     for row, request in zip(rows, reading.asked, strict=True):
         assert row["before"]["tokens"] == pytest.approx(len(request.body) // 4, rel=0.1)

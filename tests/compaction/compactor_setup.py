@@ -268,10 +268,12 @@ class CompactorSetup:
         if is_compaction_key(claim.key):
             self.compactions.adopt(claim.key, winner)
 
-    def case(self, client: Conversation, folded: CompactedConversation | None = None, **changes: Any) -> CompactionJob:
+    def case(
+        self, client: Conversation, compacted: CompactedConversation | None = None, **changes: Any
+    ) -> CompactionJob:
         """A request over its trigger."""
-        folded = folded or without_compaction(client)
-        tokens = self.meter.measure(folded.conversation, WINDOW).tokens - RESPONSE_START
+        compacted = compacted or without_compaction(client)
+        tokens = self.meter.measure(compacted.conversation, WINDOW).tokens - RESPONSE_START
         kind = "conversation" if client.starts_turn else "generation"
         decision = Decision("compact", "a test", target=tokens // 4, kind=kind, trigger=max(1, tokens // 2))
         if "decision" in changes:
@@ -286,7 +288,7 @@ class CompactorSetup:
             CompactionJob(
                 ref=ref,
                 protocol=PROTOCOLS[client.protocol_name],
-                history=folded,
+                history=compacted,
                 utilization=Utilization(WINDOW.size, messages=tokens + RESPONSE_START),
                 window=WINDOW,
                 limits=Thresholds().limits(WINDOW.size),
@@ -303,13 +305,13 @@ class CompactorSetup:
     ) -> CompactionResult:
         """Takes one request through replay, measurement, decision and compaction."""
         protocol = PROTOCOLS[client.protocol_name]
-        folded = await self.compactions.find(protocol, CONVERSATION, client, check_store=fresh)
+        compacted = await self.compactions.find(protocol, CONVERSATION, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
         case = self.case(
-            client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=summary_caller
+            client, compacted, window=window, limits=Thresholds().limits(self.window), summary_caller=summary_caller
         )
         used = structs.replace(case.utilization, window=self.window)
-        decision = decide(folded, used, case.limits, window, options=PolicyOptions())
+        decision = decide(compacted, used, case.limits, window, options=PolicyOptions())
         return await self.compactor.compact(replace(case, utilization=used, decision=decision), client)
 
 

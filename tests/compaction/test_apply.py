@@ -40,10 +40,10 @@ SLOW = settings(
 
 
 def make(
-    setup: CompactorSetup, client: Conversation, folded: CompactedConversation | None = None, **decision: Any
+    setup: CompactorSetup, client: Conversation, compacted: CompactedConversation | None = None, **decision: Any
 ) -> tuple[PlannedCompaction, FinishedCompaction]:
-    """Plans and makes a fold that is to be made whatever it gains."""
-    case = setup.case(client, folded, decision={"is_requested": True, **decision})
+    """Plans and makes a compaction that is to be made whatever it gains."""
+    case = setup.case(client, compacted, decision={"is_requested": True, **decision})
     craft = setup.compactor._assembler
     work = craft.plan_compaction(case, client, at=1.0, without_summary=False)
     summary = setup.author.write_extractive(work.summary_task) if work.summary_task is not None else None
@@ -54,8 +54,8 @@ def steps(*given: PlanStep) -> Strategy:
     return lambda view: given
 
 
-def wires(folded: CompactedConversation) -> list[bytes]:
-    return [message.wire for message in folded.conversation.messages]
+def wires(compacted: CompactedConversation) -> list[bytes]:
+    return [message.wire for message in compacted.conversation.messages]
 
 
 def texts(messages: Sequence[Message]) -> str:
@@ -69,14 +69,14 @@ def texts(messages: Sequence[Message]) -> str:
 def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(protocol_name: ProtocolName):
     client = conversation(long_history(5, rounds=2), protocol_name)
     work, made = make(CompactorSetup(), client)
-    folded, compaction = made.history, made.compaction
-    assert len(folded.conversation.messages) < len(client.messages) / 2
-    assert PROTOCOLS[protocol_name].find_problems(folded.conversation.messages) == []
+    compacted, compaction = made.history, made.compaction
+    assert len(compacted.conversation.messages) < len(client.messages) / 2
+    assert PROTOCOLS[protocol_name].find_problems(compacted.conversation.messages) == []
     [block] = [entry for entry in compaction.entries if entry.wire is not None]
     assert not block.is_edited
     assert block.last == work.last_summarized
-    assert wires(folded)[0] == client.messages[0].wire
-    assert wires(folded)[-1] == client.messages[-1].wire
+    assert wires(compacted)[0] == client.messages[0].wire
+    assert wires(compacted)[-1] == client.messages[-1].wire
     assert compaction.covered_count == block.last + 1
     assert compaction.anchor == client.chain[block.last]
     assert compaction.after < compaction.before
@@ -88,24 +88,24 @@ def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(
 def test_results_are_replaced_in_place_and_the_unchanged_tail_is_not_in_the_record(protocol_name: ProtocolName):
     client = conversation(long_history(4, rounds=2), protocol_name)
     _, made = make(CompactorSetup(archive_results), client)
-    folded = made.history
-    assert len(folded.conversation.messages) == len(client.messages)
-    changed = [at for at, (a, b) in enumerate(zip(wires(folded), client.messages, strict=True)) if a != b.wire]
+    compacted = made.history
+    assert len(compacted.conversation.messages) == len(client.messages)
+    changed = [at for at, (a, b) in enumerate(zip(wires(compacted), client.messages, strict=True)) if a != b.wire]
     assert changed
     assert made.compaction.covered_count == changed[-1] + 1
     assert all(e.wire is None or (e.is_edited and e.first == e.last) for e in made.compaction.entries)
-    assert PROTOCOLS[protocol_name].find_problems(folded.conversation.messages) == []
-    assert folded.origins == tuple(range(len(client.messages)))
+    assert PROTOCOLS[protocol_name].find_problems(compacted.conversation.messages) == []
+    assert compacted.origins == tuple(range(len(client.messages)))
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(protocol_name: ProtocolName):
+def test_a_second_compaction_carries_the_first_ones_text_over_and_goes_on_from_it(protocol_name: ProtocolName):
     short = conversation(long_history(3, rounds=2), protocol_name)
     setup = CompactorSetup(archive_results)
     _, first = make(setup, short)
     base = setup.compactions.apply(PROTOCOLS[protocol_name], TENANT, short, first.compaction)
     assert wires(base) == wires(first.history)
-    # The same beginning, longer; what the first fold wrote is not written again.
+    # The same beginning, longer; what the first compaction wrote is not written again.
     later = conversation(long_history(7, rounds=2), protocol_name)
     over = setup.compactions.apply(PROTOCOLS[protocol_name], TENANT, later, first.compaction)
     _, second = make(setup, later, over)
@@ -168,7 +168,7 @@ def test_the_same_plan_gives_the_same_record():
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_a_fold_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be():
+def test_a_compaction_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be():
     client = conversation(long_history(12, words=80), "chat")
     little = steps(Replace(2, 0, "gone", 1))
     setup = CompactorSetup(little)
@@ -205,7 +205,7 @@ def test_nothing_to_do_is_said_so():
 # -- orphans ---------------------------------------------------------------------------------------------------------
 
 
-def test_orphans_are_taken_out_when_a_list_is_folded_and_their_siblings_stay():
+def test_orphans_are_taken_out_when_a_list_is_compacted_and_their_siblings_stay():
     request = {
         "model": "gpt-5",
         "messages": [

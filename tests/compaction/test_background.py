@@ -59,8 +59,8 @@ def client(turns: int = 6, **options: Any) -> Conversation:
 
 async def ask(of: CompactorSetup, asked: Conversation, **changes: Any) -> CompactionResult:
     changes.setdefault("summary_caller", summary_caller())
-    folded = await of.compactions.find(PROTOCOLS["chat"], CONVERSATION, asked, check_store=False)
-    return await of.compactor.compact(of.case(asked, folded, **changes), asked)
+    compacted = await of.compactions.find(PROTOCOLS["chat"], CONVERSATION, asked, check_store=False)
+    return await of.compactor.compact(of.case(asked, compacted, **changes), asked)
 
 
 def summary_text(outcome: CompactionResult) -> str:
@@ -104,7 +104,7 @@ async def test_preparing_is_done_once_for_many_requests():
     assert len(teller(setup).asked) == 1
 
 
-async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolded():
+async def test_while_a_model_writes_and_there_is_room_the_request_passes_insertions():
     setup = build_setup()
     teller(setup).may.clear()
     asked = client(6)
@@ -120,7 +120,7 @@ async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolde
 
 
 async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written():
-    """It folds every request; nobody waits, and none passes unfolded."""
+    """It compactions every request; nobody waits, and none passes insertions."""
     setup = build_setup()
     teller(setup).may.clear()
     for turns in (6, 9):
@@ -134,7 +134,7 @@ async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written(
     assert TOLD in summary_text(await ask(setup, client(12), decision={"trigger": 0}))
 
 
-async def test_a_request_that_must_be_folded_waits_for_the_model():
+async def test_a_request_that_must_be_compacted_waits_for_the_model():
     setup = build_setup()
     teller(setup).may.clear()
     waiting = asyncio.create_task(ask(setup, client(6), decision={"must_succeed": True}))
@@ -155,7 +155,7 @@ async def test_it_waits_only_so_long_and_then_an_extract_must_do():
     await setup.tasks.done()
 
 
-async def test_without_a_model_a_fold_at_the_trigger_is_made_at_once():
+async def test_without_a_model_a_compaction_at_the_trigger_is_made_at_once():
     setup = build_setup()
     outcome = await ask(setup, client(6), summary_caller=None)
     assert outcome.history.compaction is not None
@@ -223,7 +223,7 @@ async def test_after_a_failed_summary_an_extract_serves_at_the_trigger():
     assert len(teller(setup).asked) == 1
 
 
-async def test_a_fold_does_not_wait_for_another_try_after_one_that_failed():
+async def test_a_compaction_does_not_wait_for_another_try_after_one_that_failed():
     setup = build_setup()
     teller(setup).error = SummaryFailed("no")
     await ask(setup, client(20), decision=PREPARE)
@@ -312,7 +312,8 @@ async def test_the_next_summary_goes_on_from_what_was_told_before():
 
 
 async def test_a_narrative_of_one_task_does_not_begin_that_of_the_whole_conversation():
-    """A mid-generation fold tells of the work since the task; one of the conversation then tells of all before it."""
+    """A mid-generation compaction tells of the work since the task; one of the conversation then tells of all before
+    it."""
     setup = build_setup(propose=summarize_newest)
     await ask(setup, client(6), decision=PREPARE)
     await setup.tasks.done()
@@ -370,7 +371,7 @@ class Repeating(ScriptedAuthor):
         return Summary("", TOLD, task.prior_until, "extractive", narrative_start=task.first_index)
 
 
-async def test_where_there_is_nothing_new_to_tell_a_fold_does_not_wait_for_it():
+async def test_where_there_is_nothing_new_to_tell_a_compaction_does_not_wait_for_it():
     setup = build_setup()
     setup.author = Repeating(setup.author)
     setup.preparations._author = setup.author

@@ -68,11 +68,11 @@ class Fragile(FickleStore):
         return await super().write(batch)
 
 
-async def fold(setup: CompactorSetup, client: Conversation, **changes: Any) -> CompactionResult:
-    """What one request of this conversation comes to: replay, then a fold."""
+async def compact(setup: CompactorSetup, client: Conversation, **changes: Any) -> CompactionResult:
+    """What one request of this conversation comes to: replay, then a compaction."""
     protocol = PROTOCOLS[client.protocol_name]
-    folded = await setup.compactions.find(protocol, CONVERSATION, client, check_store=False)
-    return await setup.compactor.compact(setup.case(client, folded, **changes), client)
+    compacted = await setup.compactions.find(protocol, CONVERSATION, client, check_store=False)
+    return await setup.compactor.compact(setup.case(client, compacted, **changes), client)
 
 
 def wires(outcome: CompactionResult) -> list[bytes]:
@@ -83,18 +83,18 @@ def entries(outcome: CompactionResult, protocol_name: str) -> list[bytes]:
     return RequestRenderer().render_entries(PROTOCOLS[protocol_name], outcome.history)
 
 
-# -- what a fold comes to --------------------------------------------------------------------------------------------
+# -- what a compaction comes to ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-async def test_a_fold_is_made_told_and_found_again(protocol_name: ProtocolName):
+async def test_a_compaction_is_made_told_and_found_again(protocol_name: ProtocolName):
     client, setup = conversation(long_history(6), protocol_name), CompactorSetup()
-    outcome = await fold(setup, client)
+    outcome = await compact(setup, client)
     compaction, seen = outcome.history.compaction, outcome.outcome
     assert compaction is not None
     assert seen is not None
-    assert seen == report_compaction(compaction, "folded", setup.case(client).decision)
-    assert (seen.state, seen.is_triggered, seen.cause, seen.strategy_runs) == ("folded", True, "automatic", 1)
+    assert seen == report_compaction(compaction, "compacted", setup.case(client).decision)
+    assert (seen.state, seen.is_triggered, seen.cause, seen.strategy_runs) == ("compacted", True, "automatic", 1)
     assert [step[0] for step in seen.steps] == ["by_hand"]
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(setup.case(client).utilization.ratio, 4)
@@ -105,15 +105,15 @@ async def test_a_fold_is_made_told_and_found_again(protocol_name: ProtocolName):
 
 
 async def test_utilization_is_not_told_where_the_trigger_is_zero():
-    outcome = await fold(CompactorSetup(), conversation(long_history(6), "chat"), decision={"trigger": 0})
+    outcome = await compact(CompactorSetup(), conversation(long_history(6), "chat"), decision={"trigger": 0})
     assert outcome.outcome is not None
     assert outcome.outcome.utilization is None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
 
 
 async def test_a_decision_to_pass_changes_nothing():
     client, setup = conversation(long_history(6), "chat"), CompactorSetup()
-    outcome = await fold(setup, client, decision={"action": "pass"})
+    outcome = await compact(setup, client, decision={"action": "pass"})
     assert outcome == CompactionResult(outcome.history)
     assert outcome.history.conversation is client
     assert setup.planner.planned == 0
@@ -122,15 +122,15 @@ async def test_a_decision_to_pass_changes_nothing():
 async def test_a_dry_run_stores_nothing():
     store = InMemoryStore()
     client, setup = conversation(long_history(6), "chat"), CompactorSetup(store=store)
-    outcome = await fold(setup, client, is_dry_run=True)
+    outcome = await compact(setup, client, is_dry_run=True)
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
     assert store.size == 0
 
 
-async def test_a_fold_that_gains_too_little_leaves_the_request_and_says_why():
+async def test_a_compaction_that_gains_too_little_leaves_the_request_and_says_why():
     client = conversation(long_history(6), "chat")
-    outcome = await fold(CompactorSetup(lambda view: (Summarize(1, 1, 5, "note"),)), client)
+    outcome = await compact(CompactorSetup(lambda view: (Summarize(1, 1, 5, "note"),)), client)
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert outcome.outcome.state == "failed"
@@ -144,8 +144,8 @@ async def test_where_no_summary_can_be_used_the_next_smaller_form_is_made_if_one
     client = conversation(long_history(6), "chat")
     for propose in (broken, lambda view: ()):
         setup = CompactorSetup(propose)
-        assert (await fold(setup, client)).history.compaction is None
-        made = await fold(setup, client, decision={"must_succeed": True})
+        assert (await compact(setup, client)).history.compaction is None
+        made = await compact(setup, client, decision={"must_succeed": True})
         assert made.history.compaction is not None
         assert made.outcome is not None
         assert made.outcome.steps[0][0] == "plain"
@@ -156,7 +156,7 @@ async def test_an_error_is_told_without_what_it_quotes():
     def broken(view):
         raise RuntimeError("the user's words")
 
-    outcome = await fold(CompactorSetup(broken), conversation(long_history(6), "chat"))
+    outcome = await compact(CompactorSetup(broken), conversation(long_history(6), "chat"))
     assert outcome.outcome is not None
     assert "user's words" not in outcome.outcome.reason
     assert "RuntimeError in broken" in outcome.outcome.reason
@@ -165,20 +165,20 @@ async def test_an_error_is_told_without_what_it_quotes():
 async def test_a_fruitless_plan_is_not_repeated_until_the_history_grew_by_a_tenth():
     setup = CompactorSetup(lambda view: (Summarize(1, 1, 5, "note"),))
     for turns in (20, 20, 21):
-        outcome = await fold(setup, conversation(long_history(turns), "chat"))
+        outcome = await compact(setup, conversation(long_history(turns), "chat"))
         assert outcome.outcome is not None
         assert outcome.outcome.state == "failed"
         assert "gain only" in outcome.outcome.reason
     assert setup.planner.planned == 1
     assert "not tried again" in outcome.outcome.reason
-    # Another history under the same name, a history that has grown, and a fold that must be are tried.
-    await fold(setup, conversation(long_history(20, words=151), "chat"))
+    # Another history under the same name, a history that has grown, and a compaction that must be are tried.
+    await compact(setup, conversation(long_history(20, words=151), "chat"))
     assert setup.planner.planned == 2
-    await fold(setup, conversation(long_history(20), "chat"))
-    await fold(setup, conversation(long_history(23), "chat"))
+    await compact(setup, conversation(long_history(20), "chat"))
+    await compact(setup, conversation(long_history(23), "chat"))
     assert setup.planner.planned == 4
     for allowed in ({"must_succeed": True}, {"is_requested": True}, {"trigger": 0}):
-        await fold(setup, conversation(long_history(23), "chat"), decision=allowed)
+        await compact(setup, conversation(long_history(23), "chat"), decision=allowed)
     assert setup.planner.planned == 7
 
 
@@ -186,20 +186,20 @@ async def test_a_store_that_was_away_does_not_count_as_a_try():
     store, client = Fragile(), conversation(long_history(6), "chat")
     setup = CompactorSetup(store=store)
     store.away = True
-    await fold(setup, client)
+    await compact(setup, client)
     store.away = False
-    assert (await fold(setup, client)).history.compaction is not None
+    assert (await compact(setup, client)).history.compaction is not None
 
 
 # -- one at a time ---------------------------------------------------------------------------------------------------
 
 
-async def test_requests_of_one_conversation_share_one_fold():
+async def test_requests_of_one_conversation_share_one_compact():
     client, setup = conversation(long_history(6), "chat"), CompactorSetup()
-    outcomes = await asyncio.gather(*(fold(setup, client) for _ in range(5)))
+    outcomes = await asyncio.gather(*(compact(setup, client) for _ in range(5)))
     assert setup.planner.planned == 1
     assert len({outcome.history.compaction.id for outcome in outcomes if outcome.history.compaction}) == 1
-    assert sorted(outcome.outcome.state for outcome in outcomes if outcome.outcome) == ["folded"] + ["replayed"] * 4
+    assert sorted(outcome.outcome.state for outcome in outcomes if outcome.outcome) == ["compacted"] + ["replayed"] * 4
 
 
 async def test_another_conversation_does_not_wait():
@@ -214,10 +214,10 @@ async def test_another_conversation_does_not_wait():
         return call(*args)
 
     setup.tasks.offload = offload  # type: ignore[method-assign]
-    one = asyncio.create_task(fold(setup, conversation(long_history(6), "chat")))
+    one = asyncio.create_task(compact(setup, conversation(long_history(6), "chat")))
     await asyncio.sleep(0)
     other = conversation(long_history(7), "chat")
-    assert (await fold(setup, other, session="s-2")).history.compaction is not None
+    assert (await compact(setup, other, session="s-2")).history.compaction is not None
     assert not one.done()
     slow.set()
     assert (await one).history.compaction is not None
@@ -225,31 +225,31 @@ async def test_another_conversation_does_not_wait():
 
 async def test_a_waiting_request_compacts_itself_if_the_first_one_left():
     client, setup = conversation(long_history(6), "chat"), CompactorSetup()
-    first = asyncio.create_task(fold(setup, client))
-    second = asyncio.create_task(fold(setup, client))
+    first = asyncio.create_task(compact(setup, client))
+    second = asyncio.create_task(compact(setup, client))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     first.cancel()
     outcome = await second
     assert outcome.history.compaction is not None
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
 
 
-async def test_two_workers_that_fold_at_once_use_the_same_fold():
-    """Also where they would fold at two places."""
+async def test_two_workers_that_compact_at_once_use_the_same_compact():
+    """Also where they would compact at two places."""
     store, client = InMemoryStore(), conversation(long_history(6), "chat")
     one, other = CompactorSetup(store=store), CompactorSetup(archive_results, store=store)
     other.clock.advance(5)
-    made = await asyncio.gather(fold(one, client), fold(other, client))
-    third = await fold(CompactorSetup(store=store), client, decision={"action": "pass"})
+    made = await asyncio.gather(compact(one, client), compact(other, client))
+    third = await compact(CompactorSetup(store=store), client, decision={"action": "pass"})
     assert third.history.compaction is None
     found = await CompactorSetup(store=store).compactions.find(
         PROTOCOLS["chat"], CONVERSATION, client, check_store=True
     )
     assert found.compaction is not None
     assert [each.history.compaction for each in made] == [found.compaction] * 2
-    assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["folded", "replayed"]
+    assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["compacted", "replayed"]
 
 
 # -- the store -------------------------------------------------------------------------------------------------------
@@ -258,21 +258,21 @@ async def test_two_workers_that_fold_at_once_use_the_same_fold():
 async def test_without_an_archive_no_message_leaves():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
-    outcome = await fold(CompactorSetup(store=store), client)
+    outcome = await compact(CompactorSetup(store=store), client)
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert (outcome.outcome.state, outcome.is_stored_locally_only) == ("failed", False)
 
 
 @pytest.mark.parametrize("only_claims", [False, True])
-async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
+async def test_a_compaction_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
     store, client = Fragile(), conversation(long_history(6), "chat")
     setup = CompactorSetup(store=store, has_spool=True)
     store.away, store.claims_away = not only_claims, True
-    outcome = await fold(setup, client, decision={"must_succeed": True})
+    outcome = await compact(setup, client, decision={"must_succeed": True})
     assert outcome.is_stored_locally_only
     assert outcome.history.compaction is not None
-    assert (await fold(setup, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
+    assert (await compact(setup, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
     store.away = store.claims_away = False
     await setup.spooled.publish()
     other = await CompactorSetup(store=store).compactions.find(
@@ -283,18 +283,18 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     assert setup.spooled.is_empty
 
 
-async def test_a_fold_of_the_spool_that_comes_second_gives_way():
+async def test_a_compaction_of_the_spool_that_comes_second_gives_way():
     store, client = Fragile(), conversation(long_history(6), "chat")
     setup = CompactorSetup(store=store, has_spool=True)
     store.away = True
-    mine = await fold(setup, client, decision={"must_succeed": True})
+    mine = await compact(setup, client, decision={"must_succeed": True})
     store.away = False
     elsewhere = CompactorSetup(store=store)
     elsewhere.clock.advance(7)
-    theirs = await fold(elsewhere, client)
+    theirs = await compact(elsewhere, client)
     assert theirs.history.compaction != mine.history.compaction
     await setup.spooled.publish()
-    again = await fold(setup, client, decision={"action": "pass"})
+    again = await compact(setup, client, decision={"action": "pass"})
     assert again.history.compaction == theirs.history.compaction
 
 
@@ -302,13 +302,13 @@ async def test_a_full_spool_leaves_the_request_as_it_came():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
     setup = CompactorSetup(store=store, has_spool=True, spool_bytes=100)
-    outcome = await fold(setup, client, decision={"must_succeed": True})
+    outcome = await compact(setup, client, decision={"must_succeed": True})
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert outcome.outcome.state == "failed"
 
 
-async def test_the_archive_is_written_before_the_fold_is_known():
+async def test_the_archive_is_written_before_the_compaction_is_known():
     order: list[str] = []
 
     class Watching(InMemoryStore):
@@ -320,8 +320,8 @@ async def test_the_archive_is_written_before_the_fold_is_known():
             order.append(key.name.split("/")[0])
             return await super().put_if_absent(key, value, ttl=ttl)
 
-    await fold(CompactorSetup(store=Watching()), conversation(long_history(6), "chat"))
-    assert order[-1] == "fold"
+    await compact(CompactorSetup(store=Watching()), conversation(long_history(6), "chat"))
+    assert order[-1] == "compaction"
     assert "row" in order
 
 
@@ -355,11 +355,11 @@ async def test_a_compaction_whose_session_is_erased_before_its_claim_does_not_re
         assert (await export_and_erasure.erase(TENANT, session)).verified
 
     store.erase = erase
-    outcome = await fold(setup, client)
+    outcome = await compact(setup, client)
     assert outcome.history.compaction is not None
     anew = await CompactorSetup(store=store).compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=True)
     assert anew.compaction is None
-    assert (await fold(setup, client, decision={"action": "pass"})).history.compaction is None
+    assert (await compact(setup, client, decision={"action": "pass"})).history.compaction is None
     assert await setup.archive.load_rows(TENANT, [message.key for message in client.messages]) == {}
 
 
@@ -372,7 +372,7 @@ def grown(history: History, turns: int) -> History:
 
 
 async def recovered(setup: CompactorSetup, outcome: CompactionResult, client: Conversation) -> dict[bytes, bytes]:
-    """What the archive has of this fold's artifacts, by message key."""
+    """What the archive has of this compaction's artifacts, by message key."""
     assert outcome.history.compaction is not None
     found = await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
     assert all(found)
@@ -382,14 +382,14 @@ async def recovered(setup: CompactorSetup, outcome: CompactionResult, client: Co
 
 @given(histories(min_turns=3, max_turns=5), st.sampled_from(PROTOCOL_NAMES), ANY)
 @SLOW
-def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
+def test_all_that_a_compaction_removes_or_replaces_can_be_had_back_byte_for_byte(
     history: History, protocol_name: ProtocolName, propose: Strategy
 ):
     async def run() -> None:
         setup = CompactorSetup(propose)
         for turns in range(2, len(history.turns) + 1):
             client = conversation(grown(with_long_results(history), turns), protocol_name)
-            outcome = await fold(setup, client, decision=FORCED)
+            outcome = await compact(setup, client, decision=FORCED)
             if outcome.history.compaction is None:
                 continue
             rows = {}
@@ -415,7 +415,7 @@ def test_every_artifact_can_be_read_and_holds_what_left(
     async def run() -> None:
         setup = CompactorSetup(propose)
         client = conversation(grown(with_long_results(history), len(history.turns)), protocol_name)
-        outcome = await fold(setup, client, decision=FORCED)
+        outcome = await compact(setup, client, decision=FORCED)
         assume(outcome.history.compaction is not None)
         rows = await recovered(setup, outcome, client)
         read = setup.reader.reader_for(PROTOCOLS[protocol_name], TENANT)
@@ -435,7 +435,7 @@ def test_every_artifact_can_be_read_and_holds_what_left(
 
 async def test_an_id_that_a_reference_names_leads_to_the_whole_result():
     client, setup = conversation(long_history(6), "messages"), CompactorSetup(archive_results)
-    outcome = await fold(setup, client)
+    outcome = await compact(setup, client)
     read = setup.reader.reader_for(PROTOCOLS["messages"], TENANT)
     named = [
         artifact for artifact in outcome.history.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
@@ -457,7 +457,7 @@ async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_a
     turn = replace(history.turns[0], rounds=(replace(history.turns[0].rounds[0], calls=(handed,)),))
     client = conversation(replace(history, turns=(turn, *history.turns[1:])), "chat")
     setup = CompactorSetup(summarize_most)
-    outcome = await fold(setup, client)
+    outcome = await compact(setup, client)
     found = await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
     assert {artifact.tool for artifact in found if artifact.kind == "result"} == {"read"}
     rows = await recovered(setup, outcome, client)
@@ -465,12 +465,12 @@ async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_a
     assert rows[result.key] == result.wire
 
 
-async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
+async def test_an_artifact_is_stored_once_however_often_its_history_is_compacted():
     store = InMemoryStore()
     setup = CompactorSetup(summarize_most, store=store)
     ids: list[tuple[str, ...]] = []
     for turns in (4, 6, 8):
-        outcome = await fold(setup, conversation(long_history(turns), "chat"), decision=FORCED)
+        outcome = await compact(setup, conversation(long_history(turns), "chat"), decision=FORCED)
         assert outcome.history.compaction is not None
         ids.append(outcome.history.compaction.artifacts)
     assert set(ids[0]) < set(ids[1]) < set(ids[2])
@@ -485,13 +485,13 @@ async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
 
 @given(histories(min_turns=3, max_turns=6), st.sampled_from(PROTOCOL_NAMES), ANY, st.integers(2, 3))
 @SLOW
-def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_too(
+def test_each_request_begins_with_the_one_before_after_a_restart_too(
     history: History, protocol_name: ProtocolName, propose: Strategy, first: int
 ):
     async def run() -> None:
         store = InMemoryStore()
         whole = with_long_results(history)
-        outcome = await fold(
+        outcome = await compact(
             CompactorSetup(propose, store=store), conversation(grown(whole, first), protocol_name), decision=FORCED
         )
         assume(outcome.history.compaction is not None)
@@ -520,19 +520,19 @@ async def test_a_compaction_whose_base_the_store_lost_is_forwarded_and_not_store
     store = InMemoryStore()
     setup = CompactorSetup(store=store)
     client = conversation(long_history(6), "chat")
-    first = await fold(setup, client)
+    first = await compact(setup, client)
     grown = conversation(long_history(9), "chat")
     assert (
         await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=False)
     ).compaction is not None
     store._values.clear()
-    second = await fold(setup, grown)
+    second = await compact(setup, grown)
     made, base = second.history.compaction, first.history.compaction
     assert made is not None
     assert base is not None
     assert made.generation > base.generation
     setup.compactions.forget()
     assert (await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
-    third = (await fold(setup, grown)).history.compaction
+    third = (await compact(setup, grown)).history.compaction
     assert third is not None
     assert all(await setup.archive.load_artifacts(TENANT, third.artifacts))

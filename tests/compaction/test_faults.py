@@ -1,4 +1,5 @@
-"""Everything around a fold made to fail in turn, at every step of a replayed conversation: each request is answered."""
+"""Everything around a compaction made to fail in turn, at every step of a replayed conversation: each request is
+answered."""
 
 from __future__ import annotations
 
@@ -121,11 +122,11 @@ def compactions(outcomes: Sequence[CompactionResult]) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_always_fits(protocol_name: ProtocolName):
+async def test_a_conversation_three_windows_long_is_compacted_a_few_times_and_always_fits(protocol_name: ProtocolName):
     setup = CompactorSetup(store=FailingOnce(), pipeline=pipeline(), window=WINDOW)
     outcomes = await replayed(setup, protocol_name)
     states = compactions(outcomes)
-    assert set(states) == {"folded"}
+    assert set(states) == {"compacted"}
     assert 2 <= len(states) <= 8
     for outcome in outcomes:
         weights = [
@@ -148,7 +149,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
         outcomes = await replayed(setup, "chat", model=True)
         assert len(outcomes) == len(requests("chat"))
         if spooled or not stays:
-            assert "folded" in compactions(outcomes)
+            assert "compacted" in compactions(outcomes)
 
 
 @pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
@@ -170,7 +171,7 @@ async def test_every_strategy_may_fail(number: int, protocol_name: ProtocolName)
         ]
         assert not any("a strategy that fails" in reason for reason in reasons)
         # Over the hard limit the smaller form is made without it.
-        assert "folded" in compactions(outcomes)
+        assert "compacted" in compactions(outcomes)
 
 
 async def raising(*args: Any, **options: Any) -> Any:
@@ -209,9 +210,9 @@ async def test_a_task_that_is_never_run_holds_nobody_up_for_long():
     outcomes = []
     for client in requests("chat"):
         outcomes.append(await setup.step(client, summary_caller=summary_caller()))
-    assert "folded" in compactions(outcomes)
+    assert "compacted" in compactions(outcomes)
     assert {
-        outcome.outcome.writer for outcome in outcomes if outcome.outcome and outcome.outcome.state == "folded"
+        outcome.outcome.writer for outcome in outcomes if outcome.outcome and outcome.outcome.state == "compacted"
     } <= {
         "extractive",
         "",

@@ -51,7 +51,7 @@ async def test_the_newest_batch_stays_whole_where_its_calls_have_one_id(name: Ca
     client = read(working(10, name), "chat")
     outcome = await build_setup(4_300).step(client)
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
     newest = [message.wire for message in outcome.history.conversation.messages[-3:]]
     assert newest == [message.wire for message in client.messages[-3:]]
     assert PROTOCOLS["chat"].find_problems(outcome.history.conversation.messages) == []
@@ -89,11 +89,11 @@ def using_a_computer(steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("window", [8_000, 10_000, 12_000, 14_000])
-async def test_a_history_of_screenshots_is_folded_though_no_text_may_stand_in_their_place(window: int) -> None:
+async def test_a_history_of_screenshots_that_no_text_may_replace_is_compacted(window: int) -> None:
     client = read(using_a_computer(12), "responses")
     outcome = await build_setup(window).step(client)
     assert outcome.outcome is not None
-    assert (outcome.outcome.state, outcome.outcome.reason.count("cannot be changed")) == ("folded", 0)
+    assert (outcome.outcome.state, outcome.outcome.reason.count("cannot be changed")) == ("compacted", 0)
     assert outcome.outcome.after < outcome.outcome.before / 2
     assert PROTOCOLS["responses"].find_problems(outcome.history.conversation.messages) == []
 
@@ -118,11 +118,11 @@ def searching(turns: int) -> dict[str, Any]:
     return {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": messages}
 
 
-async def test_replies_with_searches_of_the_providers_own_are_folded() -> None:
+async def test_replies_with_searches_of_the_providers_own_are_compacted() -> None:
     client = read(searching(14), "messages")
     outcome = await build_setup(10_000).step(client)
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
     assert outcome.outcome.after < outcome.outcome.before / 2
     assert PROTOCOLS["messages"].find_problems(outcome.history.conversation.messages) == []
 
@@ -151,7 +151,7 @@ async def test_a_search_for_tools_keeps_the_reasoning_that_led_to_it() -> None:
     client = read(looking_for_tools(14), "responses")
     outcome = await build_setup(10_000).step(client)
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
     sent = [json.loads(wire) for wire in RequestRenderer().render_entries(PROTOCOLS["responses"], outcome.history)]
     ids = [item.get("id", "") for item in sent]
     assert sum(name.startswith("tsc_") for name in ids) == 14
@@ -189,13 +189,13 @@ async def test_the_providers_own_compaction_precedes_the_record_of_later_message
         assert PROTOCOLS[protocol_name].find_problems(outcome.history.conversation.messages) == []
 
 
-async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_saves() -> None:
-    """What costs nothing is neither counted nor touched, though an earlier fold had left its own there."""
+async def test_a_compaction_behind_a_providers_own_compaction_saves_what_it_says_it_saves() -> None:
+    """What costs nothing is neither counted nor touched, though an earlier compaction had left its own there."""
     setup, before = build_setup(8_000), read(resumed("messages", 40, 1), "messages")
     early = replace(before, messages=before.messages[:79], chain=before.chain[:79])
     first = await setup.step(early)
     assert first.outcome is not None
-    assert first.outcome.state == "folded"
+    assert first.outcome.state == "compacted"
     later = await setup.compactions.find(PROTOCOLS["messages"], CONVERSATION, before, check_store=False)
     assert later.compaction is not None
     case = setup.case(before)
@@ -206,7 +206,7 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
     replayed = setup.compactions.find_local(PROTOCOLS["messages"], CONVERSATION, client)
     outcome = await setup.step(client)
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
     assert outcome.outcome.before == setup.meter.measure(replayed.conversation, WINDOW).tokens
     assert outcome.outcome.after == setup.meter.measure(outcome.history.conversation, WINDOW).tokens
     own = next(at for at, message in enumerate(replayed.conversation.messages) if is_provider_compaction(message))
@@ -215,7 +215,7 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
     ]
 
 
-async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> None:
+async def test_a_later_compaction_leaves_what_an_earlier_one_said_of_a_result() -> None:
     """What is said of a reference (its size, its digest) is not true of the result."""
     setup = CompactorSetup(
         pipeline=[build_strategy("compact_tool_results", {"replacement": "reference"})], window=20_000
@@ -226,7 +226,7 @@ async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> Non
     for rounds in range(8, 32, 4):
         client = read(working(rounds, lambda at, one: f"c{at}_{one}", words=800), "chat")
         outcome = await setup.step(client)
-        compactions += outcome.outcome is not None and outcome.outcome.state == "folded"
+        compactions += outcome.outcome is not None and outcome.outcome.state == "compacted"
         for message in outcome.history.conversation.messages:
             if b"[Result of" in message.wire:
                 called = json.loads(message.wire)["tool_call_id"]
@@ -250,7 +250,7 @@ async def test_speakers_alternate_if_only_what_the_user_said_stays_of_a_talk(
     client = read(body(talking(4), protocol_name), protocol_name)
     outcome = await build_setup(window).step(client)
     assert outcome.outcome is not None
-    assert outcome.outcome.state == "folded"
+    assert outcome.outcome.state == "compacted"
     written = RequestRenderer().render_entries(PROTOCOLS[protocol_name], outcome.history)
     roles = [json.loads(wire)["role"] for wire in written]
     assert all(one != other for one, other in pairwise(roles))

@@ -39,15 +39,15 @@ PIPELINES = {
 LIMIT = 1_500
 
 
-def folded_again(
-    planner: Planner, client: Conversation, folded: CompactedConversation, kind: CompactionKind
+def compacted_again(
+    planner: Planner, client: Conversation, compacted: CompactedConversation, kind: CompactionKind
 ) -> tuple[Plan, CompactedConversation | None]:
-    """A fold of a list that may be folded already; None where there is nothing to do."""
-    plan = planner.plan(strategy_view(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
+    """A compaction of a list that may be compacted already; None where there is nothing to do."""
+    plan = planner.plan(strategy_view(compacted, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
     if not plan.steps:
         return plan, None
     protocol = READERS[client.protocol_name]  # type: ignore[index]
-    layout = build_layout(plan, client, folded.compaction, protocol)
+    layout = build_layout(plan, client, compacted.compaction, protocol)
     summary = Summary("what happened so far") if layout.summary_block is not None else None
     executor = PlanExecutor(protocol, WrittenMessageReader().reader_for(protocol, TENANT), count)
     return plan, executor.execute(
@@ -67,12 +67,12 @@ def test_a_plan_is_legal_and_reaches_its_estimate(
     protocol_name: ProtocolName, history: History, repeats: int, name: str, kind: CompactionKind
 ) -> None:
     client = read(with_longer_results(history, repeats), protocol_name)
-    plan, folded = folded_again(PIPELINES[name], client, without_compaction(client), kind)
-    if folded is None:
+    plan, compacted = compacted_again(PIPELINES[name], client, without_compaction(client), kind)
+    if compacted is None:
         return
-    after = plan.view.overhead + sum(count(message) for message in folded.conversation.messages)
+    after = plan.view.overhead + sum(count(message) for message in compacted.conversation.messages)
     assert after <= 1.05 * plan.after + 40
-    messages = folded.conversation.messages
+    messages = compacted.conversation.messages
     assert messages[-1].role == client.messages[-1].role
     if plan.after < LIMIT and not any(each.strategy == "last_resort" for each in plan.proposals):
         assert client.messages[plan.view.task] in messages
@@ -87,21 +87,21 @@ def test_a_plan_is_legal_and_reaches_its_estimate(
     first=st.sampled_from(sorted(PIPELINES)),
     second=st.sampled_from(sorted(PIPELINES)),
 )
-def test_a_fold_of_a_folded_list_is_legal_too(
+def test_a_compaction_of_a_compacted_list_is_legal_too(
     protocol_name: ProtocolName, history: History, repeats: int, first: str, second: str
 ) -> None:
     history = with_longer_results(history, repeats)
     early = read(replace(history, turns=history.turns[:-1]), protocol_name)
-    _, folded = folded_again(PIPELINES[first], early, without_compaction(early), "conversation")
+    _, compacted = compacted_again(PIPELINES[first], early, without_compaction(early), "conversation")
     client = read(history, protocol_name)
-    if folded is None or folded.compaction is None:
+    if compacted is None or compacted.compaction is None:
         return
     again = apply_compaction(
-        client, folded.compaction, WrittenMessageReader().reader_for(READERS[protocol_name], TENANT)
+        client, compacted.compaction, WrittenMessageReader().reader_for(READERS[protocol_name], TENANT)
     )
     try:
-        folded_again(PIPELINES[second], client, again, "conversation")
+        compacted_again(PIPELINES[second], client, again, "conversation")
     except PlanNotApplicable as unfit:
-        # A fold that was made already leaves nothing to gain; it must never be illegal.
+        # A compaction that was made already leaves nothing to gain; it must never be illegal.
         if "no shorter" not in unfit.message and "nothing" not in unfit.message:
             raise

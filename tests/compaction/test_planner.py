@@ -271,7 +271,7 @@ def test_thinking_behind_the_first_change_goes_where_it_is_bound_to_it() -> None
     def thinks(call_id: str) -> Message:
         return message("assistant", Reasoning("hm", 40), ToolCall(call_id, "read", "{}"))
 
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         thinks("a"),
         result_message("a", "1" * 400),
@@ -281,14 +281,14 @@ def test_thinking_behind_the_first_change_goes_where_it_is_bound_to_it() -> None
         user_message("t"),
     )
     step = Replace(2, 0, "x", 1)
-    assert planned(strategy_view(folded, thinking="bound"), step).steps == (step, Drop(3, (0,)))
-    assert planned(strategy_view(folded, thinking="free"), step).steps == (step,)
-    assert planned(strategy_view(folded, thinking="droppable"), step).steps == (step,)
+    assert planned(strategy_view(compacted, thinking="bound"), step).steps == (step, Drop(3, (0,)))
+    assert planned(strategy_view(compacted, thinking="free"), step).steps == (step,)
+    assert planned(strategy_view(compacted, thinking="droppable"), step).steps == (step,)
 
 
-def test_all_thinking_goes_where_it_is_bound_and_a_fold_brings_our_tool_along() -> None:
+def test_all_thinking_goes_where_it_is_bound_and_a_compaction_brings_our_tool_along() -> None:
     thinks = message("assistant", Reasoning("hm", 40), ToolCall("a", "read", "{}"))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         thinks,
         result_message("a", "1" * 400),
@@ -297,13 +297,13 @@ def test_all_thinking_goes_where_it_is_bound_and_a_fold_brings_our_tool_along() 
         user_message("t"),
     )
     step = Replace(4, 0, "x", 1)
-    assert planned(strategy_view(folded, thinking="bound", is_tool_new=True), step).steps == (step, Drop(1, (0,)))
-    assert planned(strategy_view(folded, thinking="bound"), step).steps == (step,)
-    assert planned(strategy_view(folded, thinking="free", is_tool_new=True), step).steps == (step,)
+    assert planned(strategy_view(compacted, thinking="bound", is_tool_new=True), step).steps == (step, Drop(1, (0,)))
+    assert planned(strategy_view(compacted, thinking="bound"), step).steps == (step,)
+    assert planned(strategy_view(compacted, thinking="free", is_tool_new=True), step).steps == (step,)
 
 
 def test_a_generation_plan_that_misses_the_limit_becomes_a_conversation_plan() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *call_and_result("a", "x" * 40_000),
         assistant_message("ok"),
@@ -315,7 +315,7 @@ def test_a_generation_plan_that_misses_the_limit_becomes_a_conversation_plan() -
 
     def view(kind: CompactionKind) -> StrategyView:
         asked.append(kind)
-        return strategy_view(folded, kind, limit=5_000)
+        return strategy_view(compacted, kind, limit=5_000)
 
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(view, ("generation", "conversation"), must_succeed=True)
     assert (asked, passes, plan.view.kind) == (["generation", "conversation"], 2, "conversation")
@@ -323,7 +323,7 @@ def test_a_generation_plan_that_misses_the_limit_becomes_a_conversation_plan() -
 
 
 def test_a_generation_that_comes_under_the_limit_is_left_at_that() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("t"),
         *call_and_result("a", "x" * 40_000),
         *call_and_result("b", "1"),
@@ -331,19 +331,19 @@ def test_a_generation_that_comes_under_the_limit_is_left_at_that() -> None:
         *call_and_result("d", "3"),
     )
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(
-        lambda kind: strategy_view(folded, kind, limit=5_000), ("generation", "conversation"), must_succeed=True
+        lambda kind: strategy_view(compacted, kind, limit=5_000), ("generation", "conversation"), must_succeed=True
     )
     assert (passes, plan.view.kind) == (1, "generation")
 
 
 def test_a_generation_plan_of_little_gain_gives_way_to_a_conversation_plan() -> None:
-    """The history of turns before would else stay, and each of the next requests be folded for next to nothing."""
+    """The history of turns before would else stay, and each of the next requests be compacted for next to nothing."""
     old = [
         message
         for at in range(6)
         for message in (*call_and_result(f"old{at}", "x" * 8_000), assistant_message("ok"), user_message("next"))
     ]
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *old,
         *call_and_result("a", "y" * 4_000),
@@ -351,7 +351,7 @@ def test_a_generation_plan_of_little_gain_gives_way_to_a_conversation_plan() -> 
         *call_and_result("c", "2"),
     )
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(
-        lambda kind: strategy_view(folded, kind, limit=20_000, target=2_000),
+        lambda kind: strategy_view(compacted, kind, limit=20_000, target=2_000),
         ("generation", "conversation"),
         must_succeed=False,
     )
@@ -360,7 +360,7 @@ def test_a_generation_plan_of_little_gain_gives_way_to_a_conversation_plan() -> 
 
 
 def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("t"),
         user_message("x" * 40_000),
         *call_and_result("a", "y" * 4_000),
@@ -368,7 +368,7 @@ def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that
         *call_and_result("c", "2"),
     )
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(
-        lambda kind: strategy_view(folded, kind, limit=20_000, target=2_000),
+        lambda kind: strategy_view(compacted, kind, limit=20_000, target=2_000),
         ("generation", "conversation"),
         must_succeed=False,
     )
@@ -380,8 +380,8 @@ def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that
 
 def test_the_largest_result_of_the_newest_batch_is_sliced_as_far_as_needed() -> None:
     huge = "begin " + "x" * 40_000 + " end"
-    folded = uncompacted(user_message("task"), PARALLEL, result_message("x", "small"), result_message("y", huge))
-    view = strategy_view(folded, limit=4_000)
+    compacted = uncompacted(user_message("task"), PARALLEL, result_message("x", "small"), result_message("y", huge))
+    view = strategy_view(compacted, limit=4_000)
     (proposal,) = SHIPPED_PLANNER.plan(view, must_succeed=True).proposals
     (step,) = proposal.steps
     assert proposal.strategy == "last_resort"
@@ -395,30 +395,30 @@ def test_the_largest_result_of_the_newest_batch_is_sliced_as_far_as_needed() -> 
 
 
 def test_task_and_opening_are_sliced_last() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o" * 20_000),
         assistant_message("ok"),
         user_message("t" * 20_000),
         *call_and_result("a", "x" * 20_000),
     )
-    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=11_000), must_succeed=True)
+    plan = SHIPPED_PLANNER.plan(strategy_view(compacted, limit=11_000), must_succeed=True)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4]
-    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=6_000), must_succeed=True)
+    plan = SHIPPED_PLANNER.plan(strategy_view(compacted, limit=6_000), must_succeed=True)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4, 0]
-    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=1_500), must_succeed=True)
+    plan = SHIPPED_PLANNER.plan(strategy_view(compacted, limit=1_500), must_succeed=True)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4, 0, 2]
     assert plan.after <= 1_500
 
 
 def test_before_anything_is_sliced_all_leaves_that_may() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *call_and_result("a", "x" * 8_000),
         assistant_message("y" * 8_000),
         user_message("t"),
         *call_and_result("b", "z" * 4_000),
     )
-    plan = Planner([]).plan(strategy_view(folded, limit=2_000), must_succeed=True)
+    plan = Planner([]).plan(strategy_view(compacted, limit=2_000), must_succeed=True)
     (step,) = plan.steps
     assert isinstance(step, Summarize)
     assert "3 earlier messages" in step.note
@@ -480,7 +480,7 @@ def test_what_other_strategies_find_is_done_beside_the_note_too() -> None:
         message("assistant", ToolCall("a", "read", "{}"), ToolCall("p", "read", "{}")),
         result_message("p", "pinned"),
     )
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("task"),
         *call_and_result("c", "x" * 9_000),
         call,
@@ -488,13 +488,13 @@ def test_what_other_strategies_find_is_done_beside_the_note_too() -> None:
         kept,
         *call_and_result("b", "z" * 900),
     )
-    staying = OVERHEAD + sum(map(count, (folded.conversation.messages[index] for index in (0, 3, 5, 6, 7))))
+    staying = OVERHEAD + sum(map(count, (compacted.conversation.messages[index] for index in (0, 3, 5, 6, 7))))
     pipeline = [FixedProposal([Replace(4, 0, "short", 2)]), build_strategy("summarize")]
-    view = strategy_view(folded, limit=staying + 80, pinned_call_ids=frozenset({"p"}))
+    view = strategy_view(compacted, limit=staying + 80, pinned_call_ids=frozenset({"p"}))
     plan = Planner(pipeline).plan(view, must_succeed=True)
     assert plan.after <= view.limit
     assert [type(step) for step in plan.steps] == [Summarize, Replace]
-    assert outcome(plan)[7].parts == folded.conversation.messages[7].parts
+    assert outcome(plan)[7].parts == compacted.conversation.messages[7].parts
 
 
 def test_where_the_newest_batch_is_sliced_anyway_the_summary_stays() -> None:
@@ -508,10 +508,10 @@ def test_where_the_newest_batch_is_sliced_anyway_the_summary_stays() -> None:
 
 
 def test_pinned_results_are_not_even_sliced() -> None:
-    folded = uncompacted(user_message("task"), *call_and_result("a", "x" * 40_000))
+    compacted = uncompacted(user_message("task"), *call_and_result("a", "x" * 40_000))
     assert (
         SHIPPED_PLANNER.plan(
-            strategy_view(folded, limit=1_000, pinned_call_ids=frozenset({"a"})), must_succeed=True
+            strategy_view(compacted, limit=1_000, pinned_call_ids=frozenset({"a"})), must_succeed=True
         ).steps
         == ()
     )
@@ -551,8 +551,8 @@ def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["free", "bound", "droppable"]))
 def test_plans_are_the_same_every_time(protocol_name: ProtocolName, history: History, thinking: Any) -> None:
-    folded = without_compaction(read(history, protocol_name))
-    plans = [SHIPPED_PLANNER.plan(strategy_view(folded, thinking=thinking), must_succeed=True) for _ in range(2)]
+    compacted = without_compaction(read(history, protocol_name))
+    plans = [SHIPPED_PLANNER.plan(strategy_view(compacted, thinking=thinking), must_succeed=True) for _ in range(2)]
     assert plans[0].proposals == plans[1].proposals
 
 
@@ -573,11 +573,11 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
     repeats=st.integers(5, 60),
     limit=st.integers(1_500, 6_000),
 )
-def test_a_fold_that_must_succeed_comes_under_the_limit(
+def test_a_compaction_that_must_succeed_comes_under_the_limit(
     protocol_name: ProtocolName, history: History, repeats: int, limit: int
 ) -> None:
-    folded = without_compaction(read(with_longer_results(history, repeats), protocol_name))
-    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=limit, target=limit // 2), must_succeed=True)
+    compacted = without_compaction(read(with_longer_results(history, repeats), protocol_name))
+    plan = SHIPPED_PLANNER.plan(strategy_view(compacted, limit=limit, target=limit // 2), must_succeed=True)
     # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
     rest = sum(
         _least(slot.message) for slot, leaves in zip(plan.view.slots, plan.view.removable, strict=True) if not leaves
@@ -595,9 +595,9 @@ def _least(each: Message) -> int:
 def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     protocol_name: ProtocolName, history: History, repeats: int, share: float
 ) -> None:
-    folded = without_compaction(read(with_longer_results(history, repeats), protocol_name))
-    view = strategy_view(folded)
-    view = strategy_view(folded, target=int(view.tokens * share))
+    compacted = without_compaction(read(with_longer_results(history, repeats), protocol_name))
+    view = strategy_view(compacted)
+    view = strategy_view(compacted, target=int(view.tokens * share))
     plan = SHIPPED_PLANNER.plan(view, must_succeed=False)
     movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     if plan.after > view.target:
@@ -617,7 +617,7 @@ def _many(messages: int) -> CompactedConversation:
 
 def _work(messages: int) -> int:
     """How many calls of functions planning takes."""
-    folded, made = _many(messages), 0
+    compacted, made = _many(messages), 0
 
     def counts(_frame: Any, event: str, _arg: Any) -> None:
         nonlocal made
@@ -625,7 +625,9 @@ def _work(messages: int) -> int:
 
     sys.setprofile(counts)
     try:
-        plan = SHIPPED_PLANNER.plan(strategy_view(folded, target=5_000, window=40_000, limit=30_000), must_succeed=True)
+        plan = SHIPPED_PLANNER.plan(
+            strategy_view(compacted, target=5_000, window=40_000, limit=30_000), must_succeed=True
+        )
     finally:
         sys.setprofile(None)
     assert plan.after <= plan.view.target

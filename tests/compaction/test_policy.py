@@ -28,7 +28,7 @@ MID_TURN = uncompacted(user_message("first"), *call_and_result("a", "text"))
 
 def decided(
     tokens: int,
-    folded: CompactedConversation = TURN_START,
+    compacted: CompactedConversation = TURN_START,
     size: int = 200_000,
     *,
     thresholds: Thresholds = STANDARD,
@@ -40,18 +40,18 @@ def decided(
     beside = {name: used.pop(name) for name in ("exceeds_bytes", "exceeds_images") if name in used}
     utilization = Utilization(size, messages=tokens, **used)
     window = window or Window(size, size, "config")
-    return decide(folded, utilization, thresholds.limits(size), window, options=options, **beside)
+    return decide(compacted, utilization, thresholds.limits(size), window, options=options, **beside)
 
 
 @pytest.mark.parametrize(("size", "hard", "trigger"), WORKED)
-def test_mid_generation_is_folded_from_the_trigger_of_its_window_on(size: int, hard: int, trigger: int) -> None:
+def test_mid_generation_is_compacted_from_the_trigger_of_its_window_on(size: int, hard: int, trigger: int) -> None:
     below, at = decided(trigger - 1, MID_TURN, size), decided(trigger, MID_TURN, size)
     assert below.action != "compact"
     assert (at.action, at.kind, at.trigger, at.must_succeed) == ("compact", "generation", trigger, False)
 
 
 @pytest.mark.parametrize(("size", "hard", "trigger"), WORKED)
-def test_a_fold_must_succeed_from_the_hard_limit_on(size: int, hard: int, trigger: int) -> None:
+def test_a_compaction_must_succeed_from_the_hard_limit_on(size: int, hard: int, trigger: int) -> None:
     assert not decided(hard - 1, MID_TURN, size).must_succeed
     over = decided(hard, MID_TURN, size)
     assert over.must_succeed
@@ -59,7 +59,7 @@ def test_a_fold_must_succeed_from_the_hard_limit_on(size: int, hard: int, trigge
 
 
 @pytest.mark.parametrize(("size", "trigger"), [(200_000, 100_000), (400_000, 200_000), (1_048_576, 524_288)])
-def test_a_turn_start_is_folded_from_half_of_the_window_on(size: int, trigger: int) -> None:
+def test_a_turn_start_is_compacted_from_half_of_the_window_on(size: int, trigger: int) -> None:
     below, at = decided(trigger - 1, size=size), decided(trigger, size=size)
     assert below.action == "prepare"
     assert (at.action, at.kind, at.trigger, at.target) == ("compact", "conversation", trigger, size // 4)
@@ -84,14 +84,14 @@ def test_a_summary_is_prepared_within_the_soft_threshold() -> None:
     assert decided(80_000, thresholds=Thresholds(soft=0.0)).action == "pass"
 
 
-def test_a_trigger_of_zero_folds_every_request_and_sets_the_tenth_aside() -> None:
+def test_a_trigger_of_zero_compacts_every_request_and_sets_the_tenth_aside() -> None:
     always = Thresholds(conversation=0.0)
     decision = decided(1_000, thresholds=always, options=PolicyOptions(last_compaction=PreviousCompaction(1_000, 999)))
     assert (decision.action, decision.trigger) == ("compact", 0)
     assert decision.target <= 500
 
 
-def test_a_trigger_of_one_never_folds_but_what_is_known_not_to_fit() -> None:
+def test_a_trigger_of_one_never_compacts_but_what_is_known_not_to_fit() -> None:
     never = Thresholds(conversation=1.0, hard=1.0)
     assert decided(199_000, thresholds=never).action == "pass"
     assert decided(200_001, thresholds=never).must_succeed
@@ -114,7 +114,7 @@ def test_compactions_on_request_in_a_row_do_not_halve_what_is_left() -> None:
     assert (grown.action, grown.target, grown.is_requested) == ("compact", 50_000, True)
 
 
-def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
+def test_a_compaction_that_is_asked_for_happens_whatever_the_size() -> None:
     decision = decided(1_000, options=PolicyOptions(request_mode="now"))
     assert decision.action == "compact"
     assert decision.is_requested
@@ -141,7 +141,7 @@ def test_the_share_of_an_unknown_window_is_called_one_of_an_assumed_window() -> 
     assert reason.startswith("10.0% of the assumed window, under the conversation trigger")
 
 
-def test_a_clients_own_compaction_request_is_only_folded_where_it_would_not_fit() -> None:
+def test_a_clients_own_compaction_request_is_only_compacted_where_it_would_not_fit() -> None:
     asking = PolicyOptions(is_client_compaction=True)
     assert decided(195_000, options=asking).action == "pass"
     assert decided(200_001, options=asking).must_succeed
@@ -156,7 +156,7 @@ def test_provider_history_passes_unchanged_and_says_so() -> None:
 THREAD = PolicyOptions(is_kept_by_provider=True, is_thread=True)
 
 
-def test_a_thread_is_gone_on_from_until_a_fold_is_due_and_let_go_of_then() -> None:
+def test_a_thread_is_gone_on_from_until_a_compaction_is_due_and_let_go_of_then() -> None:
     assert decided(85_000, options=THREAD).action == "pass"
     assert decided(99_999, options=THREAD).action == "pass", "no summary is prepared of what is not here"
     due = decided(100_000, options=THREAD)
@@ -170,7 +170,7 @@ def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
     assert decided(100_000, uncompacted(), options=THREAD).action == "resend"
 
 
-def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
+def test_a_thread_whose_compaction_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
     tried = replace(THREAD, last_compaction=PreviousCompaction(150_000, 150_000))
     assert decided(164_999, options=tried).action == "pass"
     assert "the next is tried at 165,000 tokens" in decided(164_999, options=tried).reason
@@ -180,7 +180,7 @@ def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() ->
 
 @pytest.mark.parametrize("word", ["off", "observe"])
 @pytest.mark.parametrize("where", ["mode", "request_mode"])
-def test_a_thread_is_not_let_go_of_for_a_fold_that_is_not_wanted(where: str, word: Any) -> None:
+def test_a_thread_is_not_let_go_of_for_a_compaction_that_is_not_wanted(where: str, word: Any) -> None:
     assert decided(199_000, options=replace(THREAD, **{where: word})).action == "pass"
     assert decided(199_000, options=replace(THREAD, is_client_compaction=True)).action == "pass"
 
@@ -190,7 +190,7 @@ def test_nothing_goes_on_from_a_thread_that_holds_another_list_than_the_clients(
     assert decided(10, options=replace(THREAD, provider_list_differs=True, request_mode=word)).action == "resend"
 
 
-def test_fixed_overhead_above_the_trigger_is_said_and_folds_nothing() -> None:
+def test_fixed_overhead_above_the_trigger_is_said_and_compacts_nothing() -> None:
     decision = decided(10_000, preamble=60_000, tools=50_000)
     assert decision.action == "pass"
     assert (
@@ -199,23 +199,23 @@ def test_fixed_overhead_above_the_trigger_is_said_and_folds_nothing() -> None:
     assert decided(70_000, preamble=60_000, tools=50_000).must_succeed
 
 
-def test_overhead_that_alone_does_not_fit_is_not_folded_for() -> None:
+def test_overhead_that_alone_does_not_fit_is_not_compacted_for() -> None:
     assert decided(10_000, preamble=200_000).action == "pass"
 
 
-def test_a_room_for_the_answer_as_large_as_the_trigger_folds_only_at_the_hard_limit() -> None:
+def test_a_reserve_as_large_as_the_trigger_compacts_only_at_the_hard_limit() -> None:
     assert decided(10_000, reserved_output=110_000).action == "pass"
     over = decided(75_000, reserved_output=110_000)
     assert over.must_succeed
     assert over.target < 70_000
 
 
-def test_nothing_to_fold_passes() -> None:
+def test_nothing_to_compact_passes() -> None:
     assert decided(0, preamble=199_000).action == "pass"
     assert decided(150_000, uncompacted()).action == "pass"
 
 
-def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_tenth() -> None:
+def test_after_a_useless_compaction_the_history_must_grow_by_a_tenth() -> None:
     options = PolicyOptions(last_compaction=PreviousCompaction(before=110_000, after=105_000))
     waits = decided(120_999, options=options)
     assert waits.action == "pass"
@@ -226,13 +226,13 @@ def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_te
     )
 
 
-def test_a_fold_that_must_succeed_or_is_asked_for_does_not_wait() -> None:
+def test_a_compaction_that_must_succeed_or_is_asked_for_does_not_wait() -> None:
     futile = PreviousCompaction(before=185_000, after=184_000)
     assert decided(185_001, options=PolicyOptions(last_compaction=futile)).must_succeed
     assert decided(185_001, options=PolicyOptions(last_compaction=futile, request_mode="now")).action == "compact"
 
 
-def test_bytes_and_images_are_folded_for_without_touching_the_tokens() -> None:
+def test_bytes_and_images_are_compacted_for_without_touching_the_tokens() -> None:
     decision = decided(5_000, MID_TURN, exceeds_images=True, exceeds_bytes=True)
     assert (decision.action, decision.kind, decision.must_succeed) == ("compact", "conversation", True)
     assert decision.target == 5_000
@@ -242,10 +242,10 @@ def test_bytes_and_images_are_folded_for_without_touching_the_tokens() -> None:
 def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
     conversation = TURN_START.conversation
     block = Message(b"ours", "user", (Text("summary"),), b"{}")
-    folded = CompactedConversation(
+    compacted = CompactedConversation(
         replace(conversation, messages=(*conversation.messages, block)), (0, 1, 2, WRITTEN_BY_COMPACTION)
     )
-    assert decided(120_000, folded).action == "pass"
+    assert decided(120_000, compacted).action == "pass"
 
 
 # Every list has the three tokens that open the answer.
@@ -254,10 +254,10 @@ def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
 )
 @example(150_000, 500, 99_499, TURN_START)
 @example(3, 500, 99_497, TURN_START)
-def test_a_target_is_less_than_what_is_folded_and_leaves_room_over_the_overhead(
-    tokens: int, preamble: int, reserved: int, folded: CompactedConversation
+def test_a_target_is_less_than_what_is_compacted_and_leaves_room_over_the_overhead(
+    tokens: int, preamble: int, reserved: int, compacted: CompactedConversation
 ) -> None:
-    decision = decided(tokens, folded, preamble=preamble, reserved_output=reserved)
+    decision = decided(tokens, compacted, preamble=preamble, reserved_output=reserved)
     assert decision.action in ("pass", "prepare", "compact")
     if decision.action == "compact":
         assert preamble < decision.target < tokens + preamble
@@ -282,7 +282,7 @@ def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refu
 
 
 def test_a_large_output_reserve_raises_the_limit_to_nearly_the_whole_window() -> None:
-    """Else every request would be folded, and results sliced that the provider takes."""
+    """Else every request would be compacted, and results sliced that the provider takes."""
     limits, window = Thresholds().limits(60_000), Window(60_000, 60_000, "config")
     # Of 51,000 below the hard limit 1,000 are left for messages, of the window 10,000.
     tight = Utilization(60_000, preamble=18_000, messages=1, reserved_output=32_000)
@@ -291,7 +291,7 @@ def test_a_large_output_reserve_raises_the_limit_to_nearly_the_whole_window() ->
     assert max_sendable_tokens(wide, limits, window) == 18_999
 
 
-def test_a_fold_that_waits_for_its_summary_is_due_in_the_middle_of_the_turn_too() -> None:
+def test_a_compaction_that_waits_for_its_summary_is_due_within_the_turn_too() -> None:
     assert decided(120_000, MID_TURN).action == "pass"
     due = decided(120_000, MID_TURN, options=PolicyOptions(is_waiting_for_summary=True))
     assert (due.action, due.kind, due.must_succeed) == ("compact", "conversation", False)

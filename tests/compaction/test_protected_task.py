@@ -1,4 +1,4 @@
-"""What a sub-agent was given before its first reply is never folded away while it runs."""
+"""What a sub-agent was given before its first reply is never compacted away while it runs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def messages_before_first_reply(client: Conversation) -> tuple[Message, ...]:
     return client.messages[: next(replies, len(client.messages))]
 
 
-async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedConversation:
-    """The list as a fold with the shipped pipeline leaves it, and a second one upon that."""
+async def compacted(client: Conversation, kind: str, **changes: Any) -> CompactedConversation:
+    """The list as a compaction with the shipped pipeline leaves it, and a second one upon that."""
     setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
     shown = without_compaction(client)
     for _ in range(2):
@@ -63,18 +63,20 @@ async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
-async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(protocol_name: ProtocolName, kind: str):
+async def test_it_stays_over_many_compactions_where_a_main_agents_context_leaves(
+    protocol_name: ProtocolName, kind: str
+):
     context = [f"Context {n}: " + " ".join(f"fact{n}_{at}" for at in range(200)) for n in range(3)]
     end: Any = "ask" if kind == "conversation" else "work"
     client = child(long_history(6, rounds=2, end=end), context, protocol_name)
-    shown = await folded(client, kind, is_subagent=True)
+    shown = await compacted(client, kind, is_subagent=True)
     assert shown.compaction is not None
     wires = [message.wire for message in shown.conversation.messages]
     assert wires[: len(messages_before_first_reply(client))] == [
         message.wire for message in messages_before_first_reply(client)
     ]
     if kind == "conversation":
-        others = await folded(client, kind)
+        others = await compacted(client, kind)
         assert [message.wire for message in others.conversation.messages][
             : len(messages_before_first_reply(client))
         ] != wires[:4]

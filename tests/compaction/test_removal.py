@@ -41,9 +41,9 @@ def summarizing(budget: int) -> Strategy:
     return propose
 
 
-async def fold(setup: CompactorSetup, client: Conversation) -> CompactionResult:
-    folded = await setup.compactions.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
-    return await setup.compactor.compact(setup.case(client, folded, decision={"is_requested": True}), client)
+async def compact(setup: CompactorSetup, client: Conversation) -> CompactionResult:
+    compacted = await setup.compactions.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
+    return await setup.compactor.compact(setup.case(client, compacted, decision={"is_requested": True}), client)
 
 
 def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
@@ -76,7 +76,7 @@ async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_s
 ) -> None:
     lines = [f"line {number} of the log, with words" for number in range(2_500)]
     client, setup = conversation(with_result("\n".join(lines)), protocol_name), CompactorSetup(summarizing(400))
-    outcome = await fold(setup, client)
+    outcome = await compact(setup, client)
     [(_, _, whole, slices)] = [each for each in listed(outcome) if each[3]]
     everything = await load_text(setup, client, whole)
     texts = [(await load_text(setup, client, name)).split("\n", 1)[1] for name in slices]
@@ -94,7 +94,7 @@ async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list
         return (Summarize(groups[0][0], groups[half - 1][1], 400), *map(Drop, range(first, last + 1)))
 
     client, setup = conversation(long_history(6), "chat"), CompactorSetup(propose)
-    outcome = await fold(setup, client)
+    outcome = await compact(setup, client)
     assert outcome.history.compaction is not None
     ends = [entry.last for entry in outcome.history.compaction.entries if entry.wire is not None]
     assert [last for _, last, *_ in listed(outcome)][-1:] == ends
@@ -102,7 +102,7 @@ async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list
 
 async def test_a_text_that_fits_one_answer_has_no_slices() -> None:
     client, setup = conversation(long_history(6), "chat"), CompactorSetup(summarizing(400))
-    found = listed(await fold(setup, client))
+    found = listed(await compact(setup, client))
     assert found
     assert all(not slices for *_, slices in found)
 
@@ -112,7 +112,7 @@ async def test_many_images_with_little_text_have_no_slices(monkeypatch: pytest.M
     request = body(long_history(4, words=5), "chat")
     picture = {"type": "image_url", "image_url": {"url": PNG}}
     request["messages"][5]["content"] = [{"type": "text", "text": "What is this?"}, *[picture] * 4]
-    found = listed(await fold(CompactorSetup(summarizing(200)), read(request, "chat")))
+    found = listed(await compact(CompactorSetup(summarizing(200)), read(request, "chat")))
     assert found
     assert all(not slices for *_, slices in found)
 
@@ -125,7 +125,7 @@ async def test_all_that_left_is_found_by_what_is_listed_however_little_room_ther
     setup = CompactorSetup(summarizing(budget))
     for turns in (12, 16, 20):
         client = conversation(long_history(turns), "chat")
-        outcome = await fold(setup, client)
+        outcome = await compact(setup, client)
         assert outcome.history.compaction is not None
         found = listed(outcome)
         text = "\n".join([await load_text(setup, client, name) for _, _, name, _ in found])
@@ -137,10 +137,10 @@ async def test_all_that_left_is_found_by_what_is_listed_however_little_room_ther
 async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 200)
     setup = CompactorSetup(summarizing(70))
-    await fold(setup, conversation(long_history(12), "chat"))
+    await compact(setup, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
-    folded = await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
-    case = setup.case(client, folded, decision={"is_requested": True})
+    compacted = await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
+    case = setup.case(client, compacted, decision={"is_requested": True})
     work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}
     assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removed_content.artifacts)

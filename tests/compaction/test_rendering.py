@@ -24,7 +24,7 @@ from tests.histories import PROTOCOL_NAMES, ProtocolName, body
 ANOTHERTENANT = TenantScope("another tenant", b"another tenant")
 
 
-def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> CompactedConversation:
+def compacted(client: Conversation, text: str = "What was.", id: str = "f-1") -> CompactedConversation:
     """All but the first of the beginning, replaced by a text."""
     spoken = PROTOCOLS[client.protocol_name]
     covered = next(at for at, m in enumerate(client.messages) if m.has_user_text and not m.has_tool_result and at > 3)
@@ -44,7 +44,7 @@ def count_breakpoints(value: Any) -> int:
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-def test_a_request_without_a_fold_is_the_clients_own_in_other_words(protocol_name: ProtocolName):
+def test_a_request_without_a_compaction_is_the_clients_own_in_other_words(protocol_name: ProtocolName):
     request = body(long_history(3), protocol_name)
     assert sent(without_compaction(read(request, protocol_name))) == request
 
@@ -52,7 +52,7 @@ def test_a_request_without_a_fold_is_the_clients_own_in_other_words(protocol_nam
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 def test_the_block_stands_where_the_history_was_and_the_system_prompt_stays(protocol_name: ProtocolName):
     client = conversation(long_history(4), protocol_name)
-    request, listing = sent(folded(client)), PROTOCOLS[protocol_name].messages_field
+    request, listing = sent(compacted(client)), PROTOCOLS[protocol_name].messages_field
     said = json.dumps(request[listing])
     assert "What was." in said
     assert "word0_0_1" not in said
@@ -63,7 +63,7 @@ def test_the_block_stands_where_the_history_was_and_the_system_prompt_stays(prot
 
 
 def test_speakers_alternate_in_messages():
-    request = sent(folded(conversation(long_history(4), "messages")))
+    request = sent(compacted(conversation(long_history(4), "messages")))
     roles = [message["role"] for message in request["messages"]]
     assert all(one != other for one, other in pairwise(roles))
     assert "What was." in json.dumps(request["messages"][0])
@@ -104,9 +104,9 @@ def test_an_instruction_behind_a_summary_stays_there_in_later_requests():
     assert lists[0] == lists[1][:-1] == lists[2][:-2]
 
 
-def test_a_fold_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
+def test_a_compaction_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
     client = conversation(long_history(4), "messages")
-    request = sent(folded(client))
+    request = sent(compacted(client))
     assert count_breakpoints(request) == 1
     assert count_breakpoints(request["messages"][0]) == 1
 
@@ -121,43 +121,43 @@ def test_a_fold_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
 )
 def test_none_is_added_where_a_provider_would_refuse_it(fields: dict[str, Any]):
     client = conversation(long_history(4), "messages", **fields)
-    request = sent(folded(client))
+    request = sent(compacted(client))
     assert count_breakpoints(request) == count_breakpoints(fields)
 
 
-def test_one_of_an_hour_behind_the_fold_keeps_ours_away_and_one_before_it_does_not():
+def test_a_breakpoint_of_an_hour_excludes_ours_only_behind_the_compaction():
     request = body(long_history(4), "messages")
     last = request["messages"][-1]["content"]
     last[-1] = {**last[-1], "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    assert count_breakpoints(sent(folded(read(request, "messages")))) == 1
+    assert count_breakpoints(sent(compacted(read(request, "messages")))) == 1
     request = body(long_history(4), "messages")
     request["system"] = [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
-    assert count_breakpoints(sent(folded(read(request, "messages")))) == 2
+    assert count_breakpoints(sent(compacted(read(request, "messages")))) == 2
 
 
 def test_protocols_without_breakpoints_get_none():
     for protocol_name in ("chat", "responses"):
-        assert count_breakpoints(sent(folded(conversation(long_history(4), protocol_name)))) == 0
+        assert count_breakpoints(sent(compacted(conversation(long_history(4), protocol_name)))) == 0
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
 def test_the_same_list_gives_the_same_bytes_from_memory_and_afresh(protocol_name: ProtocolName):
     client, rendering = conversation(long_history(4), protocol_name), RequestRenderer()
     spoken = PROTOCOLS[protocol_name]
-    first = rendering.render_body(spoken, folded(client))
-    assert rendering.render_body(spoken, folded(client)) == first
-    assert RequestRenderer().render_body(spoken, folded(client)) == first
+    first = rendering.render_body(spoken, compacted(client))
+    assert rendering.render_body(spoken, compacted(client)) == first
+    assert RequestRenderer().render_body(spoken, compacted(client)) == first
     # Other bytes of the client's are not taken for those that were remembered.
     other = body(long_history(4), protocol_name)
     first_message = 1 if protocol_name in ("chat", "responses") else 0
     other[spoken.messages_field][first_message]["metadata"] = None
-    assert b'"metadata"' in rendering.render_body(spoken, folded(read(other, protocol_name)))
+    assert b'"metadata"' in rendering.render_body(spoken, compacted(read(other, protocol_name)))
 
 
 def test_the_cache_is_bounded():
     client, rendering = conversation(long_history(4), "messages"), RequestRenderer(capacity=30_000)
     for number in range(50):
-        rendering.render_body(PROTOCOLS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))
+        rendering.render_body(PROTOCOLS["messages"], compacted(client, "x" * 1_000, id=f"f-{number}"))
     assert rendering._prefixes.size <= 30_000
     assert 1 < len(rendering._prefixes) < 50
 

@@ -50,8 +50,8 @@ class Worker:
 CLIENT = conversation(long_history(6, words=3, end="done"), "chat")
 
 
-async def folded(worker: Worker) -> Compaction:
-    """A fold whose covered messages are in the archive, one of them as an artifact."""
+async def compacted(worker: Worker) -> Compaction:
+    """A compaction whose covered messages are in the archive, one of them as an artifact."""
     covered = CLIENT.messages[:5]
     artifact = Artifact("art_1", "result", "chat", (covered[3].key,), 3, 3, scope=SCOPE, session="s-1")
     await worker.archive.write(
@@ -78,7 +78,7 @@ async def folded(worker: Worker) -> Compaction:
 
 
 async def count_stored(worker: Worker) -> list[int]:
-    """How many of the rows, artifacts, listed ones and folds are there, for a worker that was started just now."""
+    """How many of the rows, artifacts, listed ones and compacts are there, for a worker that was started just now."""
     found = await CompactionRepository(worker.store).find(CHAT, CONVERSATION, CLIENT, check_store=True)
     return [
         len(await worker.archive.load_rows(TENANT, [message.key for message in CLIENT.messages])),
@@ -95,7 +95,7 @@ def build_store() -> tuple[Writing, FakeClock]:
 
 async def test_a_compaction_in_use_outlives_its_retention_time():
     worker = Worker(*build_store())
-    made = await folded(worker)
+    made = await compacted(worker)
     for _ in range(5):
         worker.clock.advance(20 * DAY)
         assert await worker.ask(CLIENT) == made.id
@@ -105,7 +105,7 @@ async def test_a_compaction_in_use_outlives_its_retention_time():
 
 async def test_an_unused_compaction_expires():
     worker = Worker(*build_store())
-    await folded(worker)
+    await compacted(worker)
     worker.clock.advance(20 * DAY)
     await worker.ask(CLIENT)
     await worker.tasks.run()
@@ -116,7 +116,7 @@ async def test_an_unused_compaction_expires():
 async def test_it_is_written_once_a_day_whoever_asks_and_however_often():
     store, clock = build_store()
     one, other = Worker(store, clock), Worker(store, clock)
-    await folded(one)
+    await compacted(one)
     store.writes = 0
     for worker in (one, other, one):
         await worker.ask(CLIENT)
@@ -138,7 +138,7 @@ async def test_it_is_written_once_a_day_whoever_asks_and_however_often():
 
 async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
     worker = Worker(*build_store())
-    await folded(worker)
+    await compacted(worker)
     worker.clock.advance(20 * DAY)
     worker.store.away = True
     await worker.ask(CLIENT)
@@ -160,14 +160,14 @@ async def listed(worker: Worker) -> dict[str, float]:
 
 
 async def left(worker: Worker, name: str, base: str = "") -> None:
-    """An entry of a fold."""
+    """An entry of a compaction."""
     leaving = CompactionWrite(name, "s-1", worker.clock.now(), base)
     await worker.archive.write(worker.archive.build_puts(TENANT, [], [], leaving))
 
 
-async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
+async def test_a_compaction_in_use_and_those_that_it_goes_on_from_count_as_used():
     worker = Worker(*build_store())
-    made = await folded(worker)
+    made = await compacted(worker)
     for name, base in (("f-older", ""), ("f-old", "f-older"), (made.id, "f-old"), ("f-idle", "")):
         await left(worker, name, base)
     worker.clock.advance(20 * DAY)
@@ -181,7 +181,7 @@ async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
 
 async def test_an_artifact_that_a_person_read_is_kept_for_longer():
     worker = Worker(*build_store())
-    await folded(worker)
+    await compacted(worker)
     [artifact] = await worker.archive.load_records(TENANT, "art_1")
     for _ in range(3):
         worker.clock.advance(20 * DAY)
@@ -194,7 +194,7 @@ async def test_an_artifact_that_a_person_read_is_kept_for_longer():
 async def test_a_compaction_in_use_is_sealed_again_with_the_first_key():
     store, clock = build_store()
     old, new = AesSealer([b"o" * 32]), AesSealer([b"n" * 32])
-    await folded(Worker(store, clock, old))
+    await compacted(Worker(store, clock, old))
     worker = Worker(store, clock, AesSealer([b"n" * 32, b"o" * 32]))
     clock.advance(DAY)
     await worker.ask(CLIENT)

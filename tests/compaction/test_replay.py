@@ -24,7 +24,7 @@ OTHER = TenantScope("other", b"other")
 CHAT = OpenAIChat()
 
 
-def fold(
+def compact(
     client: Conversation, covered: int, *, text: str = "what was", generation: int = 1, cause: Cause = "automatic"
 ) -> Compaction:
     """A record that puts a text in place of all but the first of the covered messages."""
@@ -88,21 +88,21 @@ async def publish(
 
 
 def test_a_record_comes_back_as_it_was():
-    made = fold(client(), 5)
+    made = compact(client(), 5)
     assert decode(encode(made)) == made
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @settings(max_examples=examples(80))
 def test_a_record_that_was_damaged_is_ignored(place: int, change: int):
-    kept = bytearray(encode(fold(client(), 5, text="what was " * 50)))
+    kept = bytearray(encode(compact(client(), 5, text="what was " * 50)))
     kept[place % len(kept)] ^= change
     found = decode(bytes(kept))
-    assert found is None or found == fold(client(), 5, text="what was " * 50)
+    assert found is None or found == compact(client(), 5, text="what was " * 50)
 
 
 def test_a_record_of_a_later_version_or_cut_short_is_ignored():
-    kept = encode(fold(client(), 5))
+    kept = encode(compact(client(), 5))
     assert decode(None) is None
     assert decode(b"\x02" + kept[1:]) is None
     assert decode(kept[:-4]) is None
@@ -110,22 +110,22 @@ def test_a_record_of_a_later_version_or_cut_short_is_ignored():
 
 
 def test_other_content_has_another_id():
-    assert fold(client(), 5).id == fold(client(), 5).id
-    assert len({fold(client(), 5).id, fold(client(), 4).id, fold(client(), 5, text="else").id}) == 3
+    assert compact(client(), 5).id == compact(client(), 5).id
+    assert len({compact(client(), 5).id, compact(client(), 4).id, compact(client(), 5, text="else").id}) == 3
 
 
 # -- finding ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_history_that_was_never_folded_goes_on_as_it_came():
+async def test_a_history_that_was_never_compacted_goes_on_as_it_came():
     whole = client()
     found = await CompactionRepository(InMemoryStore()).find(CHAT, CONVERSATION, whole, check_store=True)
     assert found.compaction is None
     assert found.conversation is whole
 
 
-async def test_a_fold_is_found_again_on_every_longer_history():
-    compactions, made = CompactionRepository(InMemoryStore()), fold(client(), 5)
+async def test_a_compaction_is_found_again_on_every_longer_history():
+    compactions, made = CompactionRepository(InMemoryStore()), compact(client(), 5)
     await publish(compactions, client(keep=2), made)
     for turns in (2, 3, 6):
         found = await compactions.find(CHAT, CONVERSATION, client(keep=turns), check_store=False)
@@ -137,9 +137,9 @@ async def test_a_fold_is_found_again_on_every_longer_history():
         assert found.conversation.messages[2:] == client(keep=turns).messages[5:]
 
 
-async def test_the_deepest_fold_that_still_holds_is_used_after_a_rewind():
+async def test_the_deepest_compaction_that_still_holds_is_used_after_a_rewind():
     compactions, whole = CompactionRepository(InMemoryStore()), client()
-    shallow, deep = fold(whole, 5), fold(whole, 13, text="more", generation=2)
+    shallow, deep = compact(whole, 5), compact(whole, 13, text="more", generation=2)
     await publish(compactions, whole, shallow)
     for turns in (2, 3, 4, 5):
         assert await find(compactions, client(keep=turns)) == shallow.id
@@ -150,12 +150,12 @@ async def test_the_deepest_fold_that_still_holds_is_used_after_a_rewind():
     assert await find(compactions, client(keep=1)) is None
 
 
-async def test_an_answer_from_before_a_fold_does_not_hide_it():
+async def test_an_answer_from_before_a_compaction_does_not_hide_it():
     compactions, whole = CompactionRepository(InMemoryStore()), client()
     assert await find(compactions, client(keep=5)) is None
-    await publish(compactions, whole, fold(whole, 5))
-    assert await find(compactions, client(keep=5)) == fold(whole, 5).id
-    assert await find(compactions, client(keep=6)) == fold(whole, 5).id
+    await publish(compactions, whole, compact(whole, 5))
+    assert await find(compactions, client(keep=5)) == compact(whole, 5).id
+    assert await find(compactions, client(keep=6)) == compact(whole, 5).id
 
 
 async def test_a_compaction_that_is_evicted_before_its_first_use_is_found_in_the_store():
@@ -163,10 +163,10 @@ async def test_a_compaction_that_is_evicted_before_its_first_use_is_found_in_the
     whole = client()
     repository = CompactionRepository(InMemoryStore(), capacity=1)
     assert await find(repository, client(keep=5)) is None
-    await publish(repository, whole, fold(whole, 5))
-    await repository.publish(ConversationRef(TENANT, b"other", "s-2"), whole.chain[0], fold(whole, 5, text="else"))
+    await publish(repository, whole, compact(whole, 5))
+    await repository.publish(ConversationRef(TENANT, b"other", "s-2"), whole.chain[0], compact(whole, 5, text="else"))
     for turns in (5, 6, 7):
-        assert await find(repository, client(keep=turns)) == fold(whole, 5).id
+        assert await find(repository, client(keep=turns)) == compact(whole, 5).id
 
 
 async def test_a_compaction_that_is_published_during_a_look_up_is_found():
@@ -174,14 +174,14 @@ async def test_a_compaction_that_is_published_during_a_look_up_is_found():
         async def get_many(self, keys):
             values = await super().get_many(keys)
             if not published:
-                published.append(fold(whole, 5))
+                published.append(compact(whole, 5))
                 await publish(compactions, whole, published[0])
             return values
 
     whole, published = client(), list[Compaction]()
     compactions = CompactionRepository(Busy())
-    assert await find(compactions, client(keep=5), fresh=True) == fold(whole, 5).id
-    assert await find(compactions, whole) == fold(whole, 5).id
+    assert await find(compactions, client(keep=5), fresh=True) == compact(whole, 5).id
+    assert await find(compactions, whole) == compact(whole, 5).id
 
 
 async def test_a_compaction_of_another_branch_costs_no_read_of_the_store():
@@ -189,14 +189,14 @@ async def test_a_compaction_of_another_branch_costs_no_read_of_the_store():
     other = replace(whole, messages=whole.messages[:5], chain=(*whole.chain[:4], b"branch"))
     compactions = CompactionRepository(store)
     assert await find(compactions, other) is None
-    await publish(compactions, whole, fold(whole, 5))
+    await publish(compactions, whole, compact(whole, 5))
     assert await find(compactions, replace(other, messages=whole.messages[:6], chain=(*other.chain, b"next"))) is None
     assert store.asked == []
 
 
 async def test_another_scope_and_another_tenant_find_nothing():
     compactions, whole = CompactionRepository(InMemoryStore()), client()
-    await publish(compactions, whole, fold(whole, 5))
+    await publish(compactions, whole, compact(whole, 5))
     assert await find(compactions, whole, scope=b"other", fresh=True) is None
     assert await find(compactions, whole, tenant=OTHER, fresh=True) is None
     assert await find(compactions, whole) is not None
@@ -205,7 +205,7 @@ async def test_another_scope_and_another_tenant_find_nothing():
 async def test_a_restart_finds_the_same_bytes_in_the_store():
     store, whole = InMemoryStore(), client()
     before = CompactionRepository(store)
-    await publish(before, whole, fold(whole, 5))
+    await publish(before, whole, compact(whole, 5))
     first = await before.find(CHAT, CONVERSATION, whole, check_store=False)
     again = await CompactionRepository(store).find(CHAT, CONVERSATION, whole, check_store=True)
     assert again == first
@@ -218,9 +218,9 @@ async def test_the_store_is_asked_only_where_others_may_know_more():
     assert store.asked == []
     await find(compactions, client(keep=3), fresh=True)
     assert store.asked == [len(client(keep=3).chain)]
-    await CompactionRepository(store).publish(CONVERSATION, whole.chain[0], fold(whole, 13))
+    await CompactionRepository(store).publish(CONVERSATION, whole.chain[0], compact(whole, 13))
     assert await find(compactions, whole) is None
-    assert await find(compactions, whole, fresh=True) == fold(whole, 13).id
+    assert await find(compactions, whole, fresh=True) == compact(whole, 13).id
 
 
 async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
@@ -229,15 +229,15 @@ async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
     assert await find(CompactionRepository(store), whole, fresh=True) is None
     assert store.asked == [64, 512, 1_024]
     store.asked.clear()
-    await publish(CompactionRepository(store), whole, fold(whole, 1_592))
-    assert await find(CompactionRepository(store), whole, fresh=True) == fold(whole, 1_592).id
+    await publish(CompactionRepository(store), whole, compact(whole, 1_592))
+    assert await find(CompactionRepository(store), whole, fresh=True) == compact(whole, 1_592).id
     assert store.asked[0] == 64
     assert sum(store.asked) < 80
 
 
 async def test_a_history_that_could_not_be_looked_up_is_looked_up_again():
     store, of = Counting(), client()
-    made = await publish(CompactionRepository(store), of, fold(of, 5))
+    made = await publish(CompactionRepository(store), of, compact(of, 5))
     compactions = CompactionRepository(store)
     store.away = True
     assert await find(compactions, of, fresh=True) is None
@@ -250,27 +250,27 @@ async def test_a_history_that_could_not_be_looked_up_is_looked_up_again():
 async def test_while_the_store_is_away_what_is_known_here_must_do():
     store, whole = Counting(), client()
     compactions = CompactionRepository(store)
-    await publish(compactions, whole, fold(whole, 5))
+    await publish(compactions, whole, compact(whole, 5))
     store.away = True
-    assert await find(compactions, whole, fresh=True) == fold(whole, 5).id
+    assert await find(compactions, whole, fresh=True) == compact(whole, 5).id
     with pytest.raises(StoreUnavailable):
-        await publish(compactions, whole, fold(whole, 9))
-    assert await find(compactions, whole) == fold(whole, 5).id
+        await publish(compactions, whole, compact(whole, 9))
+    assert await find(compactions, whole) == compact(whole, 5).id
 
 
 async def test_the_second_publisher_takes_the_first_compaction():
     store, whole = InMemoryStore(), client()
     one, other = CompactionRepository(store), CompactionRepository(store)
-    mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
+    mine, theirs = compact(whole, 5, text="mine"), compact(whole, 5, text="theirs")
     assert await publish(one, whole, theirs) == theirs
     assert await publish(other, whole, mine) == theirs
     assert await find(other, whole) == theirs.id
 
 
-async def test_workers_that_fold_one_list_at_two_places_use_the_first_ones_fold():
+async def test_workers_that_compact_one_list_at_two_places_use_the_first_ones_compact():
     store, whole = InMemoryStore(), client()
     one, other = CompactionRepository(store), CompactionRepository(store)
-    shallow, deep = fold(whole, 5), fold(whole, 9)
+    shallow, deep = compact(whole, 5), compact(whole, 9)
     assert await publish(one, whole, shallow, of=whole.chain[-1]) == shallow
     assert await publish(other, whole, deep, of=whole.chain[-1]) == shallow
     for compactions in (one, other, CompactionRepository(store)):
@@ -280,27 +280,27 @@ async def test_workers_that_fold_one_list_at_two_places_use_the_first_ones_fold(
 async def test_the_second_worker_publishes_the_compaction_of_a_worker_that_died():
     store, whole = Counting(), client()
     store.puts_left = 1
-    first = fold(whole, 5)
+    first = compact(whole, 5)
     with pytest.raises(StoreUnavailable):
         await publish(CompactionRepository(store), whole, first, of=whole.chain[-1])
     store.puts_left = 10
     assert await find(CompactionRepository(store), whole, fresh=True) is None
-    assert await publish(CompactionRepository(store), whole, fold(whole, 9), of=whole.chain[-1]) == first
+    assert await publish(CompactionRepository(store), whole, compact(whole, 9), of=whole.chain[-1]) == first
     assert await find(CompactionRepository(store), whole, fresh=True) == first.id
 
 
-async def test_another_list_or_another_cause_is_folded_by_itself():
+async def test_another_list_or_another_cause_is_compacted_by_itself():
     store, whole = InMemoryStore(), client()
-    first, second, forced = fold(whole, 5), fold(whole, 9), fold(whole, 13, cause="overflow")
+    first, second, forced = compact(whole, 5), compact(whole, 9), compact(whole, 13, cause="overflow")
     await publish(CompactionRepository(store), whole, first, of=whole.chain[-1])
     assert await publish(CompactionRepository(store), whole, forced, of=whole.chain[-1]) == forced
     assert await publish(CompactionRepository(store), whole, second, of=whole.chain[-2]) == second
 
 
-async def test_a_list_is_folded_alike_for_as_long_as_it_may_be_sent_again():
+async def test_a_list_is_compacted_alike_for_as_long_as_it_may_be_sent_again():
     clock, whole = FakeClock(), client()
     store = InMemoryStore(now=clock.now)
-    first, second = fold(whole, 5), fold(whole, 9)
+    first, second = compact(whole, 5), compact(whole, 9)
     await publish(CompactionRepository(store), whole, first, of=whole.chain[-1])
     clock.advance(800)
     assert await publish(CompactionRepository(store), whole, second, of=whole.chain[-1]) == first
@@ -310,25 +310,25 @@ async def test_a_list_is_folded_alike_for_as_long_as_it_may_be_sent_again():
 
 async def test_what_cannot_be_read_where_workers_meet_is_passed_over():
     store, whole = InMemoryStore(), client()
-    await publish(CompactionRepository(store), whole, fold(whole, 5), of=whole.chain[-1])
-    [name] = [key.name for key in store._values if key.name.startswith("folding/")]
+    await publish(CompactionRepository(store), whole, compact(whole, 5), of=whole.chain[-1])
+    [name] = [key.name for key in store._values if key.name.startswith("compaction_claim/")]
     await store.put(Key("", name), b"\x01rubbish")
-    assert await publish(CompactionRepository(store), whole, fold(whole, 9), of=whole.chain[-1]) == fold(whole, 9)
+    assert await publish(CompactionRepository(store), whole, compact(whole, 9), of=whole.chain[-1]) == compact(whole, 9)
 
 
 async def test_a_request_that_overflowed_does_not_get_the_longer_compaction():
     store, whole = InMemoryStore(), client()
-    longer, less = fold(whole, 5), fold(whole, 5, text="less", cause="overflow")
+    longer, less = compact(whole, 5), compact(whole, 5, text="less", cause="overflow")
     await publish(CompactionRepository(store), whole, longer)
     assert await publish(CompactionRepository(store), whole, less) == less
     assert await find(CompactionRepository(store), whole, fresh=True) == less.id
-    assert await publish(CompactionRepository(store), whole, fold(whole, 5, text="least", cause="overflow")) == less
+    assert await publish(CompactionRepository(store), whole, compact(whole, 5, text="least", cause="overflow")) == less
 
 
-async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_it():
+async def test_a_compaction_upon_the_one_held_here_is_found_when_another_worker_made_it():
     store, whole = InMemoryStore(), client()
     one, other = CompactionRepository(store), CompactionRepository(store)
-    first, second = fold(whole, 5), fold(whole, 5, text="less", generation=2)
+    first, second = compact(whole, 5), compact(whole, 5, text="less", generation=2)
     await publish(one, whole, first)
     assert await find(other, whole, fresh=True) == first.id
     await publish(one, whole, second)
@@ -338,8 +338,8 @@ async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_i
 
 async def test_a_compacted_list_that_is_still_too_long_is_compacted_again():
     store, whole = InMemoryStore(), client()
-    compactions, first = CompactionRepository(store), fold(whole, 5)
-    second = fold(whole, 5, text="less", generation=2)
+    compactions, first = CompactionRepository(store), compact(whole, 5)
+    second = compact(whole, 5, text="less", generation=2)
     await publish(compactions, whole, first)
     assert await publish(compactions, whole, second) == second
     assert await find(compactions, whole) == second.id
@@ -350,24 +350,24 @@ async def test_an_evicted_compaction_is_fetched_again():
     store, whole = Counting(), client()
     other = conversation(long_history(4, words=4, end="done"), "chat")
     compactions = CompactionRepository(store, capacity=1_500)
-    await publish(compactions, whole, fold(whole, 5))
-    assert await find(compactions, client(keep=4)) == fold(whole, 5).id
-    await publish(compactions, other, fold(other, 5))
+    await publish(compactions, whole, compact(whole, 5))
+    assert await find(compactions, client(keep=4)) == compact(whole, 5).id
+    await publish(compactions, other, compact(other, 5))
     assert compactions.size <= 2_500
     assert store.asked == []
-    assert await find(compactions, whole) == fold(whole, 5).id
+    assert await find(compactions, whole) == compact(whole, 5).id
     assert store.asked
 
 
 async def test_a_damaged_record_is_passed_over_for_a_shallower_one():
     store, whole = InMemoryStore(), client()
     compactions = CompactionRepository(store)
-    await publish(compactions, whole, fold(whole, 5))
-    deep = fold(whole, 9, generation=2)
+    await publish(compactions, whole, compact(whole, 5))
+    deep = compact(whole, 9, generation=2)
     await publish(compactions, whole, deep)
     [name] = [key.name for key in store._values if deep.anchor.hex() in key.name]
     await store.put(Key("", name), b"\x01rubbish")
-    assert await find(CompactionRepository(store), whole, fresh=True) == fold(whole, 5).id
+    assert await find(CompactionRepository(store), whole, fresh=True) == compact(whole, 5).id
 
 
 class UnavailableStore(InMemoryStore):
@@ -376,10 +376,10 @@ class UnavailableStore(InMemoryStore):
     is_available = False
 
 
-async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
+async def test_a_compaction_in_force_here_alone_is_replaced_by_who_was_first():
     whole, store = client(), InMemoryStore()
     here, there = CompactionRepository(UnavailableStore()), CompactionRepository(store)
-    mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
+    mine, theirs = compact(whole, 5, text="mine"), compact(whole, 5, text="theirs")
     await publish(here, whole, mine)
     assert await find(here, whole) == mine.id
     await publish(there, whole, theirs)
@@ -392,7 +392,7 @@ async def test_a_local_compaction_gives_way_to_the_published_one_from_the_spool(
     """The workers of one machine share its spool, and who publishes it may not be who is to be told."""
     spool, whole = UnavailableStore(), client()
     here = CompactionRepository(spool)
-    mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
+    mine, theirs = compact(whole, 5, text="mine"), compact(whole, 5, text="theirs")
     await publish(here, whole, mine)
     assert await find(here, whole, fresh=True) == mine.id
     store = InMemoryStore()
@@ -402,14 +402,14 @@ async def test_a_local_compaction_gives_way_to_the_published_one_from_the_spool(
     assert await find(here, client(keep=5)) == theirs.id
 
 
-async def test_a_client_that_compacted_itself_is_not_given_the_old_fold():
+async def test_a_client_that_compacted_itself_is_not_given_the_old_compact():
     compactions, whole = CompactionRepository(InMemoryStore()), client()
-    await publish(compactions, whole, fold(whole, 5))
+    await publish(compactions, whole, compact(whole, 5))
     shorter = replace(whole, messages=whole.messages[3:], chain=tuple(key[::-1] for key in whole.chain[3:]))
     assert await find(compactions, shorter, fresh=True) is None
 
 
-# A turn has four messages; no fold parts the call in its second from the result in its third.
+# A turn has four messages; no compaction parts the call in its second from the result in its third.
 WHOLE = st.integers(2, 24).filter(lambda covered: covered % 4 != 2)
 
 
@@ -423,10 +423,10 @@ def test_the_cache_never_differs_from_a_plain_search(steps: list[tuple[int, int,
         compactions, made = CompactionRepository(store), dict[int, Compaction]()
         for number, (covered, turns, publishes) in enumerate(steps):
             if publishes and covered not in made:
-                made[covered] = fold(whole, covered, text=f"fold {number}", generation=number + 1)
+                made[covered] = compact(whole, covered, text=f"compaction {number}", generation=number + 1)
                 await publish(compactions, whole, made[covered])
             length = len(client(keep=turns).chain)
-            # The newest message is never behind a block, so that a fold of all of a list is none of that list's.
+            # The newest message is never behind a block, so that a compaction of all of a list is none of that list's.
             deepest = max((each for each in made if each < length), default=0)
             assert await find(compactions, client(keep=turns)) == (made[deepest].id if deepest else None)
 
@@ -436,14 +436,14 @@ def test_the_cache_never_differs_from_a_plain_search(steps: list[tuple[int, int,
 def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
     heads, whole = CompactedPrefixCache(WrittenMessageReader(), 20_000), client()
     for number in range(40):
-        heads.apply(CHAT, TENANT, whole, fold(whole, 5, text=f"what was, {number}"))
+        heads.apply(CHAT, TENANT, whole, compact(whole, 5, text=f"what was, {number}"))
     assert 1 < len(heads._prefixes) < 20
 
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=2, max_size=6))
 def test_the_outcome_of_earlier_requests_does_not_change_a_later_one(asked) -> None:
-    known, record = CompactedPrefixCache(WrittenMessageReader(), 2**20), fold(client(), 3)
+    known, record = CompactedPrefixCache(WrittenMessageReader(), 2**20), compact(client(), 3)
     for turns, forked in asked:
         history = client(keep=turns)
         if forked:

@@ -1,4 +1,4 @@
-"""What is told of a fold."""
+"""What is told of a compaction."""
 
 import pytest
 
@@ -38,26 +38,28 @@ DECISION = Decision("compact", "over it", trigger=800, kind="generation")
 
 
 def test_what_is_saved_is_all_by_which_the_clients_list_is_shorter():
-    assert report_compaction(COMPACTION, "folded", DECISION).saved == 1_500
+    assert report_compaction(COMPACTION, "compacted", DECISION).saved == 1_500
     assert report_compaction(COMPACTION, "replayed").saved == 1_500
 
 
-def test_a_fold_that_failed_saves_what_the_one_before_it_saves():
-    alone = report_failure(DECISION, "automatic", 0.8, 900, "nothing_to_fold", "no message may be compacted")
-    upon = report_failure(DECISION, "automatic", 0.8, 900, "nothing_to_fold", "no message may be compacted", COMPACTION)
+def test_a_compaction_that_failed_saves_what_the_one_before_it_saves():
+    alone = report_failure(DECISION, "automatic", 0.8, 900, "nothing_to_compact", "no message may be compacted")
+    upon = report_failure(
+        DECISION, "automatic", 0.8, 900, "nothing_to_compact", "no message may be compacted", COMPACTION
+    )
     assert (alone.saved, upon.saved) == (0, 1_500)
     assert not is_in_force(alone)
     assert is_in_force(upon)
 
 
-def test_only_what_was_folded_counts_as_in_force():
+def test_only_what_was_compacted_counts_as_in_force():
     assert is_in_force(report_compaction(COMPACTION, "replayed"))
     assert not is_in_force(CompactionOutcome("observed", before=9, after=3))
     assert not is_in_force(None)
 
 
 def test_the_record_tells_every_field():
-    seen = report_compaction(COMPACTION, "folded", DECISION)
+    seen = report_compaction(COMPACTION, "compacted", DECISION)
     told = describe_outcome(seen)
     tokens = {"input", "output", "failed_answers", "failed_input", "failed_output"}
     assert {*told} == {

@@ -238,7 +238,7 @@ def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
         setup = PipelineSetup(windows=FakeWindows(3_000))
         listed = entries(History((*work(9, words=200), Turn(("And now?",)))), protocol_name)
         out, _ = await setup.ask(PATHS[protocol_name], request(listed, protocol_name))
-        assert state(out) == "folded"
+        assert state(out) == "compacted"
         session = header(out, "x-accordion-session")
         if is_another_worker:
             await setup.outbox.flush()
@@ -248,7 +248,7 @@ def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
         out, _ = await setup.ask(PATHS[protocol_name], request(other, protocol_name))
         forwarded, client = sent(setup, protocol_name), conversation(other, protocol_name)
         assert header(out, "x-accordion-session") == session
-        assert state(out) in ("replayed", "folded")
+        assert state(out) in ("replayed", "compacted")
         assert len(forwarded) < len(other) // 2
         made = conversation(forwarded, protocol_name)
         problems = PROTOCOLS[protocol_name].find_problems
@@ -269,7 +269,7 @@ async def test_dropping_the_reasoning_of_a_compacted_history_keeps_the_compactio
     setup = PipelineSetup(windows=FakeWindows(3_000))
     listed = entries(History((*work(9, words=200), Turn(("And now?",)))), protocol_name)
     out, _ = await setup.ask(PATHS[protocol_name], request(listed, protocol_name))
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     own = [entry for entry in sent(setup, protocol_name) if entry not in listed]
     more = [write_message(protocol_name, "assistant", "Nothing."), write_message(protocol_name, "user", "Good.")]
     for asked in ([*listed, *more], [*without_reasoning(listed), *more]):

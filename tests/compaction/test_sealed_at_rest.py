@@ -51,17 +51,17 @@ def words_in_files(folder: Path) -> set[bytes]:
 
 
 async def everything(setup: CompactorSetup) -> None:
-    """A fold that a model told of, one of results, a recall, a transcript."""
+    """A compaction that a model told of, one of results, a recall, a transcript."""
     protocol = PROTOCOLS["chat"]
     case = setup.case(CLIENT, summary_caller=summary_caller(), decision={"must_succeed": True})
     outcome = await setup.compactor.compact(case, CLIENT)
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "model-x"
-    overlays = InsertionStore(setup.archive, DirectOutbox(setup.store), setup.clock, setup.erasures)
+    insertions = InsertionStore(setup.archive, DirectOutbox(setup.store), setup.clock, setup.erasures)
     recall = RecallInsertion(CLIENT.chain[-1], protocol.text_message("this was recalled"), 1.0)
-    await overlays.add(CONVERSATION, recall, 0.0)
+    await insertions.add(CONVERSATION, recall, 0.0)
     transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all")
-    transcripts.record(TENANT, "s-1", CLIENT, folded=True)
+    transcripts.record(TENANT, "s-1", CLIENT, compacted=True)
     await setup.tasks.done()
 
 
@@ -137,7 +137,7 @@ async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_s
     assert setup.compactions.find_local(PROTOCOLS["chat"], CONVERSATION, CLIENT).compaction == first
 
 
-async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
+async def test_a_history_whose_compaction_cannot_be_opened_is_compacted_anew():
     store = InMemoryStore()
     setup = CompactorSetup(store=store, sealer=KEY)
     first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
@@ -178,18 +178,18 @@ async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
 
 
 async def erased_while(setup: CompactorSetup, decision: dict[str, str]) -> CompactionResult:
-    """What becomes of a fold whose session is erased while it is made."""
+    """What becomes of a compaction whose session is erased while it is made."""
     case = setup.case(CLIENT, summary_caller=summary_caller(), decision=decision)
-    folding = asyncio.create_task(setup.compactor.compact(case, CLIENT))
+    compacting = asyncio.create_task(setup.compactor.compact(case, CLIENT))
     await asyncio.sleep(0)
     setup.clock.advance(1.0)
     await setup.erasures.publish(TENANT, "s-1")
-    outcome = await folding
+    outcome = await compacting
     await setup.tasks.done()
     return outcome
 
 
-async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_not_kept():
+async def test_a_compaction_during_an_erasure_is_forwarded_and_not_stored():
     setup = CompactorSetup(sealer=KEY)
     made = (await erased_while(setup, {})).history.compaction
     assert made is not None
@@ -231,7 +231,7 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
     assert await setup.preparations.find(thread, CLIENT, 0) is not None
 
 
-async def test_workers_that_fold_at_once_agree_on_one_fold():
+async def test_workers_that_compact_at_once_agree_on_one_compact():
     store = InMemoryStore()
     houses = [CompactorSetup(store=store, sealer=KEY) for _ in range(3)]
     outcomes = await asyncio.gather(*(setup.compactor.compact(setup.case(CLIENT), CLIENT) for setup in houses))

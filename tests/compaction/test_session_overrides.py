@@ -116,7 +116,7 @@ async def test_a_value_that_cannot_be_read_is_no_pin(value: bytes):
     assert await SessionOverrideStore(store).find_pins(TENANT, "s") == frozenset()
 
 
-async def test_a_wanted_fold_is_known_at_once_here_and_elsewhere_after_a_look():
+async def test_a_wanted_compaction_is_known_at_once_here_and_elsewhere_after_a_look():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
     await one.demand_compaction(TENANT, "s")

@@ -34,14 +34,14 @@ from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 IMAGE = Media("image", "image/png", 9_000, 64, 64)
 
 
-def free(folded: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
+def free(compacted: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
     """The slots that may be touched."""
-    return [index for index, touchable in enumerate(strategy_view(folded, kind, **fields).free) if touchable]
+    return [index for index, touchable in enumerate(strategy_view(compacted, kind, **fields).free) if touchable]
 
 
-def whole(folded: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
+def whole(compacted: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
     """The slots that may leave."""
-    return [index for index, leaves in enumerate(strategy_view(folded, kind, **fields).removable) if leaves]
+    return [index for index, leaves in enumerate(strategy_view(compacted, kind, **fields).removable) if leaves]
 
 
 LONG = uncompacted(
@@ -54,11 +54,11 @@ LONG = uncompacted(
 )
 
 
-def test_a_conversation_fold_spares_opening_task_and_the_newest_batch() -> None:
+def test_a_conversation_compaction_spares_opening_task_and_the_newest_batch() -> None:
     assert free(LONG) == whole(LONG) == [1, 2, 3, 5, 6]
 
 
-def test_a_mid_generation_fold_touches_only_what_came_since_the_task() -> None:
+def test_a_mid_generation_compaction_touches_only_what_came_since_the_task() -> None:
     assert free(LONG, "generation") == [5, 6]
 
 
@@ -90,56 +90,56 @@ def test_a_summary_stands_behind_the_users_texts_that_stay_before_its_end() -> N
 
 def test_the_newest_batch_stays_with_all_its_parallel_results() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("task"), *call_and_result("a", "one"), both, result_message("x", "1"), result_message("y", "2")
     )
-    assert free(folded) == [1, 2]
+    assert free(compacted) == [1, 2]
 
 
 def test_results_that_no_reply_followed_are_unread_though_the_user_spoke_since() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         *call_and_result("a", "one"),
         *call_and_result("b", "two"),
         user_message("and now this"),
     )
-    assert free(folded) == [1, 2]
+    assert free(compacted) == [1, 2]
 
 
 def test_a_batch_that_was_answered_has_been_read() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"), *call_and_result("a", "one"), assistant_message("I see"), user_message("next")
     )
-    assert free(folded) == [1, 2, 3]
+    assert free(compacted) == [1, 2, 3]
 
 
 def test_an_open_call_stays_with_its_batch() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("waiting", "ask", "{}"))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"), both, result_message("x", "1"), assistant_message("meanwhile"), user_message("task")
     )
-    assert whole(folded) == [3]
-    assert free(folded) == [2, 3]
+    assert whole(compacted) == [3]
+    assert free(compacted) == [2, 3]
 
 
 def test_pinned_results_stay_with_their_call() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         *call_and_result("a", "one"),
         *call_and_result("b", "two", "load"),
         assistant_message("ok"),
         user_message("task"),
     )
-    assert whole(folded, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
-    assert whole(folded, pinned_tools=frozenset({"load"})) == [1, 2, 5]
-    assert whole(folded, pinned_tools=frozenset({"lo*"})) == [1, 2, 5]
-    assert whole(folded, pinned_tools=frozenset({"Load", "oa*"})) == [1, 2, 3, 4, 5]
-    assert free(folded, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
+    assert whole(compacted, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
+    assert whole(compacted, pinned_tools=frozenset({"load"})) == [1, 2, 5]
+    assert whole(compacted, pinned_tools=frozenset({"lo*"})) == [1, 2, 5]
+    assert whole(compacted, pinned_tools=frozenset({"Load", "oa*"})) == [1, 2, 3, 4, 5]
+    assert free(compacted, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
 
 
 def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         both,
         result_message("x", "1"),
@@ -147,8 +147,8 @@ def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
         assistant_message("ok"),
         user_message("task"),
     )
-    assert free(folded, pinned_call_ids=frozenset({"y"})) == [1, 2, 4]
-    assert whole(folded, pinned_call_ids=frozenset({"y"})) == [4]
+    assert free(compacted, pinned_call_ids=frozenset({"y"})) == [1, 2, 4]
+    assert whole(compacted, pinned_call_ids=frozenset({"y"})) == [4]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -156,7 +156,7 @@ def test_instructions_leave_with_their_round_but_for_the_first_and_the_newest(ro
     def rounds(name: str, *instructions: Message) -> tuple[Message, ...]:
         return (*call_and_result(name, "one"), *instructions)
 
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),  # 0
         message(role, Text("first")),  # 1
         *rounds("a", message(role, Text("<mode-1>ask</mode-1>"))),  # 2, 3, 4
@@ -167,20 +167,20 @@ def test_instructions_leave_with_their_round_but_for_the_first_and_the_newest(ro
         message(role, Text("<mode-3>work</mode-3>")),  # 14
         message(role, Text("Today is Friday.")),  # 15
     )
-    assert free(folded) == whole(folded) == [*range(2, 13)]
-    older = folded.conversation.messages[:13]
+    assert free(compacted) == whole(compacted) == [*range(2, 13)]
+    older = compacted.conversation.messages[:13]
     assert free(uncompacted(*older, user_message("task"))) == [*range(2, 7), 8, 9, 10, 12]
 
 
 def test_changes_of_tools_stay_and_the_rounds_around_them_leave() -> None:
     change = message("system", Text("The wiki is ready."), Opaque("tool_addition", 60))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         *(*call_and_result("a", "one"), message("system", Text("note")), change, message("system", Text("note"))),
         *call_and_result("b", "two"),
         *(message("system", Text("newest")), assistant_message("ok"), user_message("task")),
     )
-    assert whole(folded) == [1, 2, 3, 5, 6, 7, 9]
+    assert whole(compacted) == [1, 2, 3, 5, 6, 7, 9]
 
 
 def test_unknown_messages_in_between_stay() -> None:
@@ -192,13 +192,13 @@ def test_an_approval_that_nobody_answered_stays_with_what_was_asked_beside_it() 
     def request(name: str) -> Message:
         return message("assistant", ToolCall(name, "edit", "{}", name))
 
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         *(request("a"), result_message("a", "approved"), call_message("x"), result_message("x", "done")),
         *(request("b"), request("c"), result_message("b", "approved")),
         *(assistant_message("ok"), user_message("task")),
     )
-    assert whole(folded) == [1, 2, 3, 4, 8]
+    assert whole(compacted) == [1, 2, 3, 4, 8]
 
 
 @pytest.mark.parametrize("code", [ToolCall("srvtoolu_1", "code_execution", "{}"), ToolCall("p", "program", "{}")])
@@ -227,7 +227,7 @@ def test_behind_a_running_code_call_results_may_be_replaced_and_nothing_removed(
 
 def test_what_is_not_understood_stays_even_within_a_result() -> None:
     inside = message("tool", ToolResult("a", (Opaque("reference", 10),)))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         call_message("a"),
         inside,
@@ -235,13 +235,13 @@ def test_what_is_not_understood_stays_even_within_a_result() -> None:
         assistant_message("ok"),
         user_message("t"),
     )
-    assert whole(folded) == [4]
-    assert free(folded) == [1, 4]
+    assert whole(compacted) == [4]
+    assert free(compacted) == [1, 4]
 
 
 def test_a_providers_compaction_item_stays_and_so_does_the_opening_before_it() -> None:
     item = message("other", Opaque("compaction", 500))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"),
         user_message("and"),
         item,
@@ -249,7 +249,7 @@ def test_a_providers_compaction_item_stays_and_so_does_the_opening_before_it() -
         assistant_message("ok"),
         user_message("task"),
     )
-    assert free(folded) == whole(folded) == [1, 3, 4]
+    assert free(compacted) == whole(compacted) == [1, 3, 4]
 
 
 RESUMED = uncompacted(
@@ -296,8 +296,8 @@ def test_results_are_free_if_the_request_exceeds_the_limit_of_bytes_or_images(bu
     assert [sketch.count_part_tokens(slot) for slot in range(4)] == [(0,)] * 4
 
 
-def test_an_earlier_folds_block_is_free_where_the_kind_may_reach_it() -> None:
-    block = user_message("what an earlier fold wrote")
+def test_an_earlier_compactions_block_is_free_where_the_kind_may_reach_it() -> None:
+    block = user_message("what an earlier compaction wrote")
     messages = (
         user_message("opening"),
         block,
@@ -306,13 +306,13 @@ def test_an_earlier_folds_block_is_free_where_the_kind_may_reach_it() -> None:
         *call_and_result("a", "1"),
         *call_and_result("b", "2"),
     )
-    folded = uncompacted(*messages)
+    compacted = uncompacted(*messages)
     origins = (0, WRITTEN_BY_COMPACTION, 5, WRITTEN_BY_COMPACTION, 8, 9, 10, 11)
     spans = tuple((max(0, origin), max(0, origin), False) for origin in origins)
-    folded = replace(folded, origins=origins, spans=spans)
-    assert free(folded) == [1, 3, 4, 5]
-    assert free(folded, "generation") == [3, 4, 5]
-    assert strategy_view(folded).task == 2
+    compacted = replace(compacted, origins=origins, spans=spans)
+    assert free(compacted) == [1, 3, 4, 5]
+    assert free(compacted, "generation") == [3, 4, 5]
+    assert strategy_view(compacted).task == 2
 
 
 def test_without_a_task_all_before_the_newest_batch_is_of_the_generation() -> None:
@@ -321,14 +321,14 @@ def test_without_a_task_all_before_the_newest_batch_is_of_the_generation() -> No
     ) == [0, 1, 2]
 
 
-def test_an_open_tool_turn_with_bound_thinking_waits_unless_the_fold_must_succeed() -> None:
+def test_an_open_turn_with_bound_thinking_waits_unless_it_must_succeed() -> None:
     thinking = message("assistant", Reasoning("hm", 40), ToolCall("b", "read", "{}"))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"), *call_and_result("a", "1"), user_message("task"), thinking, result_message("b", "2")
     )
-    assert free(folded, thinking="bound") == []
-    assert free(folded, thinking="bound", must_succeed=True) == [1, 2]
-    assert free(folded, thinking="droppable") == [1, 2]
+    assert free(compacted, thinking="bound") == []
+    assert free(compacted, thinking="bound", must_succeed=True) == [1, 2]
+    assert free(compacted, thinking="droppable") == [1, 2]
     closed = uncompacted(
         user_message("opening"), thinking, result_message("b", "2"), assistant_message("ok"), user_message("task")
     )
@@ -344,26 +344,28 @@ def test_reasoning_stays_from_where_the_open_tool_turn_begins() -> None:
 
 
 def test_slots_count_what_the_whole_request_was_corrected_to() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("opening"), *call_and_result("a", "x" * 4_000), assistant_message("y" * 997), user_message("task")
     )
-    view = build_view(folded, "conversation", tokens=5_000, overhead=200, target=0, window=9_000, count_message=count)
+    view = build_view(
+        compacted, "conversation", tokens=5_000, overhead=200, target=0, window=9_000, count_message=count
+    )
     assert sum(slot.tokens for slot in view.slots) == 4_800
     raw = [count(slot.message) for slot in view.slots]
     assert all(abs(slot.tokens - n * 4_800 / sum(raw)) <= 1 for slot, n in zip(view.slots, raw, strict=True))
 
 
 def test_a_target_that_cannot_be_met_leaves_a_quarter_of_what_is_above_what_stays() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o" * 4_000),
         *call_and_result("a", "x" * 4_000),
         assistant_message("ok"),
         user_message("t" * 4_000),
     )
-    view = strategy_view(folded, target=100)
+    view = strategy_view(compacted, target=100)
     staying = view.tokens - sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     assert view.target == staying + (view.tokens - staying) // 4
-    assert strategy_view(folded, target=2_900).target == 2_900
+    assert strategy_view(compacted, target=2_900).target == 2_900
 
 
 def test_the_task_is_the_last_message_with_user_text_and_no_result() -> None:
@@ -379,8 +381,8 @@ def test_the_task_is_the_last_message_with_user_text_and_no_result() -> None:
 
 def test_images_in_results_count_against_their_budget() -> None:
     shown = message("tool", ToolResult("a", (Text("a screen"), IMAGE)))
-    folded = uncompacted(message("user", Text("look"), IMAGE), call_message("a"), shown)
-    view = strategy_view(folded, budgets=RequestBudgets(max_body_bytes=10, max_images=5), size=77)
+    compacted = uncompacted(message("user", Text("look"), IMAGE), call_message("a"), shown)
+    view = strategy_view(compacted, budgets=RequestBudgets(max_body_bytes=10, max_images=5), size=77)
     assert (view.images, view.max_images, view.body_size, view.max_body_size) == (2, 5, 77, 10)
 
 
@@ -423,7 +425,7 @@ def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - RESPONSE_START
 
 
-def test_a_list_begins_afresh_where_the_fold_brings_our_tool_along() -> None:
+def test_a_list_begins_afresh_where_the_compaction_brings_our_tool_along() -> None:
     case = CompactorSetup().case(conversation(long_history(3), "chat"))
     made = [
         build_view_for_request(replace(case, tool_tokens=tokens), "conversation", count_message=count).is_tool_new

@@ -105,15 +105,15 @@ def uncompacted(*messages: Message) -> CompactedConversation:
 
 
 def strategy_view(
-    folded: CompactedConversation, kind: Any = "conversation", *, target: int = 0, **fields: Any
+    compacted: CompactedConversation, kind: Any = "conversation", *, target: int = 0, **fields: Any
 ) -> StrategyView:
     """The view of a list; its tokens are the sum of its messages and a fixed overhead."""
-    messages = folded.conversation.messages
+    messages = compacted.conversation.messages
     passed = find_skipped_messages(messages)
     tokens = OVERHEAD + sum(count(message) for index, message in enumerate(messages) if index not in passed)
     tokens += sum(fields.get("insertion_tokens", {}).values())
     given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "tenant": TENANT, "count_message": count} | fields
-    return build_view(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
+    return build_view(compacted, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
 
 
 def outcome(plan: Plan) -> dict[int, Message]:

@@ -35,7 +35,7 @@ async def test_the_last_records_are_written_when_the_proxy_stops(tmp_path: Path)
     said = conversation(long_history(3), "chat")
     application = Application(settings, {})
     await application.start()
-    application.forward.responder.response_history.transcripts.record(TENANT, "s-1", said, folded=True)
+    application.forward.responder.response_history.transcripts.record(TENANT, "s-1", said, compacted=True)
     await application.stop()
     again = Application(settings, {})
     try:

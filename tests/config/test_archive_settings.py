@@ -15,18 +15,20 @@ def read(text: str, **environ: str) -> Settings:
 
 def test_defaults_are_two_gibibytes_thirty_days_and_compacted_sessions_transcripts():
     archive = Settings().archive
-    assert (archive.max_bytes, archive.retention_days, archive.record_mode) == (2**31, 30, "folded")
+    assert (archive.max_bytes, archive.retention_days, archive.record_mode) == (2**31, 30, "compacted")
     assert not archive.key
 
 
-@pytest.mark.parametrize(("word", "expected"), [("off", "off"), ("folded", "folded"), ("all", "all"), ("false", "off")])
+@pytest.mark.parametrize(
+    ("word", "expected"), [("off", "off"), ("compacted", "compacted"), ("all", "all"), ("false", "off")]
+)
 def test_a_bare_off_is_a_word_too(word, expected):
     assert read(f"archive: {{record: {word}}}").archive.record_mode == expected
 
 
 @pytest.mark.parametrize("word", ["on", "some", "3"])
 def test_any_other_word_is_refused(word):
-    with pytest.raises(ConfigError, match="one of off, folded, all") as caught:
+    with pytest.raises(ConfigError, match="one of off, compacted, all") as caught:
         read(f"archive: {{record: {word}}}")
     assert caught.value.path == "$.archive.record"
 

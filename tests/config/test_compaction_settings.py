@@ -1,4 +1,4 @@
-"""What is said of folding beside thresholds: modes, pipelines, writers, budgets, the spool."""
+"""What is said of compacting beside thresholds: modes, pipelines, writers, budgets, the spool."""
 
 import msgspec
 import pytest
@@ -155,8 +155,8 @@ def test_a_writer_of_one_models_pipeline_is_looked_at_too():
         ("summaries: {writer: ''}", "$.summaries.writer"),
         ("budgets: {max_images: -1}", "$.budgets.max_images"),
         ("budgets: {models: {m: {max_body_bytes: many}}}", "$.budgets.models.m.max_body_bytes"),
-        ("limits: {fold_cache_bytes: -1}", "$.limits.fold_cache_bytes"),
-        ("limits: {reply_cache_bytes: -1}", "$.limits.reply_cache_bytes"),
+        ("limits: {compaction_cache_bytes: -1}", "$.limits.compaction_cache_bytes"),
+        ("limits: {response_cache_bytes: -1}", "$.limits.response_cache_bytes"),
         ("store: {spool_bytes: lots}", "$.store.spool_bytes"),
         ("store: {url: 'sqlite:////data/a.db', spool: /data/../data/a.db}", "$.store.spool"),
     ],

@@ -56,7 +56,7 @@ def remove(monkeypatch: pytest.MonkeyPatch, extra: str) -> str:
             "{model_name: b, litellm_params: {model: gemini/gemini-3-pro}}]",
             "$.model_list[1].litellm_params.model",
         ),
-        ("memory", "memory: {after_fold: true}", "$.memory.after_fold"),
+        ("memory", "memory: {after_compaction: true}", "$.memory.after_compaction"),
         ("memory", "memory: {recall: {enabled: true}}", "$.memory.recall.enabled"),
         ("memory", 'memory: {rerank: {model: m, api_base: "http://127.0.0.1:1/v1"}}', "$.memory.rerank"),
     ],

@@ -154,7 +154,7 @@ def test_a_trigger_at_its_limit_or_of_an_unknown_model_gives_no_warning(text: st
 
 
 def test_a_trigger_for_all_models_above_the_limit_of_a_small_one_is_said():
-    """Large models may have it; the small one is folded at its limit all the same."""
+    """Large models may have it; the small one is compacted at its limit all the same."""
     (hint,) = find_hints(read(SMALL + "thresholds: {conversation: 0.9}"))
     assert hint.startswith(
         "$.thresholds.conversation: `small` is compacted at its hard limit instead, 0.85 of its window"

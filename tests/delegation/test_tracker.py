@@ -270,7 +270,7 @@ async def test_a_delegation_that_left_a_tree_is_not_counted_there_any_more():
 # -- what was shown stays shown -----------------------------------------------
 
 
-async def test_an_edge_that_is_found_late_changes_nothing_before_the_next_fold():
+async def test_an_edge_that_is_found_late_changes_nothing_before_the_next_compact():
     worker = Worker()
     history = await write_shared_history(worker)
     assert (await worker.ask(talk(history), declared_metadata("b", "main"))).hidden_call_ids == {"call_a"}
@@ -280,7 +280,7 @@ async def test_an_edge_that_is_found_late_changes_nothing_before_the_next_fold()
     history += [user("more")]
     again = await worker.ask(talk(history), declared_metadata("c", "b"))
     assert again.hidden_call_ids == {"call_a"}
-    assert again.hidden.has_late_decisions, "the next fold is made of what is its to see by now"
+    assert again.hidden.has_late_decisions, "the next compaction is made of what is its to see by now"
     assert (await worker.ask(talk(history), declared_metadata("c", "b"), anew=True)).hidden_call_ids == set()
     assert (await worker.ask(talk([*history, user("and more")]), declared_metadata("c", "b"))).hidden_call_ids == set()
 

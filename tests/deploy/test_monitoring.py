@@ -32,7 +32,7 @@ ALERTS = [
 VARIABLES = {"$__rate_interval": "1m", "$__range": "5m", "$model": ".*", "$upstream": ".*"}
 """What Grafana puts in the place of its variables."""
 WITHOUT_SAMPLES = re.compile(
-    "accordion_(errors|dollars|estimated|unpriced|compaction_failures|delegations|hidden|recall|unfold|summary|store_w|tenant|limited)"
+    "accordion_(errors|dollars|estimated|unpriced|compaction_failures|delegations|hidden|recall|read_back|summary|store_w|tenant|limited)"
 )
 """Metrics that have no sample for these requests."""
 
@@ -97,7 +97,7 @@ async def test_each_query_of_the_dashboard_and_the_alerts_has_an_answer(start: S
                 await asyncio.sleep(0.2)
 
             async def is_collected() -> bool:
-                return bool(await ask(client, 'increase(accordion_compactions_total{state="folded"}[1m]) > 0'))
+                return bool(await ask(client, 'increase(accordion_compactions_total{state="compacted"}[1m]) > 0'))
 
             await wait_until(is_collected)
             # What the last requests left, too.

@@ -1,5 +1,5 @@
-"""What tests of unfolding share: an agent whose network is heard, in front of a proxy, in front of a model that reads
-back."""
+"""What tests of reading back share: an agent whose network is heard, in front of a proxy, in front of a model that
+reads back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.reading_provider import OURS, WAYS, ReadingProvider
 from tests.response_recorder import ResponseRecorder, read_usage
 
 LONG = 60
-"""Requests within which a history is folded for certain."""
+"""Requests within which a history is compacted for certain."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class ReadingAgent:
     def stable(self) -> None:
         """Checks that each list begins with the one it continues, except at compactions."""
         provider = self.provider
-        # Of a fold at the beginning of a turn nothing may be left that was said before.
+        # Of a compaction at the beginning of a turn nothing may be left that was said before.
         alone = [at for at in provider.alone if at]
         assert not set(alone) - set(self.compactions), alone
         held = [at for at in self.compactions if at not in alone]

@@ -108,4 +108,4 @@ def broken_prefixes(taken: Sequence[Forwarded]) -> list[int]:
 
 def compacted_requests(run: Run) -> list[int]:
     """The indexes of a run's requests that were compacted."""
-    return [at for at, said in enumerate(run.compactions) if said is not None and said["state"] == "folded"]
+    return [at for at, said in enumerate(run.compactions) if said is not None and said["state"] == "compacted"]

@@ -38,8 +38,8 @@ def other_proxies(start: Start) -> Proxies:
     return Proxies(start)
 
 
-async def until_folded(run: Run) -> str:
-    """Goes on until there was a fold, and a request behind it; gives the session."""
+async def until_compacted(run: Run) -> str:
+    """Goes on until there was a compaction, and a request behind it; gives the session."""
     while not compacted_requests(run):
         await rounds(run, 1)
     await rounds(run, 1)
@@ -77,7 +77,7 @@ def client_entries(run: Run, upto: int) -> list[Any]:
 async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Proxies, protocol_name: str):
     proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "archive")
     async with proxy.provider(provider), agent(proxy, protocol_name, name="archive") as run:
-        session = await until_folded(run)
+        session = await until_compacted(run)
         asked = len(run.history)
         await rounds(run, 1)
     assert provider.problems == []
@@ -99,7 +99,7 @@ async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Pr
         return reply if reply.status_code == 200 and len(reply.json()[LISTS[protocol_name]]) >= asked else None
 
     reply = await wait_until(whole)
-    assert reply.headers["x-accordion-dialect"] == protocol_name
+    assert reply.headers["x-accordion-protocol"] == protocol_name
     assert "x-accordion-missing" not in reply.headers
     body = reply.json()
     assert body[LISTS[protocol_name]][: len(client_entries(run, asked))] == client_entries(run, asked)
@@ -119,13 +119,13 @@ async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent
 ):
     proxy, provider = other_proxies[protocol_name], strict_provider(protocol_name, "erased")
     async with proxy.provider(provider), agent(proxy, protocol_name, name="erased") as run:
-        session = await until_folded(run)
+        session = await until_compacted(run)
         artifacts = await listed(proxy, session)
         await recorded(proxy, session)
         lines = (await get_page(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
         exported = [json.loads(line) for line in lines]
         assert exported[-1]["type"] == "end"
-        assert {"fold", "artifact", "row", "transcript"} <= {line["type"] for line in exported}
+        assert {"compaction", "artifact", "row", "transcript"} <= {line["type"] for line in exported}
         assert {line["artifact"]["id"] for line in exported if line["type"] == "artifact"} == {
             each["id"] for each in artifacts
         }
@@ -147,7 +147,7 @@ async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
     provider = strict_provider("chat", "tenants")
     async with proxy.provider(provider), agent(proxy, "chat", name="tenants") as run:
         run.headers["x-accordion-key"] = ONE
-        session = await until_folded(run)
+        session = await until_compacted(run)
     mine, theirs = {"x-accordion-key": ONE}, {"x-accordion-key": TWO}
     artifact = (await listed(proxy, session, **mine))[0]["id"]
     await recorded(proxy, session, **mine)
@@ -184,7 +184,7 @@ async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(star
     proxy = start(PATIENT + config("chat"), **store)
     provider = strict_provider("chat", "command line")
     async with proxy.provider(provider), agent(proxy, "chat", name="command line") as run:
-        session = await until_folded(run)
+        session = await until_compacted(run)
     artifacts = await listed(proxy, session)
     code, out = await accordion(proxy, "artifacts", "--session", session, "--json")
     assert code == 0
@@ -198,7 +198,7 @@ async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(star
     # Without its key the archive cannot be read, and nothing of it is shown.
     provider = strict_provider("chat", "sealed")
     async with proxy.provider(provider), agent(proxy, "chat", name="sealed") as run:
-        session = await until_folded(run)
+        session = await until_compacted(run)
     artifact = (await listed(proxy, session))[0]["id"]
     assert (await accordion(proxy, "artifacts", artifact, ACCORDION_ARCHIVE_KEY=""))[0] == 1
     assert (await accordion(proxy, "artifacts", artifact))[0] == 0

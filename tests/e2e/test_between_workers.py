@@ -98,7 +98,7 @@ async def test_a_continuation_is_measured_by_the_usage_that_another_worker_saw(s
     assert whole > RUNS / 2
 
 
-async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_by_one(start: Start, store: str):
+async def test_an_agent_whose_requests_take_turns_between_workers_is_compacted_as_by_one(start: Start, store: str):
     proxy = start(PATIENT + config("messages"), "--workers", "2", ACCORDION_STORE=store)
     provider = StrictProvider("messages", WINDOW, rounds=1_000, thinks=True)
     async with (

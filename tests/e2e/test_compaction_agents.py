@@ -34,7 +34,7 @@ async def test_an_agent_of_a_hundred_rounds_never_sees_an_error(
     assert run.sent[-1] // 4 > 2 * WINDOW
     assert max(one.tokens for one in provider.taken) <= WINDOW
     assert sum(one.tokens for one in provider.taken) < 0.6 * sum(run.sent) / 4
-    # The prefix broke where a fold was made, and nowhere else.
+    # The prefix broke where a compaction was made, and nowhere else.
     assert broken_prefixes(provider.taken) == compacted_requests(run)
     assert 2 <= len(compacted_requests(run)) <= 13
     assert len({run.answers[at]["x-accordion-session"] for at in range(len(run.answers))}) == 1

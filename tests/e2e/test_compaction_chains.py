@@ -1,4 +1,5 @@
-"""Agents that say only what is new, behind the id of the last reply (`previous_response_id`): folded like any other."""
+"""Agents that say only what is new, behind the id of the last reply (`previous_response_id`): compacted like any
+other."""
 
 import json
 from collections.abc import Sequence
@@ -32,13 +33,13 @@ def well(one: ReadingAgent) -> None:
     assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
 
 
-async def test_an_agent_of_many_requests_is_folded_in_time(proxies: Proxies):
+async def test_an_agent_of_many_requests_is_compacted_in_time(proxies: Proxies):
     async with start_reading_agent(proxies["responses"], "responses", "chain", ways=(), **CHAIN) as one:
         await one.rounds(60)
         one.whole()
         well(one)
         first, sent = compacted_requests(one.run)[0], bodies(one)
-        # Until the first fold all goes on as it came; from there on each request says all that is left.
+        # Until the first compaction all goes on as it came; from there on each request says all that is left.
         assert [("previous_response_id" in body) for body in sent] == [0 < at < first for at in range(60)]
         assert all(len(body["input"]) <= 2 for body in sent[1:first])
 
@@ -53,7 +54,7 @@ async def test_what_it_reads_back_stays_where_it_was_read(proxies: Proxies, stre
         well(one)
 
 
-async def test_turns_of_a_user_are_folded_at_their_beginning(proxies: Proxies):
+async def test_turns_of_a_user_are_compacted_at_their_beginning(proxies: Proxies):
     async with start_reading_agent(
         proxies["responses"], "responses", "chain turns", ways=(), provider={"rounds": 6}, **CHAIN
     ) as one:
@@ -63,7 +64,7 @@ async def test_turns_of_a_user_are_folded_at_their_beginning(proxies: Proxies):
         assert "conversation" in {said["kind"] for said in one.run.compactions if said is not None}
 
 
-async def test_what_the_provider_finds_too_long_is_folded_before_the_client_hears_of_it(proxies: Proxies):
+async def test_an_overflow_is_compacted_before_the_client_learns_of_it(proxies: Proxies):
     async with start_reading_agent(proxies["responses"], "responses", "chain over", ways=(), **CHAIN) as one:
         one.provider.window = 3_000
         await one.rounds(30)
@@ -104,7 +105,7 @@ async def test_what_began_elsewhere_passes_as_it_came_if_the_provider_lists_no_i
 
 
 @pytest.mark.parametrize("word", ["off", "observe"])
-async def test_who_wants_no_fold_has_none(proxies: Proxies, word: str):
+async def test_who_wants_no_compaction_has_none(proxies: Proxies, word: str):
     async with start_reading_agent(proxies["responses"], "responses", f"chain {word}", ways=(), **CHAIN) as one:
         one.run.headers = {"x-accordion-compact": word}
         await one.rounds(25)
@@ -112,7 +113,7 @@ async def test_who_wants_no_fold_has_none(proxies: Proxies, word: str):
         assert all("previous_response_id" in body for body in bodies(one)[1:])
 
 
-async def test_a_fold_may_be_asked_for(proxies: Proxies):
+async def test_a_compaction_may_be_asked_for(proxies: Proxies):
     async with start_reading_agent(proxies["responses"], "responses", "chain now", ways=(), **CHAIN) as one:
         await one.rounds(8)
         one.run.headers = {"x-accordion-compact": "now"}

@@ -1,4 +1,4 @@
-"""What a client may say about folding, what it may ask about it, and its own compaction beside ours."""
+"""What a client may say about compacting, what it may ask about it, and its own compaction beside ours."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ from tests.writers import LISTS
 TRIGGER = 0.75
 
 
-async def until_folded(run: Run) -> None:
+async def until_compacted(run: Run) -> None:
     while not compacted_requests(run):
         await rounds(run, 1)
 
@@ -39,7 +39,7 @@ async def until_folded(run: Run) -> None:
 
 
 @EACH
-async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, protocol_name: str):
+async def test_now_compacts_a_request_that_is_far_from_full(proxies: Proxies, protocol_name: str):
     proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "now")
     async with proxy.provider(provider), agent(proxy, protocol_name, name="now") as run:
         await rounds(run, 10)
@@ -58,12 +58,12 @@ async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, proto
 
 
 @EACH
-async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_again(
+async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_compaction_again(
     proxies: Proxies, protocol_name: str
 ):
     proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "off")
     async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, name="off") as run:
-        await until_folded(run)
+        await until_compacted(run)
         await rounds(run, 1)
         kept, provider.window = provider.taken[-1], 10**6
         run.headers["x-accordion-compact"] = "off"
@@ -80,7 +80,7 @@ async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_aga
 
 
 @EACH
-async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, protocol_name: str):
+async def test_observe_reports_a_compaction_and_makes_none(proxies: Proxies, protocol_name: str):
     proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "observe")
     async with proxy.provider(provider), agent(proxy, protocol_name, name="observe") as run:
         run.headers["x-accordion-compact"] = "observe"
@@ -159,7 +159,7 @@ async def test_tokens_are_counted_of_what_would_be_forwarded(proxies: Proxies, p
                 apart.append(at)
     assert provider.problems == []
     assert max(one.tokens for one in provider.counted) < WINDOW < run.sent[-1] // 4
-    # Who counts does not say how long the answer may be, so that a fold may come one request later.
+    # Who counts does not say how long the answer may be, so that a compaction may come one request later.
     assert apart == (compacted_requests(run) if protocol_name == "messages" else [])
     assert len(apart) <= 3
 
@@ -167,26 +167,26 @@ async def test_tokens_are_counted_of_what_would_be_forwarded(proxies: Proxies, p
 # -- the client's own compaction ---------------------------------------------------------------------------------------
 
 
-async def test_compaction_items_of_a_provider_survive_our_folds(proxies: Proxies):
+async def test_compaction_items_of_a_provider_survive_our_compactions(proxies: Proxies):
     proxy, provider = proxies["responses"], strict_provider("responses", "items")
     item = {"id": "cmp_1", "type": "compaction", "encrypted_content": "b3BhcXVl" * 40}
     async with proxy.provider(provider), agent(proxy, "responses", name="items") as run:
         run.history.append(item)
         run.begin()
-        await until_folded(run)
+        await until_compacted(run)
         await rounds(run, 3)
     assert provider.problems == []
     written = json.dumps(item, separators=(",", ":")).encode()
     assert all(written in one.entries for one in provider.taken)
 
 
-async def test_context_management_passes_with_and_without_a_fold(proxies: Proxies):
+async def test_context_management_passes_with_and_without_a_compact(proxies: Proxies):
     proxy, provider = proxies["messages"], strict_provider("messages", "managed")
     edits = {"edits": [{"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 100000}}]}
     async with proxy.provider(provider), agent(proxy, "messages", name="managed") as run:
         run.headers["anthropic-beta"] = "context-management-2025-06-27"
         run.more["extra_body"] = {"context_management": edits}
-        await until_folded(run)
+        await until_compacted(run)
     assert provider.problems == []
     assert all(one.request.json()["context_management"] == edits for one in provider.taken)
     assert {one.request.header("anthropic-beta") for one in provider.taken} == {"context-management-2025-06-27"}
@@ -196,20 +196,20 @@ async def test_a_clients_own_compaction_is_left_alone_and_starts_a_new_history(p
     """As Claude Code does it: the whole history and a question for a summary, then a history that begins with that."""
     proxy, provider = proxies["messages"], strict_provider("messages", "own")
     async with proxy.provider(provider), agent(proxy, "messages", name="own") as run:
-        await until_folded(run)
+        await until_compacted(run)
         while float(run.answers[-1]["x-accordion-utilization"]) < TRIGGER - 0.03:
             await rounds(run, 1)
-        fold = run.compactions[-1]
+        compaction = run.compactions[-1]
         compactions, size = len(compacted_requests(run)), len(provider.taken[-1].entries)
         run.say("Q: summarize the conversation so far.")
         run.headers["x-claude-code-request-class"] = "compaction"
         before = provider.taken[-1]
         await run.step()
         said = run.compactions[-1]
-        assert fold is not None
+        assert compaction is not None
         assert said is not None
-        assert (said["state"], said["id"]) == ("replayed", fold["id"])
-        assert len(compacted_requests(run)) == compactions, "it is not folded further"
+        assert (said["state"], said["id"]) == ("replayed", compaction["id"])
+        assert len(compacted_requests(run)) == compactions, "it is not compacted further"
         assert provider.taken[-1].entries[:size] == before.entries
         # The client goes on from its own summary.
         run.headers.clear()
@@ -219,10 +219,10 @@ async def test_a_clients_own_compaction_is_left_alone_and_starts_a_new_history(p
     assert provider.problems == []
     assert run.compactions[-4:] == [None] * 4
     assert len(provider.taken[-1].entries) == 7
-    assert fold["id"] not in provider.taken[-1].text
+    assert compaction["id"] not in provider.taken[-1].text
 
 
-async def test_a_compaction_request_over_the_trigger_passes_unfolded(proxies: Proxies):
+async def test_a_compaction_request_over_the_trigger_passes_insertions(proxies: Proxies):
     proxy, provider = proxies["chat"], strict_provider("chat", "trigger")
     async with proxy.provider(provider), agent(proxy, "chat", name="trigger") as run:
         run.headers["x-accordion-compact"] = "off"
@@ -237,9 +237,9 @@ async def test_a_compaction_request_over_the_trigger_passes_unfolded(proxies: Pr
         one = await post(proxy, PATHS["chat"], raw, ("x-claude-code-request-class", "compaction"))
         assert float(one.header("x-accordion-utilization") or 0) > TRIGGER
         assert (one.header("x-accordion-compaction"), provider.taken[-1].request.body) == (None, raw)
-        # The very same without the mark is folded.
+        # The very same without the mark is compacted.
         two = await post(proxy, PATHS["chat"], raw)
-        assert '"folded"' in (two.header("x-accordion-compaction") or "")
+        assert '"compacted"' in (two.header("x-accordion-compaction") or "")
         assert provider.taken[-1].request.body != raw
     assert provider.problems == []
 

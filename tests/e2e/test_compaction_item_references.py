@@ -52,9 +52,7 @@ class Naming(StrictProvider):
 
 @STREAMED
 @pytest.mark.parametrize("thinks", [True, False], ids=["reasoning", "plain"])
-async def test_an_agent_whose_reasoning_and_texts_are_only_named_is_folded_as_any_other(
-    proxies: Proxies, thinks: bool, stream: bool
-):
+async def test_an_agent_that_names_its_reasoning_and_texts_is_compacted(proxies: Proxies, thinks: bool, stream: bool):
     proxy, name = proxies["responses"], f"named {thinks} {stream}"
     provider = Naming("responses", WINDOW, rounds=80, thinks=thinks, run=name)
     async with (

@@ -1,4 +1,4 @@
-"""A window that is smaller than anybody knew: one fold and one more try, and the client sees the answer."""
+"""A window that is smaller than anybody knew: one compaction and one more try, and the client sees the answer."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def proxy(start: Start) -> Proxy:
 
 @pytest.mark.parametrize(("protocol_name", "shape", "named"), SHAPES)
 @pytest.mark.parametrize("how", ["whole", "streamed, refused before", "streamed, refused in the stream"])
-async def test_an_overflow_is_folded_and_tried_again_unseen(
+async def test_an_overflow_is_compacted_and_tried_again_unseen(
     proxy: Proxy, protocol_name: str, shape: Any, named: bool, how: str
 ):
     provider = StrictProvider(protocol_name, REAL, rounds=1_000, thinks=protocol_name != "chat", overflow=shape)
@@ -60,7 +60,7 @@ async def test_an_overflow_is_folded_and_tried_again_unseen(
         assert len(upstream.requests) == len(provider.taken) + len(provider.refusals)
     assert provider.problems == []
     assert said is not None
-    assert (said["state"], said["cause"]) == ("folded", "overflow")
+    assert (said["state"], said["cause"]) == ("compacted", "overflow")
     assert provider.taken[at].tokens < provider.count(provider.refusals[0])
     assert len(provider.taken) == len(run.answers), "each request was answered"
     if named:
@@ -104,7 +104,7 @@ async def test_what_cannot_fit_is_refused_in_words_that_openais_clients_know(pro
     assert int(found[1]) <= WINDOW < int(found[2])
 
 
-async def test_what_does_not_fit_though_a_fold_was_made_is_told_so(proxies: Proxies):
+async def test_what_does_not_fit_though_a_compaction_was_made_is_told_so(proxies: Proxies):
     proxy = proxies["chat"]
     body = huge("chat")
     rules = {"role": "system", "content": " ".join(f"rule{number} is {number * 7}" for number in range(1_260))}
@@ -114,7 +114,7 @@ async def test_what_does_not_fit_though_a_fold_was_made_is_told_so(proxies: Prox
         with pytest.raises(openai.BadRequestError, match=r"Everything that may be compacted was compacted\.") as caught:
             await run.client.chat.completions.create(**body)
         assert upstream.requests == []
-    assert json.loads(caught.value.response.headers["x-accordion-compaction"])["state"] == "folded"
+    assert json.loads(caught.value.response.headers["x-accordion-compaction"])["state"] == "compacted"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -178,7 +178,7 @@ async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Pr
 
 
 @EACH
-async def test_an_error_of_another_kind_is_neither_folded_nor_tried_again(proxies: Proxies, protocol_name: str):
+async def test_an_error_of_another_kind_is_neither_compacted_nor_tried_again(proxies: Proxies, protocol_name: str):
     """A 400 about something else goes to the client as it is, near the window too. With a compaction in force, the
     request is sent once without it."""
     said = json.dumps({"error": {"message": "Unknown parameter: 'tempo'.", "type": "invalid_request_error"}}).encode()

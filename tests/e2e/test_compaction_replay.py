@@ -1,4 +1,5 @@
-"""Folds are put back the same way: after a restart, by another worker, by another proxy; as far as a history holds."""
+"""Compactions are put back the same way: after a restart, by another worker, by another proxy; as far as a history
+holds."""
 
 import json
 from pathlib import Path
@@ -23,16 +24,16 @@ from tests.valkey import Valkey
 from tests.writers import WRITERS
 
 BEYOND = 27
-"""Requests after which a fold was made, and some more were sent."""
+"""Requests after which a compaction was made, and some more were sent."""
 
 
 def references_in(run: Run) -> list[str]:
-    """The id of the fold in force, by answer."""
+    """The id of the compaction in force, by answer."""
     return ["" if said is None else said["id"] for said in run.compactions]
 
 
-async def test_a_fold_is_the_same_after_a_restart(start: Start, tmp_path: Path):
-    proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
+async def test_a_compaction_is_the_same_after_a_restart(start: Start, tmp_path: Path):
+    proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{tmp_path}/compactions.db")
     provider = strict_provider("chat", "restart")
     async with proxy.provider(provider):
         async with agent(proxy, "chat", name="restart") as run:
@@ -52,7 +53,7 @@ async def test_a_fold_is_the_same_after_a_restart(start: Start, tmp_path: Path):
 
 async def test_what_a_session_taught_about_its_counts_holds_after_a_restart(start: Start, tmp_path: Path):
     """Also where what was reported cannot be carried on, as behind other tools: triggers are met at the same size."""
-    proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
+    proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{tmp_path}/compactions.db")
     provider = strict_provider("chat", "taught")
     async with proxy.provider(provider), agent(proxy, "chat", name="taught") as run:
         await rounds(run, 12)
@@ -66,8 +67,8 @@ async def test_what_a_session_taught_about_its_counts_holds_after_a_restart(star
     assert int(reply.header("x-accordion-tokens") or 0) == pytest.approx(provider.taken[-1].tokens, rel=0.2)
 
 
-async def test_a_fold_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path):
-    proxy = start(config("messages"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
+async def test_a_compaction_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path):
+    proxy = start(config("messages"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/compactions.db")
     provider, run = strict_provider("messages", "workers"), Run(None, "messages", name="workers")
     async with proxy.provider(provider):
         for _ in range(45):
@@ -79,7 +80,7 @@ async def test_a_fold_is_the_same_whichever_worker_is_asked(start: Start, tmp_pa
     assert len(compacted_requests(run)) >= 1
 
 
-async def test_a_fold_is_the_same_in_two_proxies_with_one_store(start: Start, valkey_server: Valkey):
+async def test_a_compaction_is_the_same_in_two_proxies_with_one_store(start: Start, valkey_server: Valkey):
     text = config("chat")
     first = start(text, ACCORDION_STORE=valkey_server.url)
     second = start(
@@ -97,25 +98,25 @@ async def test_a_fold_is_the_same_in_two_proxies_with_one_store(start: Start, va
 
 
 @EACH
-async def test_a_history_that_is_rewound_behind_a_fold_goes_on_without_it(proxies: Proxies, protocol_name: str):
-    """The client takes back so much that the fold tells of what is no longer there."""
+async def test_a_history_that_is_rewound_behind_a_compaction_goes_on_without_it(proxies: Proxies, protocol_name: str):
+    """The client takes back so much that the compaction tells of what is no longer there."""
     name, proxy = "behind", proxies[protocol_name]
     provider = strict_provider(protocol_name, name)
     async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
         await rounds(run, BEYOND)
-        fold = references_in(run)[-1]
-        assert fold
+        compaction = references_in(run)[-1]
+        assert compaction
         del run.history[5:]
         _to_a_question(run, "Q: another way, please.")
         await rounds(run, 3)
         assert references_in(run)[-1] == ""
         await rounds(run, BEYOND)
     assert provider.problems == []
-    assert references_in(run)[-1] not in ("", fold), "the fork is folded by itself"
+    assert references_in(run)[-1] not in ("", compaction), "the fork is compacted by itself"
 
 
 @EACH
-async def test_a_history_that_is_rewound_to_after_a_fold_keeps_it(proxies: Proxies, protocol_name: str):
+async def test_a_history_that_is_rewound_to_after_a_compaction_keeps_it(proxies: Proxies, protocol_name: str):
     name, proxy = "after", proxies[protocol_name]
     provider = strict_provider(protocol_name, name)
     async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
@@ -124,12 +125,12 @@ async def test_a_history_that_is_rewound_to_after_a_fold_keeps_it(proxies: Proxi
             await rounds(run, 1)
         then = len(run.history)
         await rounds(run, 4)
-        fold, before = references_in(run)[-1], provider.taken[-4].entries
+        compaction, before = references_in(run)[-1], provider.taken[-4].entries
         del run.history[then:]
         run.say("Q: another way, please.")
         await rounds(run, 2)
     assert provider.problems == []
-    assert references_in(run)[-1] == fold
+    assert references_in(run)[-1] == compaction
     assert provider.taken[-1].entries[: len(before)][:-1] == before[:-1]
 
 
@@ -144,24 +145,24 @@ async def test_a_rewound_history_still_has_its_newest_message_whole(proxies: Pro
         while not compacted_requests(run):
             ends.append(len(run.history) if run.history else 1)
             await rounds(run, 1)
-        # The client repeats the request that was sent so many requests before the one that was folded.
+        # The client repeats the request that was sent so many requests before the one that was compacted.
         del run.history[ends[-1 - back] :]
         await rounds(run, 2)
     assert provider.problems == []
 
 
 @EACH
-async def test_an_edited_early_message_leaves_old_folds_alone(proxies: Proxies, protocol_name: str):
+async def test_an_edited_early_message_leaves_old_compactions_alone(proxies: Proxies, protocol_name: str):
     name, proxy = "edited", proxies[protocol_name]
     provider = strict_provider(protocol_name, name)
     async with proxy.provider(provider), agent(proxy, protocol_name, name=name) as run:
         await rounds(run, BEYOND)
-        fold = references_in(run)[-1]
+        compaction = references_in(run)[-1]
         provider.run = run.name = "edited since"
         run.history[0] = WRITERS[protocol_name].replace_text(run.history[0], f"{turn_text(0, name)} since")
         await rounds(run, 1)
     assert provider.problems == []
-    assert references_in(run)[-1] != fold
+    assert references_in(run)[-1] != compaction
     assert json.loads(provider.taken[-1].request.body)
 
 

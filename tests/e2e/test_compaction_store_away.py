@@ -1,4 +1,5 @@
-"""The store is away when a fold is needed: requests are answered, what left the window is kept here, and goes there."""
+"""The store is away when a compaction is needed: requests are answered, what left the window is kept here, and goes
+there."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from tests.valkey import running_valkey
 PATIENT = "store: {timeout_seconds: 0.25}\n"
 
 
-async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_back(start: Start, tmp_path: Path):
+async def test_a_necessary_compaction_is_published_when_the_store_is_back(start: Start, tmp_path: Path):
     provider = StrictProvider("messages", WINDOW, rounds=1_000, thinks=True)
     with running_valkey(tmp_path, appendonly="yes") as valkey:
         text = config("messages") + PATIENT
@@ -30,7 +31,7 @@ async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_
             valkey.kill()
             while not compacted_requests(run):
                 await rounds(run, 1)
-            # Below the hard limit what cannot be archived stays where it is; at it, a fold is made all the same.
+            # Below the hard limit what cannot be archived stays where it is; at it, a compaction is made all the same.
             made = len(run.answers) - 1
             tried = [said for said in run.compactions[:made] if said is not None]
             assert {said["state"] for said in tried} <= {"failed"}
@@ -47,7 +48,7 @@ async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_
             await wait_until(back)
 
             async def published() -> bool:
-                return b"fold/" in valkey.command("KEYS", "*fold/*")
+                return b"compaction/" in valkey.command("KEYS", "*compaction/*")
 
             await wait_until(published)
 
@@ -55,7 +56,7 @@ async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_
                 return (await get_page(other, "/accordion/sessions")).status_code == 200
 
             await wait_until(noticed)
-            # Another proxy, which never heard of the fold, goes on with it.
+            # Another proxy, which never heard of the compaction, goes on with it.
             async with connected(other.url, "messages") as client:
                 run.client = client
                 await rounds(run, 3)
@@ -77,7 +78,7 @@ async def nowhere_to_keep(start: Start, tmp_path: Path, provider: StrictProvider
     assert provider.problems == []
 
 
-async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
+async def test_a_compaction_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
     """As long as the request fits, it goes as it came."""
     provider = StrictProvider("chat", WINDOW, rounds=1_000)
     async with nowhere_to_keep(start, tmp_path, provider) as run:
@@ -98,7 +99,7 @@ async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(st
         with pytest.raises(openai.BadRequestError, match="Compaction failed: ") as raised:
             await rounds(run, 60)
     assert raised.value.code == "context_length_exceeded"
-    assert "was folded" not in raised.value.message
+    assert "was compacted" not in raised.value.message
 
 
 async def list_artifacts(proxy: Proxy, run: Run) -> list[dict[str, str]]:
@@ -116,8 +117,8 @@ async def list_artifacts(proxy: Proxy, run: Run) -> list[dict[str, str]]:
     return await wait_until(read_list)
 
 
-async def folded_anew(proxy: Proxy, run: Run) -> None:
-    """Once both workers have noticed, what was folded is folded again, and all of it can be read."""
+async def compacted_anew(proxy: Proxy, run: Run) -> None:
+    """Once both workers have noticed, what was compacted is compacted again, and all of it can be read."""
     first = set(compacted_requests(run))
     await proxy.says("the store was emptied or replaced", 2)
     # On other connections, so that either worker may be asked.
@@ -133,7 +134,7 @@ async def folded_anew(proxy: Proxy, run: Run) -> None:
     assert proxy.log.count("the store was emptied or replaced") == 2
 
 
-async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_emptied(start: Start, tmp_path: Path):
+async def test_after_the_store_was_emptied_a_history_is_compacted_and_archived_anew(start: Start, tmp_path: Path):
     provider = StrictProvider("chat", WINDOW, rounds=1_000)
     with running_valkey(tmp_path) as server:
         proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=server.url)
@@ -143,7 +144,7 @@ async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_em
                 await rounds(run, 1)
             await list_artifacts(proxy, run)
             server.command("FLUSHALL")
-            await folded_anew(proxy, run)
+            await compacted_anew(proxy, run)
     assert provider.problems == []
 
 
@@ -165,7 +166,7 @@ async def test_the_same_holds_for_a_file_that_was_replaced_by_a_backup_of_it_or_
             backup.replace(path)
         else:
             path.unlink()
-        await folded_anew(proxy, run)
+        await compacted_anew(proxy, run)
     assert provider.problems == []
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -16,7 +16,7 @@ WINDOW = 32_000
 
 
 @pytest.mark.parametrize(("slow", "writer"), [(0.0, "extractive"), (0.0, "request"), (0.5, "request")])
-async def test_a_turn_that_begins_over_its_trigger_is_folded_soon_and_once(
+async def test_a_turn_that_begins_over_its_trigger_is_compacted_soon_and_once(
     start: Start, slow: float, writer: str
 ) -> None:
     proxy = start(re.sub(r"wait_seconds: .*", "", config("chat", window=WINDOW, writer=writer)))

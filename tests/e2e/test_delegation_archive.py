@@ -83,8 +83,8 @@ class Crew:
         await run.step()
         assert not self.model.says
 
-    async def folded(self, run: Run) -> str:
-        """Works until there was a fold; gives the id of a result that left then, and its call's."""
+    async def compacted(self, run: Run) -> str:
+        """Works until there was a compaction; gives the id of a result that left then, and its call's."""
         while "x-accordion-compaction" not in (run.answers[-1] if run.answers else {}):
             await run.step()
         session = run.answers[-1]["x-accordion-session"]
@@ -109,7 +109,7 @@ async def test_a_sub_agent_reads_what_its_parent_passes_on_and_nobody_else_does(
         own = f"{protocol_name}-{stream}"
         parent = all_of.agent(f"boss-{own}")
         parent.ask(f"Repair the build ({own}).")
-        name = await all_of.folded(parent)
+        name = await all_of.compacted(parent)
         text = result_of(all_of.left["call_id"])
 
         child, reads = (
@@ -175,7 +175,7 @@ async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(
         # The tool returns what the sub-agent said.
         told = json.dumps(parent.history[-1]).replace(json.dumps(result_of("t1"))[1:-1], json.dumps(REPORT)[1:-1])
         parent.history[-1] = json.loads(told)
-        await all_of.folded(parent)
+        await all_of.compacted(parent)
         session = child.answers[-1]["x-accordion-session"]
         sent = json.dumps(all_of.model.list)
         assert re.search(rf"Answer of a sub-agent \(session {session}\) to Task\(", sent)

@@ -50,10 +50,12 @@ def small(start: Start) -> Proxies:
 
 
 @EACH
-async def test_each_is_measured_and_folded_by_itself(small: Proxies, protocol_name: str):
-    """Filter, then replay, then measure and fold: an agent's folds are of its own list, and its prefix breaks there
-    alone."""
-    async with start_branches(small[protocol_name], protocol_name, {"red": TOP, "blue": TOP}, run="folds") as made:
+async def test_each_is_measured_and_compacted_by_itself(small: Proxies, protocol_name: str):
+    """Filter, then replay, then measure and compact: an agent's compactions are of its own list, and its prefix breaks
+    there alone."""
+    async with start_branches(
+        small[protocol_name], protocol_name, {"red": TOP, "blue": TOP}, run="compactions"
+    ) as made:
         while len(made.taken.get("red", ())) < 30:
             for name in (TOP, "red", "blue"):
                 await made.step(name)
@@ -64,15 +66,13 @@ async def test_each_is_measured_and_folded_by_itself(small: Proxies, protocol_na
     assert made.broken() == compactions
     assert {name for name, _ in compactions} == {TOP, "red", "blue"}
     first = {name: min(at for whose, at in compactions if whose == name) for name in made.runs}
-    assert first[TOP] < first["red"], "whose list is longer folds earlier"
+    assert first[TOP] < first["red"], "whose list is longer compactions earlier"
     told = {name: {said["id"] for said in run.compactions if said is not None} for name, run in made.runs.items()}
-    assert len(set.union(*told.values())) == sum(map(len, told.values())), "no fold is two agents'"
+    assert len(set.union(*told.values())) == sum(map(len, told.values())), "no compaction is two agents'"
 
 
 @EACH
-async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_longer(
-    small: Proxies, protocol_name: str
-):
+async def test_a_result_of_another_agent_is_visible_until_the_next_compaction(small: Proxies, protocol_name: str):
     """Scarlet works for red, and then for blue: what it knew of red stays where a provider has cached it."""
     tree = {"red": TOP, "blue": TOP, "scarlet": "red"}
     async with start_branches(small[protocol_name], protocol_name, tree, run="late") as made:

@@ -49,10 +49,10 @@ def prober(protocol_name: str, run: str) -> Prober:
     return Prober(protocol_name, WINDOW, rounds=1_000, run=run)
 
 
-async def all_folded(made: Branches) -> None:
-    """The agents work by turns until each had a fold."""
+async def all_compacted(made: Branches) -> None:
+    """The agents work by turns until each had a compaction."""
     while len({name for name, _ in made.compactions()}) < len(made.runs):
-        assert len(made.provider.taken) < 300, "not all had a fold"
+        assert len(made.provider.taken) < 300, "not all had a compaction"
         for name in made.runs:
             await made.step(name)
 
@@ -85,7 +85,7 @@ async def test_a_siblings_artifacts_are_read_neither_by_id_nor_by_search(proxies
     async with start_branches(
         proxy, protocol_name, {"id-red": TOP, "id-blue": TOP}, run="by id", provider=model
     ) as made:
-        await all_folded(made)
+        await all_compacted(made)
         left = await artifacts(proxy, made.session("id-red"))
         one = next(each for each in left if each["kind"] == "result" and made.made.get(each["call_id"]) == "id-red")
         asked = [json.dumps({"id": each["id"]}) for each in left[-6:]]
@@ -111,7 +111,7 @@ async def test_what_a_user_names_is_recalled_to_the_agent_that_found_it_alone(pr
     async with start_branches(
         proxies[protocol_name], protocol_name, tree, run="recall", provider=prober(protocol_name, "recall")
     ) as made:
-        await all_folded(made)
+        await all_compacted(made)
         last = made.runs["re-red"]
         gone = next(
             call
@@ -151,7 +151,7 @@ async def test_a_sibling_session_tells_nothing_of_the_other(proxies: Proxies, pr
     """Its page, its artifacts, its history as it was said."""
     proxy, tree = proxies[protocol_name], {"se-red": TOP, "se-blue": TOP}
     async with start_branches(proxy, protocol_name, tree, run="sessions") as made:
-        await all_folded(made)
+        await all_compacted(made)
         sessions = {name: made.session(name) for name in made.runs}
         assert len(set(sessions.values())) == len(sessions)
         of_red = {call for call, whose in made.made.items() if whose == "se-red"}
@@ -172,7 +172,7 @@ async def test_a_summary_that_a_model_writes_is_of_what_the_agent_sees(start: St
         proxy, protocol_name, {"su-red": TOP, "su-blue": TOP}, run="summaries", provider=model
     ) as made:
         while len(made.compactions()) < 4:
-            assert len(model.taken) < 300, "there were no folds"
+            assert len(model.taken) < 300, "there were no compactions"
             for name in ("su-red", "su-blue"):
                 await made.step(name)
         assert made.foreign() == []

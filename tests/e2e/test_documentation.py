@@ -181,11 +181,11 @@ def test_the_names_of_failures_are_the_documented_ones(text: str):
     assert set(row.partition(" made: ")[2].removesuffix(" |").split(", ")) == set(get_args(FailureKind))
 
 
-def test_the_fields_of_a_folds_record_are_the_documented_ones(text: str):
+def test_the_fields_of_a_compactions_record_are_the_documented_ones(text: str):
     section = text.partition("## The record of a compaction")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(
-        describe_outcome(CompactionOutcome("folded"))
+        describe_outcome(CompactionOutcome("compacted"))
     )
 
 

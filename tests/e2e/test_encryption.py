@@ -41,8 +41,8 @@ async def readable(application: Application, session: str) -> bool:
     return bool(texts)
 
 
-async def folded(application: Application) -> tuple[str, str]:
-    """Folds a conversation; gives its session and the fold."""
+async def compacted(application: Application) -> tuple[str, str]:
+    """Compactions a conversation; gives its session and the compaction."""
     headers = await ask(application, request_with_name(12))
     await application.forward.responder.response_history.transcripts.flush()
     await application.outbox.flush()
@@ -51,7 +51,7 @@ async def folded(application: Application) -> tuple[str, str]:
 
 async def test_no_file_holds_what_was_said_and_the_api_gives_it(tmp_path: Path):
     async with workers(tmp_path, config_with_keys(KEY)) as [application]:
-        session, _ = await folded(application)
+        session, _ = await compacted(application)
         assert await readable(application, session)
         original = await api(application, "GET", f"/accordion/sessions/{session}/original")
         assert CANARY in original.text
@@ -61,7 +61,7 @@ async def test_no_file_holds_what_was_said_and_the_api_gives_it(tmp_path: Path):
 
 async def test_with_a_new_key_before_the_old_one_all_is_read_and_the_new_one_seals(tmp_path: Path):
     async with workers(tmp_path, config_with_keys(KEY)) as [application]:
-        session, made = await folded(application)
+        session, made = await compacted(application)
     async with workers(tmp_path, config_with_keys(OTHER_KEY, KEY)) as [application]:
         assert await readable(application, session)
         assert compaction_id(await ask(application, request_with_name(12))) == made
@@ -77,7 +77,7 @@ async def test_without_the_key_requests_go_on_and_that_it_is_missing_is_said_onc
     tmp_path: Path, config: str, caplog: pytest.LogCaptureFixture
 ):
     async with workers(tmp_path, config_with_keys(KEY)) as [application]:
-        session, made = await folded(application)
+        session, made = await compacted(application)
         [first, *_] = await artifacts(application, session)
     caplog.clear()
     async with workers(tmp_path, config) as [application]:

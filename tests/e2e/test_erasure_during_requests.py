@@ -138,7 +138,10 @@ async def test_an_overflow_after_an_erasure_is_compacted_and_leaves_nothing_stor
         assert (await api(application, "DELETE", f"/accordion/sessions/{session}")).json()["verified"]
         provider.free.set()
         told = await turn
-        assert (told["x-accordion-session"], json.loads(told["x-accordion-compaction"])["state"]) == (session, "folded")
+        assert (told["x-accordion-session"], json.loads(told["x-accordion-compaction"])["state"]) == (
+            session,
+            "compacted",
+        )
         await settled(application)
         assert await exported(application) == [{"type": "end", "counts": {}}]
         assert session_rows(tmp_path / "kept.db", session) == ["erased"]

@@ -57,14 +57,14 @@ async def test_a_model_that_never_writes_a_summary_costs_a_twentieth_at_most(sta
     assert len(compacted_requests(run)) >= 3
     assert sum(one.tokens for one in provider.taken) > 200_000
     assert 0 < share(provider) <= 0.05
-    failed = [said["summary_failed_answers"] for said in run.compactions if said and said["state"] == "folded"]
+    failed = [said["summary_failed_answers"] for said in run.compactions if said and said["state"] == "compacted"]
     assert sum(failed) == len(provider.summaries)
-    assert {said["writer"] for said in run.compactions if said and said["state"] == "folded"} <= {"", "extractive"}
+    assert {said["writer"] for said in run.compactions if said and said["state"] == "compacted"} <= {"", "extractive"}
 
 
 async def test_a_model_that_works_has_its_summary_in_the_first_compaction(start: Start):
     provider, run = await conversation(started(start), good("chat"))
-    made = [said for said in run.compactions if said and said["state"] == "folded"]
+    made = [said for said in run.compactions if said and said["state"] == "compacted"]
     assert made[0]["writer"] == "scribe"
     assert made[0]["summary_failed_answers"] == 0
     # The first piece is a short one, and it is not asked for again.

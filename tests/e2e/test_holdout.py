@@ -69,7 +69,7 @@ async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(sta
                 await until_due(run, clients)
         before = await compared(proxy, compaction=1, holdout=1)
         page = (await get_page(proxy, "/metrics")).text
-    assert states(made)[0] == "folded"
+    assert states(made)[0] == "compacted"
     assert set(states(held_out)) == {"holdout"}
     # The last request came without its own answer and result.
     sent = len(held_out.history) - 2
@@ -89,7 +89,9 @@ async def test_each_session_has_one_group_at_all_workers_and_after_a_restart(sta
             await rounds(held_out, 1)
         after = await compared(proxy, compacted_holdout=1)
     first, second = compacted_requests(held_out)
-    reasons = [str(outcome["reason"]) for outcome in held_out.compactions if outcome and outcome["state"] == "folded"]
+    reasons = [
+        str(outcome["reason"]) for outcome in held_out.compactions if outcome and outcome["state"] == "compacted"
+    ]
     assert "over the hard limit" in reasons[0]
     assert "over the generation trigger" in reasons[1], "it is compacted like any other from then on"
     assert "holdout" not in [outcome and outcome["state"] for outcome in held_out.compactions[first : second + 1]]
@@ -107,4 +109,4 @@ async def test_a_changed_share_applies_to_sessions_that_run(start: Start):
         proxy.config.write_text(proxy.config.read_text("utf-8").replace("100%", "0%"))
         await proxy.says("the config file was reloaded")
         await rounds(run, 1)
-    assert states(run)[-1] == "folded"
+    assert states(run)[-1] == "compacted"

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def grown(rounds: int, name: str, aside: str = "") -> Json:
-    """A request that is to be folded; `aside` is what the user and a tool say besides."""
+    """A request that is to be compacted; `aside` is what the user and a tool say besides."""
     messages: list[Json] = [{"role": "user", "content": f"Look for {name}. {aside}"}]
     for at in range(rounds):
         function = {"name": "read", "arguments": json.dumps({"path": f"{name}/{at}.py"})}
@@ -75,7 +75,7 @@ async def test_an_id_of_elsewhere_is_answered_as_one_that_nobody_has(whose: str)
     )
 
 
-async def test_an_id_that_the_fold_in_force_has_is_read() -> None:
+async def test_an_id_that_the_compaction_in_force_has_is_read() -> None:
     """The other way round, so that the tests above can fail."""
     setup = PipelineSetup(keys=KEYS, windows=FakeWindows(size=2_700))
     request = grown(14, "mine")

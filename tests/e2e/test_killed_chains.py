@@ -60,7 +60,7 @@ async def test_a_kill_behind_a_reply_that_read_back_loses_nothing(start: Start, 
         assert max(each.tokens for each in one.provider.taken) <= WINDOW
 
 
-async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start):
+async def test_a_kill_behind_any_reply_keeps_the_chain_compactable(start: Start):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
     async with start_reading_agent(proxy, "responses", "killed early", ways=(), stream=True, **CHAIN) as one:
         for _ in range(3):

@@ -78,7 +78,7 @@ async def test_killing_two_of_three_workers_loses_no_session_compaction_or_histo
         assert models[name].problems == []
         assert models[name].refusals == []
         assert len(compacted_requests(run)) >= 1
-        # A fold whose answer was lost with its worker is told as one that is put back.
+        # A compaction whose answer was lost with its worker is told as one that is put back.
         assert (
             len(compacted_requests(run)) <= len(broken_prefixes(models[name].taken)) <= len(compacted_requests(run)) + 2
         )

@@ -64,7 +64,7 @@ async def test_a_recalled_memory_follows_its_turn_and_keeps_the_prefix(start: St
     assert [each["memories"] for each in recalled] == [[f"{name} recalled"]]
 
 
-async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path):
+async def test_it_is_there_after_a_restart_and_goes_with_a_compact(start: Start, tmp_path: Path):
     proxy = start(config("responses") + RECALL, ACCORDION_STORE=f"sqlite:///{tmp_path}/recalls.db")
     await remember(proxy, "eu-west-7")
     await check_text_stays(proxy, "responses", ASK, "eu-west-7")
@@ -103,8 +103,8 @@ async def test_without_a_word_in_the_config_nothing_is_recalled(start: Start):
     assert OPENING not in last_entries(provider)[0]
 
 
-async def test_what_a_fold_left_is_recalled_in_the_next_session_of_the_same_project(start: Start):
-    more = "archive: {record: all}\nmemory: {after_fold: true, recall: {enabled: true, wait_seconds: 30}}\n"
+async def test_what_a_compaction_left_is_recalled_in_the_next_session_of_the_same_project(start: Start):
+    more = "archive: {record: all}\nmemory: {after_compaction: true, recall: {enabled: true, wait_seconds: 30}}\n"
     proxy = start(f"{config('messages')}{PATIENT}{more}")
     audits = {"x-accordion-project": "audits"}
     provider = strict_provider("messages", DECIDED)

@@ -1,4 +1,5 @@
-"""Nothing is lost: whatever a fold took out of a request is read again from what the forwarded request itself shows."""
+"""Nothing is lost: whatever a compaction took out of a request is read again from what the forwarded request itself
+shows."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def there(leaf: str, text: str) -> bool:
 
 
 async def nothing_lost(setup: PipelineSetup, protocol_name: ProtocolName, request: Json) -> bool:
-    """Sends a request, and looks for all of it; gives whether it went out folded.
+    """Sends a request, and looks for all of it; gives whether it went out compacted.
 
     A model has the text back by the ids that it sees, but for its own old thoughts and what was dropped by config.
     People have all of it: what left the session, and the whole history as it was said.

@@ -22,8 +22,8 @@ proxy_keys: [{id: one, key: "${A:-acc-one-5fKq72LmZ}"}, {id: two, key: "${B:-acc
 """
 
 
-async def folded(application: Application, name: str, key: str = "") -> str:
-    """Folds a conversation about something; gives an artifact of it, and the session."""
+async def compacted(application: Application, name: str, key: str = "") -> str:
+    """Compactions a conversation about something; gives an artifact of it, and the session."""
     headers = await ask(application, request_with_name(12, name), key)
     await application.forward.responder.response_history.transcripts.flush()
     await application.outbox.flush()
@@ -55,8 +55,8 @@ def test_unless_it_is_configured_30_days_and_2_gib_a_tenant_are_kept() -> None:
 async def test_the_longest_unused_goes_first_of_its_own_tenant_only_and_is_counted(tmp_path: Path):
     one, two = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
     async with workers(tmp_path, KEYED + "archive: {max_bytes: 60000}\n") as [application]:
-        theirs = await folded(application, "theirs", two)
-        sessions = [await folded(application, f"name-{at}-of-it", one) for at in range(6)]
+        theirs = await compacted(application, "theirs", two)
+        sessions = [await compacted(application, f"name-{at}-of-it", one) for at in range(6)]
 
         async def gone() -> bool:
             return await listed(application, sessions[0], one) == 0
@@ -72,7 +72,7 @@ async def test_the_longest_unused_goes_first_of_its_own_tenant_only_and_is_count
 
 async def test_what_is_older_than_configured_is_gone(tmp_path: Path):
     async with workers(tmp_path, "archive: {retention_days: 0.00005}\n") as [application]:
-        session = await folded(application, "old")
+        session = await compacted(application, "old")
         assert await listed(application, session)
 
         async def gone() -> bool:

@@ -1,5 +1,5 @@
-"""A user asks for a saved session in any client and has it in the conversation from then on; and what folds take out
-becomes memories where that is wanted. With the official SDKs against a running proxy."""
+"""A user asks for a saved session in any client and has it in the conversation from then on; and what compactions take
+out becomes memories where that is wanted. With the official SDKs against a running proxy."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ async def save(proxy: Proxy, **headers: str) -> str:
 
 
 @STREAMS
-async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
+async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_compacted(
     start: Start, protocol_name: str, stream: bool
 ):
     proxy = start(configured(protocol_name))
@@ -77,7 +77,7 @@ async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
     assert [each["memories"] for each in recalled if each is not None] == [[f"{name} imported"]]
 
 
-async def test_it_is_there_after_a_restart_and_goes_with_a_fold(start: Start, tmp_path: Path):
+async def test_it_is_there_after_a_restart_and_goes_with_a_compact(start: Start, tmp_path: Path):
     proxy = start(configured("messages"), ACCORDION_STORE=f"sqlite:///{tmp_path}/imports.db")
     begins = f"Please import memory {await save(proxy)}"
     await check_text_stays(proxy, "messages", begins, TOLD)
@@ -113,7 +113,7 @@ async def test_nothing_is_put_in_where_there_are_no_memories(start: Start):
     assert "Session memory" not in last_entries(provider)[0]
 
 
-# -- after a fold ------------------------------------------------------------------------------------------------------
+# -- after a compaction ------------------------------------------------------------------------------------------------
 
 
 async def ranges(proxy: Proxy, run: Run) -> list[tuple[int, int]]:
@@ -125,8 +125,8 @@ async def ranges(proxy: Proxy, run: Run) -> list[tuple[int, int]]:
     return sorted((each["start_index"], each["end_index"]) for each in found) if len(found) > 1 else []
 
 
-async def test_what_a_fold_takes_out_becomes_memories_once(start: Start):
-    proxy = start(configured("responses", "memory: {after_fold: true, project: ledger}\n"))
+async def test_what_a_compaction_takes_out_becomes_memories_once(start: Start):
+    proxy = start(configured("responses", "memory: {after_compaction: true, project: ledger}\n"))
     begins = f"{DECIDED} Please import memory {await save(proxy)}"
     provider = strict_provider("responses", begins)
     async with proxy.provider(provider), agent(proxy, "responses", name=begins) as run:
@@ -146,7 +146,7 @@ async def test_what_a_fold_takes_out_becomes_memories_once(start: Start):
     assert {each["project"] for each in memories} == {"ledger"}
 
 
-async def test_by_default_folds_leave_no_memories(start: Start):
+async def test_by_default_compactions_leave_no_memories(start: Start):
     proxy = start(configured("chat"))
     provider = strict_provider("chat", DECIDED)
     async with proxy.provider(provider), agent(proxy, "chat", name=DECIDED) as run:

@@ -1,4 +1,4 @@
-"""Threads that Anthropic keeps: the SDK's own loops go on from them, are gauged in whole, and are folded in time."""
+"""Threads that Anthropic keeps: the SDK's own loops go on from them, are gauged in whole, and are compacted in time."""
 
 import json
 import re
@@ -93,7 +93,7 @@ async def test_a_tool_runner_of_a_hundred_rounds_never_sees_an_overflow(start: S
     assert upstream.problems == []
     assert upstream.refusals == []
     assert upstream.gone == [], "what cannot be gone on from was never asked for"
-    assert upstream.begun == 2, "the thread was let go of, and folded when it was begun again"
+    assert upstream.begun == 2, "the thread was let go of, and compacted when it was begun again"
     assert upstream.continued > 5
     assert upstream.whole_lists > 50, "the runner says all of it from then on"
     assert max(one.tokens for one in upstream.taken) <= WINDOW
@@ -105,7 +105,7 @@ async def test_a_tool_runner_of_a_hundred_rounds_never_sees_an_overflow(start: S
     assert list(map(int, found)) == list(range(1, 101))
 
 
-async def test_a_thread_of_the_helper_is_folded_each_time_it_is_full(start: Start):
+async def test_a_thread_of_the_helper_is_compacted_each_time_it_is_full(start: Start):
     proxy, name = start(config("messages")), "helper"
     upstream = provider(name, 1_000)
     async with proxy.provider(upstream), client(proxy) as agent:
@@ -170,7 +170,7 @@ async def test_a_thread_that_was_changed_on_its_way_is_not_gone_on_from(proxies:
         body = asked(name) | {"tools": [read_file.to_dict()], "messages": listed, "thread": {"type": "create"}}
         reply = await http.post(f"{proxy.url}/v1/messages", json=body)
         assert reply.status_code == 200, reply.text
-        assert json.loads(reply.headers["x-accordion-compaction"])["state"] == "folded"
+        assert json.loads(reply.headers["x-accordion-compaction"])["state"] == "compacted"
         thread = {"type": "continue", "previous_message_id": reply.json()["id"]}
         said = [{"role": "user", "content": "Go on."}]
         more = {"model": MODEL, "max_tokens": 500, "messages": said, "thread": thread}
@@ -211,7 +211,7 @@ async def test_a_thread_that_is_not_on_record_any_more_is_begun_again(start: Sta
     assert (upstream.begun, upstream.continued) == (2, 1)
 
 
-async def test_a_thread_that_no_fold_makes_smaller_is_not_let_go_of_each_time(start: Start):
+async def test_a_thread_that_no_compaction_makes_smaller_is_not_let_go_of_each_time(start: Start):
     """Its tools alone are over the trigger."""
     proxy, name = start(config("messages")), "large"
     large = read_file.to_dict() | {"description": "Reads a file. " + "word parser build " * 1_200}
@@ -227,7 +227,7 @@ async def test_a_thread_that_no_fold_makes_smaller_is_not_let_go_of_each_time(st
 
 
 @pytest.mark.parametrize("word", ["off", "observe"])
-async def test_where_nothing_is_folded_a_thread_is_left_to_its_provider(start: Start, word: str):
+async def test_where_nothing_is_compacted_a_thread_is_left_to_its_provider(start: Start, word: str):
     proxy, name = start(config("messages")), word
     upstream = provider(name, 1_000)
     async with proxy.provider(upstream), client(proxy) as agent:
@@ -237,7 +237,7 @@ async def test_where_nothing_is_folded_a_thread_is_left_to_its_provider(start: S
     assert upstream.continued > 5
 
 
-async def test_a_thread_that_the_provider_finds_too_long_is_let_go_of_and_folded(start: Start):
+async def test_a_thread_that_the_provider_finds_too_long_is_let_go_of_and_compacted(start: Start):
     # The window is larger here than there.
     text = config("messages").replace(f"max_input_tokens: {WINDOW}", "max_input_tokens: 200000")
     proxy, name = start(text), "overflow"

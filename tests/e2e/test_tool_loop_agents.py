@@ -16,12 +16,12 @@ async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(
         await one.rounds(2 * len(WAYS) + 8)
         known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
     one.whole(*WAYS)
-    assert len(one.compactions) >= 2, "what was read back was folded too"
+    assert len(one.compactions) >= 2, "what was read back was compacted too"
     # The ledger tells of it.
     rounds = sum(each.continues is not None for each in one.provider.exchanges)
     calls = sum(len(each.ours) for each in one.provider.exchanges)
-    assert known["totals"]["unfold_rounds"] == rounds
-    assert known["totals"]["unfold_calls"] == calls
+    assert known["totals"]["read_back_rounds"] == rounds
+    assert known["totals"]["read_back_calls"] == calls
     assert known["totals"]["requests"] == len(one.run.answers)
 
 

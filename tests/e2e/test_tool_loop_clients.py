@@ -151,7 +151,7 @@ async def test_a_turn_that_was_answered_twice_in_the_same_words_goes_on(proxies:
 
 
 async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Path):
-    proxy = start(config("messages"), ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
+    proxy = start(config("messages"), ACCORDION_STORE=f"sqlite:///{tmp_path}/read_backs.db")
     async with start_reading_agent(proxy, "messages", "restart", ways=SOME, every=1) as one:
         await one.until_offered()
         await one.rounds(len(SOME))
@@ -165,7 +165,7 @@ async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Pa
 
 
 async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path):
-    proxy = start(config("responses"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/unfolds.db")
+    proxy = start(config("responses"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/read_backs.db")
     provider, witness = (
         ReadingProvider("responses", WINDOW, rounds=1_000, thinks=True, run="workers", ways=SOME, every=1),
         ResponseRecorder(),

@@ -28,7 +28,7 @@ Follow = Callable[[list[Json]], Awaitable[Json]]
 @STREAMS
 async def test_after_so_many_rounds_the_model_must_do_without(start: Start, protocol_name: str, stream: bool):
     """It is not offered any more, except where tools must stay; a model that calls it all the same is not asked."""
-    proxy = start(config(protocol_name) + "unfold: {max_rounds: 3}\n")
+    proxy = start(config(protocol_name) + "read_back: {max_rounds: 3}\n")
     ways = ("o o w", "o o wo w", "o o o o o o o", "o o ot")
     async with start_reading_agent(proxy, protocol_name, "rounds", ways=ways, every=1, stream=stream) as one:
         await one.until_offered()
@@ -69,7 +69,7 @@ async def test_bound_thoughts_stand_behind_what_they_were_thought_behind(start: 
 
 @STREAMED
 async def test_reasoning_that_led_to_a_reading_alone_leaves_with_it(start: Start, stream: bool):
-    """The client has such an item without what followed it, and a fold that keeps reasoning would keep it so."""
+    """The client has such an item without what followed it, and a compaction that keeps reasoning would keep it so."""
     pipeline = "compaction: {pipeline: [{compact_tool_results: {replacement: reference, keep_last_n: 2}}]}\n"
     proxy = start(config("responses") + pipeline)
     ways = ("wo w", "o t", "who ot", "who p t")

@@ -182,7 +182,7 @@ async def test_a_chain_of_replies_goes_on_from_one_in_which_something_was_read(
             shown = await goes_on(one, {"previous_response_id": shown["id"]}, given, stream=stream)
             assert not shows_our_tool(shown)
             assert len(provider.taken[-1].entries) > held
-        # What led to the reply is put in place of its id, folded as it was, and our tool stays.
+        # What led to the reply is put in place of its id, compacted as it was, and our tool stays.
         assert [each.tool for each in provider.exchanges[-3:]] == ["read_artifact"] * 3
     assert provider.problems == []
     assert one.witness.problems("responses") == []
@@ -190,7 +190,7 @@ async def test_a_chain_of_replies_goes_on_from_one_in_which_something_was_read(
 
 @STREAMED
 async def test_what_a_conversation_of_the_provider_holds_is_sent_as_it_came(proxies: Proxies, stream: bool):
-    """It is not known here what stands in it, so nothing is folded, offered or put in."""
+    """It is not known here what stands in it, so nothing is compacted, offered or put in."""
     name = f"conv_{stream}"
     async with replied(proxies, f"talk {stream}", "wo w", stream=stream) as (one, provider, reply):
         shown, entries = reply, list(one.provider.taken[-1].entries)

@@ -55,7 +55,7 @@ async def test_it_has_one_session_one_hold_out_draw_and_one_erasure(start: Start
         async with one_of_each(proxy, "chat") as clients:
             await turns(clients, range(QUESTIONS // 2, QUESTIONS))
     assert len(sessions) == 1
-    assert states & {"folded", "holdout"}
+    assert states & {"compacted", "holdout"}
     [session] = (await get_page(proxy, "/accordion/sessions")).json()["sessions"]
     assert session["totals"]["requests"] == QUESTIONS
     savings = (await get_page(proxy, "/accordion/savings")).json()["holdout"]

@@ -230,15 +230,15 @@ def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
 def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
     back = ToolLoopUsage(rounds=1, calls=2, input=700, first=Usage(input=650))
     shown = exchange_json(exchange(utilization=Utilization(1_000, insertions=40), tool_loop=back))
-    assert shown["unfolded"] == {
+    assert shown["read_back"] == {
         "rounds": 1,
         "calls": 2,
         "input": 700,
         "first": asdict(Usage(input=650)),
         "earlier": None,
     }
-    assert shown["utilization"]["parts"]["unfolded"] == 40
-    assert exchange_json(exchange())["unfolded"] is None
+    assert shown["utilization"]["parts"]["insertions"] == 40
+    assert exchange_json(exchange())["read_back"] is None
 
 
 def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:
@@ -263,11 +263,11 @@ async def test_a_session_and_its_models_sums_tell_what_the_model_read_back() -> 
     shown = http.get(f"/accordion/sessions/{session}").json()
     last = shown["exchanges"][-1]
     assert last["usage"]["input"] == 1_300
-    assert {name: last["unfolded"][name] for name in ("calls", "rounds", "input")} == {
+    assert {name: last["read_back"][name] for name in ("calls", "rounds", "input")} == {
         "calls": 1,
         "rounds": 1,
         "input": 1_000,
     }
     (model,) = http.get("/accordion/models").json()["models"]
     for totals in (shown["totals"], model["totals"]):
-        assert [totals[f"unfold_{name}"] for name in ("calls", "rounds", "input")] == [1, 1, 1_000]
+        assert [totals[f"read_back_{name}"] for name in ("calls", "rounds", "input")] == [1, 1, 1_000]

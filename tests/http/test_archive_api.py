@@ -34,8 +34,8 @@ ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 JSON = {"accept": "application/json"}
 
 
-async def folded(setup: PipelineSetup, key: str = "") -> tuple[str, list[dict[str, Any]]]:
-    """A session that was folded, and its artifacts as the API lists them."""
+async def compacted(setup: PipelineSetup, key: str = "") -> tuple[str, list[dict[str, Any]]]:
+    """A session that was compacted, and its artifacts as the API lists them."""
     headers = {"x_accordion_key": key} if key else {}
     session = header(await GrowingConversation(setup).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
     assert session is not None
@@ -76,7 +76,7 @@ OWNERS = [
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_to_erase_and_to_export_a_local_caller_needs_the_owners_token(method: str, path: str) -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     for token in ("", "token-of-another", OWNER_TOKEN[:-1]):
         answer = client(setup, token=token).request(method, path.format(session=session))
         assert error(answer)[:2] == (401, "token_required"), token
@@ -90,7 +90,7 @@ async def test_to_erase_and_to_export_a_local_caller_needs_the_owners_token(meth
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_a_page_of_another_site_cannot_erase_with_the_token_either(method: str, path: str) -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     foreign = {"origin": "http://127.0.0.1:3000"}
     answer = client(setup).request(method, path.format(session=session), headers=foreign)
     assert error(answer)[:2] == (403, "foreign_origin")
@@ -113,7 +113,7 @@ async def test_callers_identified_by_credentials_need_no_token(method: str, path
 
 async def test_an_artifact_is_text_and_its_record_beside_it_where_json_is_asked_for() -> None:
     setup = small_window_setup()
-    session, listed = await folded(setup)
+    session, listed = await compacted(setup)
     result = next(each for each in listed if each["call_id"] == call_id(2))
     http = client(setup)
     plain = http.get(f"/accordion/artifacts/{result['id']}")
@@ -132,7 +132,7 @@ async def test_an_artifact_is_text_and_its_record_beside_it_where_json_is_asked_
 
 async def test_a_stretch_of_messages_is_all_of_them() -> None:
     setup = small_window_setup()
-    _, listed = await folded(setup)
+    _, listed = await compacted(setup)
     stretch = next(each for each in listed if each["kind"] == "range")
     text = client(setup).get(f"/accordion/artifacts/{stretch['id']}").text
     first, last = stretch["messages"]
@@ -209,12 +209,12 @@ async def test_an_artifact_is_never_served_as_html() -> None:
 
 async def test_what_no_unicode_can_say_is_shown_as_replacement_characters() -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     body = make_readable(b'{"messages":[{"role":"user","content":"half \\ud83d"}],"seed":NaN}')
     assert body is not None
     said = BodyReader().read(PROTOCOLS["chat"], body, TENANT)
     made, reader = await store_artifact(setup, [said.messages[0].wire]), archive_reader(setup)
-    reader.transcripts.record(caller(setup).tenant, session, said, folded=True)
+    reader.transcripts.record(caller(setup).tenant, session, said, compacted=True)
     await reader.transcripts.flush()
     http = client(setup, reader)
     assert http.get(f"/accordion/artifacts/{made.id}").text == "half \ufffd"
@@ -255,7 +255,7 @@ def _entries(setup: PipelineSetup, tenant: TenantScope) -> AsyncIterator[Any]:
 
 async def test_a_sessions_artifacts_are_listed_in_pages() -> None:
     setup = small_window_setup()
-    session, listed = await folded(setup)
+    session, listed = await compacted(setup)
     http, after, found = client(setup), "", []
     while True:
         page = http.get("/accordion/artifacts", params={"session": session, "limit": 3, "after": after}).json()
@@ -294,13 +294,13 @@ async def test_a_list_that_cannot_be_had_is_refused(query: str, told: tuple[int,
 
 async def test_the_whole_history_is_a_request_of_its_protocol() -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     reader, said = archive_reader(setup), chat("first", "second", "third", temperature=0)
-    reader.transcripts.record(caller(setup).tenant, session, said, folded=True)
+    reader.transcripts.record(caller(setup).tenant, session, said, compacted=True)
     await reader.transcripts.flush()
     answer = client(setup, reader).get(f"/accordion/sessions/{session}/original")
     assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-accordion-dialect"] == "chat"
+    assert answer.headers["x-accordion-protocol"] == "chat"
     assert "x-accordion-missing" not in answer.headers
     body = answer.json()
     assert [each["content"] for each in body["messages"]] == ["You are an agent.", "first", "second", "third"]
@@ -315,7 +315,7 @@ async def test_the_whole_history_is_a_request_of_its_protocol() -> None:
 
 async def test_a_history_that_was_not_recorded_is_told_from_an_unknown_session() -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     http = client(setup)
     assert error(http.get(f"/accordion/sessions/{session}/original"))[:2] == (404, "original_not_found")
     assert error(http.get("/accordion/sessions/s-unknown/original"))[:2] == (404, "session_not_found")
@@ -326,7 +326,7 @@ async def test_a_history_that_was_not_recorded_is_told_from_an_unknown_session()
 
 async def test_an_export_is_lines_of_json_that_end_with_their_counts() -> None:
     setup = small_window_setup()
-    session, listed = await folded(setup)
+    session, listed = await compacted(setup)
     for path in (f"/accordion/sessions/{session}/export", "/accordion/export"):
         answer = client(setup).get(path)
         assert answer.headers["content-type"] == "application/x-ndjson"
@@ -372,7 +372,7 @@ class Fading(InMemoryStore):
 
 async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
     setup = small_window_setup(store=Fading())
-    await folded(setup)
+    await compacted(setup)
     http, ends = client(setup), []
     for calls in range(60):
         setup.store.left = calls  # type: ignore[attr-defined]
@@ -391,7 +391,7 @@ async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
 
 async def test_an_erased_session_is_gone_and_others_stay() -> None:
     setup = small_window_setup()
-    session, listed = await folded(setup)
+    session, listed = await compacted(setup)
     other = header(await send_question(setup, "Something else."), "x-accordion-session")
     http = client(setup)
     lines = map(json.loads, http.get(f"/accordion/sessions/{session}/export").text.splitlines())
@@ -441,7 +441,7 @@ def load_nodes(setup: PipelineSetup) -> list[PrefixNode]:
 
 async def test_a_session_is_forgotten_by_its_whole_name_only() -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     for other in (f"{session}.worker", session[:-1], ""):
         assert await setup.observe.forget_sessions(TENANT, other) == []
     assert await setup.observe.forget_sessions(OTHER, session) == []
@@ -461,8 +461,8 @@ async def send_question(setup: PipelineSetup, text: str) -> Any:
 
 async def test_a_tenant_erases_all_of_its_own_and_nothing_else() -> None:
     setup = small_window_setup(keys=(ONE, TWO))
-    mine, _ = await folded(setup, "key-one")
-    theirs, listed = await folded(setup, "key-two")
+    mine, _ = await compacted(setup, "key-one")
+    theirs, listed = await compacted(setup, "key-two")
     http = client(setup)
     told = http.delete("/accordion/archive", headers={"x-accordion-key": "key-one"}).json()
     assert (told["sessions"], told["verified"]) == (1, True)
@@ -486,7 +486,7 @@ class Late(FakeMemories):
 
 async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_session() -> None:
     setup, memories = small_window_setup(keys=(ONE, TWO)), FakeMemories()
-    session, _ = await folded(setup, "key-one")
+    session, _ = await compacted(setup, "key-one")
     mine, theirs = caller(setup, "key-one"), caller(setup, "key-two")
     session_memory = memory("All of it.", type="session")
     await put(memories, memory("The gate is red."), session_memory, tenant=mine.tenant)
@@ -515,7 +515,7 @@ async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> N
 
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
     setup = small_window_setup()
-    session, _ = await folded(setup)
+    session, _ = await compacted(setup)
     reader = archive_reader(setup)
 
     async def erase(tenant: TenantScope, session: str | None = None) -> ErasureResult:
@@ -572,7 +572,7 @@ class Noting(InMemoryStore):
 async def test_records_of_another_tenant_are_answered_exactly_as_missing_ones(method: str, path: str) -> None:
     store = Noting()
     setup = small_window_setup(keys=(ONE, TWO), store=store)
-    session, listed = await folded(setup, "key-one")
+    session, listed = await compacted(setup, "key-one")
     http = client(setup)
 
     def asked(artifact: str, session: str, key: str) -> tuple[Any, ...]:
@@ -599,7 +599,7 @@ async def test_nobody_enters_without_a_key(method: str, path: str) -> None:
 @pytest.mark.parametrize(("method", "path"), [*ASKED, ("GET", "/accordion/export"), ("DELETE", "/accordion/archive")])
 async def test_a_store_that_is_away_is_said(method: str, path: str) -> None:
     setup = small_window_setup(store=Fading())
-    session, listed = await folded(setup)
+    session, listed = await compacted(setup)
     http: TestClient = client(setup)
     setup.store.left = 0  # type: ignore[attr-defined]
     answer = http.request(method, path.format(artifact=listed[0]["id"], session=session))

@@ -9,7 +9,7 @@ from accordion.model.records import AgentReport, CompactionOutcome
 from tests.http.exchanges import exchange
 
 MADE = CompactionOutcome(
-    "folded",
+    "compacted",
     id="f-1",
     is_triggered=True,
     kind="conversation",
@@ -46,7 +46,7 @@ def changed(**fields: Any) -> CompactionOutcome:
 
 
 def test_a_compaction_is_one_line_with_its_figures(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
-    log_exchange(lines, MADE, folding=0.0416)
+    log_exchange(lines, MADE, compaction_seconds=0.0416)
     (line,) = caplog.records
     assert (line.levelname, line.request_id) == ("INFO", "r")  # type: ignore[attr-defined]
     assert line.getMessage() == (

@@ -17,8 +17,8 @@ from accordion.model.costs import NANODOLLARS, Costs
 from accordion.model.records import AgentReport, CompactionOutcome, FailureKind, ToolLoopUsage, Usage
 from tests.http.exchanges import exchange
 
-FOLDED = CompactionOutcome(
-    "folded", kind="conversation", before=900, after=300, writer="small-model", input=800, output=120, saved=600
+COMPACTED = CompactionOutcome(
+    "compacted", kind="conversation", before=900, after=300, writer="small-model", input=800, output=120, saved=600
 )
 
 
@@ -115,18 +115,18 @@ def count_compactions(*compactions: CompactionOutcome) -> dict[tuple[str, tuple[
     return samples(metrics)
 
 
-def test_folds_are_counted_by_what_became_of_them() -> None:
-    replayed = replace(FOLDED, state="replayed")
-    found = count_compactions(FOLDED, replayed, replayed, replace(FOLDED, cause="overflow", kind="generation"))
+def test_compactions_are_counted_by_what_became_of_them() -> None:
+    replayed = replace(COMPACTED, state="replayed")
+    found = count_compactions(COMPACTED, replayed, replayed, replace(COMPACTED, cause="overflow", kind="generation"))
     name = "accordion_compactions_total"
-    assert found[name, ("automatic", "conversation", "folded", "m", "main", "openai")] == 1
+    assert found[name, ("automatic", "compacted", "conversation", "m", "main", "openai")] == 1
     assert found[name, ("automatic", "conversation", "m", "main", "openai", "replayed")] == 2
-    assert found[name, ("folded", "generation", "m", "main", "openai", "overflow")] == 1
+    assert found[name, ("compacted", "generation", "m", "main", "openai", "overflow")] == 1
 
 
-def test_what_folds_save_counts_at_every_request_and_what_a_summary_took_once() -> None:
-    replayed = replace(FOLDED, state="replayed")
-    found = count_compactions(FOLDED, replayed, replayed)
+def test_what_compactions_save_counts_at_every_request_and_what_a_summary_took_once() -> None:
+    replayed = replace(COMPACTED, state="replayed")
+    found = count_compactions(COMPACTED, replayed, replayed)
     assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 1_800
     assert found["accordion_summary_tokens_total", ("input", "m", "main", "openai")] == 800
     assert found["accordion_summary_tokens_total", ("m", "main", "openai", "output")] == 120
@@ -147,15 +147,15 @@ def test_failures_are_counted_by_kind_and_never_in_free_text(failure: FailureKin
     assert reason not in metrics.render()[0].decode()
 
 
-def test_a_fold_of_which_no_kind_is_known_is_counted_too() -> None:
+def test_a_compaction_of_which_no_kind_is_known_is_counted_too() -> None:
     found = count_compactions(CompactionOutcome("failed", reason="an internal error"))
     assert found["accordion_compactions_total", ("automatic", "failed", "m", "main", "openai", "unknown")] == 1
 
 
-def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
+def test_the_compactions_of_a_flood_of_model_names_are_counted_as_one() -> None:
     metrics = Metrics()
     for number in range(400):
-        metrics.exchange("t", exchange(model=f"model-{number}", compaction=FOLDED), "")
+        metrics.exchange("t", exchange(model=f"model-{number}", compaction=COMPACTED), "")
     assert samples(metrics)["accordion_tokens_saved_total", ("main", "openai", "other")] == 200 * 600
 
 
@@ -164,8 +164,8 @@ def test_read_back_content_is_counted() -> None:
     for back in (ToolLoopUsage(rounds=2, calls=3, input=900), None, ToolLoopUsage(rounds=0, calls=1)):
         metrics.exchange("t", exchange(tool_loop=back), "")
     found = samples(metrics)
-    assert found["accordion_unfold_calls_total", ("m", "main", "openai")] == 4
-    assert found["accordion_unfold_rounds_total", ("m", "main", "openai")] == 2
+    assert found["accordion_read_back_calls_total", ("m", "main", "openai")] == 4
+    assert found["accordion_read_back_rounds_total", ("m", "main", "openai")] == 2
 
 
 def test_the_archive_is_seen_to_hold_and_to_lose() -> None:

@@ -111,7 +111,7 @@ async def test_a_compaction_has_the_reason_of_its_own_request_however_long_ago()
     session = await compacted(setup)
     http = client(setup)
     exchanges = http.get(f"/accordion/sessions/{session}").json()["exchanges"]
-    made = next(each for each in exchanges if each["compaction"] and each["compaction"]["state"] == "folded")
+    made = next(each for each in exchanges if each["compaction"] and each["compaction"]["state"] == "compacted")
     outcome = CompactionOutcome("replayed", made["compaction"]["id"])
     log = exchanges_key(TENANT, session)
     later = ENCODER.encode(exchange(at=setup.clock.now() + 1, decision="another reason", compaction=outcome))

@@ -46,7 +46,7 @@ def test_failed_compactions_and_summaries_are_remembered_with_their_reason() -> 
     health = RequestHealth()
     failed = CompactionOutcome("failed", reason="the store is unavailable", failure="store")
     put_off = CompactionOutcome("failed", reason="it was tried a short time ago", failure="put_off")
-    extracted = CompactionOutcome("folded", writer="extractive", failed_answers=2)
+    extracted = CompactionOutcome("compacted", writer="extractive", failed_answers=2)
     for at, outcome in enumerate((failed, put_off, extracted)):
         health.exchange("one", exchange(float(at), compaction=outcome), "")
     assert [each.reason for each in health.of("one").failed_compactions] == [

@@ -34,7 +34,7 @@ async def test_the_sent_request_is_the_one_that_the_provider_got(protocol_name: 
     setup.builder.forget_store()
     answer = client(setup).get(f"{path}/sent")
     assert answer.status_code == 200, answer.text
-    assert answer.headers["x-accordion-dialect"] == protocol_name
+    assert answer.headers["x-accordion-protocol"] == protocol_name
     assert ("x-accordion-compaction-id" in answer.headers) == (turns >= COMPACTED_AT)
     sent, got = json.loads(answer.content), json.loads(talk.forwarded)
     # Gemini's clients send the model's name in the path.

@@ -1,4 +1,4 @@
-"""What the API shows of folds, and what may be asked of a session by it."""
+"""What the API shows of compactions, and what may be asked of a session by it."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
     talk = GrowingConversation(setup)
     said = [compaction_record(await talk.turn(number)) for number in range(1, COMPACTED_AT + 3)]
     made = said[COMPACTED_AT - 1]
-    assert [each.get("state") for each in said[COMPACTED_AT - 2 :]] == [None, "folded", "replayed", "replayed"]
+    assert [each.get("state") for each in said[COMPACTED_AT - 2 :]] == [None, "compacted", "replayed", "replayed"]
 
     http = client(setup)
     (listed,) = http.get("/accordion/sessions").json()["sessions"]
@@ -69,7 +69,7 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
     found = samples(metrics)
     assert found["accordion_tokens_saved_total", ("gpt-5", "main", "openai")] == totals["saved"]
     name = "accordion_compactions_total"
-    assert found[name, ("automatic", "conversation", "folded", "gpt-5", "main", "openai")] == 1
+    assert found[name, ("automatic", "compacted", "conversation", "gpt-5", "main", "openai")] == 1
     assert found[name, ("automatic", "conversation", "gpt-5", "main", "openai", "replayed")] == 2
     span = dict(exporter.get_finished_spans()[COMPACTED_AT - 1].attributes or {})
     assert span["gen_ai.conversation.compacted"] is True
@@ -90,10 +90,10 @@ async def test_a_session_shows_its_limits_with_their_targets() -> None:
     }
 
 
-# -- a fold that is asked for ------------------------------------------------------------------------------------------
+# -- a compaction that is asked for ------------------------------------------------------------------------------------
 
 
-async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> None:
+async def test_a_compaction_that_is_asked_for_is_made_at_the_next_request_once() -> None:
     setup = small_window_setup()
     talk, path = await start_talk(setup, 4)
     http = client(setup)
@@ -105,12 +105,12 @@ async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> No
     assert "next request" in said["message"]
     assert http.get(path).json()["compaction_wanted"] is True
     made = compaction_record(await talk.turn(5))
-    assert (made["state"], made["cause"]) == ("folded", "manual")
+    assert (made["state"], made["cause"]) == ("compacted", "manual")
     assert http.get(path).json()["compaction_wanted"] is False
     assert compaction_record(await talk.turn(6))["state"] == "replayed"
 
 
-async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
+async def test_a_compaction_that_is_asked_for_does_not_touch_other_sessions() -> None:
     setup = small_window_setup()
     _, path = await start_talk(setup, 3)
     client(setup).post(f"{path}/compact")
@@ -148,7 +148,9 @@ async def test_a_session_switched_off_or_to_observe_is_forwarded_unchanged_until
     assert talk.forwarded == talk.bodies[-1]
     assert said.get("state") == ("observed" if mode == "observe" else None)
     other = GrowingConversation(setup)
-    assert compaction_record(await other.until(COMPACTED_AT, x_accordion_session="another-label"))["state"] == "folded"
+    assert (
+        compaction_record(await other.until(COMPACTED_AT, x_accordion_session="another-label"))["state"] == "compacted"
+    )
     assert http.put(f"{path}/mode", json={"mode": "auto"}).json()["mode"] == "auto"
     assert compaction_record(await talk.turn(COMPACTED_AT + 2))["state"] == "replayed"
 
@@ -189,7 +191,7 @@ async def test_pins_are_set_shown_and_taken_back() -> None:
     assert http.get(f"{path}/pins").json()["call_ids"] == []
 
 
-async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> None:
+async def test_a_pin_by_the_api_survives_every_compaction_verbatim_with_its_call() -> None:
     setup = small_window_setup()
     talk, path = await start_talk(setup, 3)
     client(setup).put(f"{path}/pins", json={"call_ids": [call_id(1)]})
@@ -198,7 +200,7 @@ async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> 
         said = compaction_record(await talk.turn(number))
         made.append(said.get("state"))
         assert results(talk.forwarded, call_id(1)) == results(talk.bodies[-1], call_id(1)) != []
-    assert made.count("folded") > 1
+    assert made.count("compacted") > 1
     assert results(talk.forwarded, call_id(2)) != results(talk.bodies[-1], call_id(2))
 
 

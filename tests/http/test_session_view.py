@@ -27,7 +27,7 @@ def point(position: int, came: int = 200, compaction: str = "") -> RequestPoint:
         ({}, []),
         ({"compaction": CompactionOutcome("replayed", "f-1")}, [("quiet", "compacted earlier")]),
         (
-            {"compaction": CompactionOutcome("folded", "f-1", before=900, after=300, saved=600)},
+            {"compaction": CompactionOutcome("compacted", "f-1", before=900, after=300, saved=600)},
             [("event", "compacted: 900 to 300")],
         ),
         (
@@ -61,7 +61,7 @@ def test_a_request_has_a_chip_for_each_event(fields: dict[str, Any], chips: list
         ("25.0% of the window, under the generation trigger of 830 tokens", None, ""),
         ("45.0% of the window, near the trigger: a summary is prepared", None, "45.0%"),
         ("90.0% of the window", CompactionOutcome("failed", reason="too little would be gained"), "too little"),
-        ("90.0% of the window, over the trigger", CompactionOutcome("folded", "f-1", reason="over the"), "over the"),
+        ("90.0% of the window, over the trigger", CompactionOutcome("compacted", "f-1", reason="over the"), "over the"),
     ],
 )
 def test_only_unusual_decisions_are_told(decision: str, outcome: CompactionOutcome | None, reason: str) -> None:

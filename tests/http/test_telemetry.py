@@ -74,7 +74,7 @@ def attributes(seen: CompactionOutcome | None) -> dict[str, object]:
     return dict(span.attributes or {})
 
 
-def test_a_fold_is_on_the_span_with_its_figures() -> None:
+def test_a_compaction_is_on_the_span_with_its_figures() -> None:
     given = attributes(SEEN)
     assert given["gen_ai.conversation.compacted"] is True
     prefix = "accordion.compaction."
@@ -83,7 +83,7 @@ def test_a_fold_is_on_the_span_with_its_figures() -> None:
     assert record == figures | {"steps": ("superseded 2200 2100", "summarize 2100 600")}
 
 
-def test_a_replayed_fold_is_a_compacted_conversation_too() -> None:
+def test_a_replayed_compaction_is_a_compacted_conversation_too() -> None:
     assert attributes(replace(SEEN, state="replayed", is_triggered=False))["gen_ai.conversation.compacted"] is True
 
 
@@ -103,14 +103,14 @@ def test_the_span_has_read_back_content() -> None:
     back, used = ToolLoopUsage(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, insertions=40)
     (span,) = spans(exchange(tool_loop=back, utilization=used)).get_finished_spans()
     given = dict(span.attributes or {})
-    assert {name: given[f"accordion.unfold.{name}"] for name in ("rounds", "calls", "input")} == {
+    assert {name: given[f"accordion.read_back.{name}"] for name in ("rounds", "calls", "input")} == {
         "rounds": 2,
         "calls": 3,
         "input": 900,
     }
-    assert given["accordion.unfolded"] == 40
+    assert given["accordion.insertions"] == 40
     (plain,) = spans(exchange()).get_finished_spans()
-    assert not [name for name in plain.attributes or {} if "unfold" in name]
+    assert not [name for name in plain.attributes or {} if "read_back" in name]
 
 
 def test_a_request_that_is_not_read_makes_no_span() -> None:

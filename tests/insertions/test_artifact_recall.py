@@ -52,7 +52,7 @@ def build_request(path: str, *entries: Any, **more: Any) -> Json:
 
 
 def request(path: str, *more: Json, rounds: int = 20) -> Json:
-    """So long that it is folded; the order stands in a result near the beginning, among many words."""
+    """So long that it is compacted; the order stands in a result near the beginning, among many words."""
     listed = [user_entry(path, "the task")]
     for at in range(rounds):
         middle = f"\n{ORDER} holds item {ITEM} of ST_5512_k\n" if at == 2 else "\n"
@@ -80,7 +80,7 @@ def excerpts(entries: list[Json]) -> list[int]:
 
 
 async def compact_first(path: str, **given: Any) -> tuple[PipelineSetup, list[Json]]:
-    """A setup in which the history was folded, and what was sent then."""
+    """A setup in which the history was compacted, and what was sent then."""
     made = build_world(**given)
     await made.ask(path, request(path))
     before = sent(made, path)
@@ -90,7 +90,8 @@ async def compact_first(path: str, **given: Any) -> tuple[PipelineSetup, list[Js
 
 
 async def is_recalled(of: PipelineSetup, path: str, body: Json, *, erased: bool = False) -> bool:
-    """Whether something is recalled for a request that is folded and not sent; `erased`: its session is meanwhile."""
+    """Whether something is recalled for a request that is compacted and not sent; `erased`: its session is
+    meanwhile."""
     measured = await of.measure(path, body)
     if erased:
         of.clock.advance(1)
@@ -161,7 +162,7 @@ async def test_another_question_behind_the_same_history_gets_its_own(path: str):
 
 async def send_results(path: str) -> tuple[PipelineSetup, Json, list[Json]]:
     """A setup that was sent a request that ends with results, that request, and its list, which may be added to."""
-    made, asked = build_world(config="unfold: {recall: {share: 20%}}"), request(path)
+    made, asked = build_world(config="read_back: {recall: {share: 20%}}"), request(path)
     listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
     await made.ask(path, asked)
     return made, asked, listing
@@ -210,7 +211,7 @@ async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(conte
 
 
 async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and_calls():
-    config = "unfold: {recall: {share: 20%}}"
+    config = "read_back: {recall: {share: 20%}}"
     made = build_world(router=FakeRouter(only=Route("azure", "litellm", "")), config=config)
     for path, comes in ((RESPONSES, False), (CHAT, True)):
         asked = request(path)
@@ -236,7 +237,7 @@ async def test_several_messages_of_the_user_in_a_row_stay_together(path: str):
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_nothing_is_recalled_where_the_settings_say_so(path: str):
-    made, _ = await compact_first(path, config="unfold: {recall: {tokens: 0}}")
+    made, _ = await compact_first(path, config="read_back: {recall: {tokens: 0}}")
     await made.ask(path, build_question(path))
     assert excerpts(sent(made, path)) == []
 
@@ -244,7 +245,7 @@ async def test_nothing_is_recalled_where_the_settings_say_so(path: str):
 async def test_an_excerpt_takes_no_more_than_the_settings_say():
     counts = []
     for settings in ("share: 0.2", "share: 0.2, tokens: 95", "share: 0.02"):
-        made, _ = await compact_first(CHAT, config=f"unfold: {{recall: {{{settings}}}}}")
+        made, _ = await compact_first(CHAT, config=f"read_back: {{recall: {{{settings}}}}}")
         await made.ask(CHAT, build_question(CHAT))
         recalled = made.recorder.exchanges[-1].recall
         counts.append(recalled.tokens if recalled is not None else 0)

@@ -1,4 +1,4 @@
-"""What else goes out with requests that a fold is in force for: our tool, and what was read back, in one
+"""What else goes out with requests that a compaction is in force for: our tool, and what was read back, in one
 process."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def names(of: Json) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
+async def test_our_tool_is_offered_from_the_compaction_on_and_not_before(path: str):
     setup = build_setup()
     await setup.ask(path, request(2, path))
     assert names(sent(setup)) == []
@@ -111,7 +111,7 @@ async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
     assert names(sent(setup)) == ["read_artifact"]
 
 
-async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
+async def test_a_request_without_a_compaction_goes_on_in_its_own_bytes():
     setup = build_setup()
     inbound = setup.inbound(CHAT, request(2))
     await setup.forward(inbound)
@@ -247,7 +247,7 @@ async def test_while_the_store_is_away_the_request_goes_on():
     assert "page299" in json.dumps(sent(one))
 
 
-async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
+async def test_a_compaction_takes_what_was_read_back_with_what_it_covers():
     setup = build_setup()
     asked = request(20)
     await setup.ask(CHAT, asked)

@@ -94,7 +94,7 @@ def wires(entries: list[Json]) -> tuple[bytes, ...]:
 
 @dataclass
 class ComposedConversation:
-    """A client whose first messages are folded, and a provider that reads back."""
+    """A client whose first messages are compacted, and a provider that reads back."""
 
     protocol_name: ProtocolName
     entries: list[Json] = field(default_factory=list)
@@ -110,17 +110,17 @@ class ComposedConversation:
             del self.request["tools"]
         self.entries = self.request[self.listing]
         self.reader, self.rendering = WrittenMessageReader(), RequestRenderer()
-        folded = self.client
+        compacted = self.client
         self.covered = next(
-            at for at, m in enumerate(folded.messages) if m.has_user_text and not m.has_tool_result and at > 3
+            at for at, m in enumerate(compacted.messages) if m.has_user_text and not m.has_tool_result and at > 3
         )
-        self.anchor = folded.chain[self.covered - 1]
+        self.anchor = compacted.chain[self.covered - 1]
 
     @property
     def client(self) -> Conversation:
         return read({**self.request, self.listing: self.entries}, self.protocol_name)
 
-    def folded(self, covered: int = 0) -> CompactedConversation:
+    def compacted(self, covered: int = 0) -> CompactedConversation:
         client, covered = self.client, covered or self.covered
         written = CompactionEntry(1, covered - 1, self.spoken.text_message("What was."))
         record = Compaction(
@@ -143,7 +143,7 @@ class ComposedConversation:
     def compose(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> CompactedConversation:
         read_one = self.reader.reader_for(self.spoken, TENANT)
         return compose_once(
-            self.spoken, self.tool_protocol, self.folded(covered), self.stored_insertions(), offer, read_one
+            self.spoken, self.tool_protocol, self.compacted(covered), self.stored_insertions(), offer, read_one
         )
 
     def stored_insertions(self) -> list[Insertion]:
@@ -210,11 +210,11 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
     return [json.loads(wire) for wire in one] == [json.loads(wire) for wire in other]
 
 
-# -- a list with overlays ----------------------------------------------------------------------------------------------
+# -- a list with insertions --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
-def test_without_a_fold_nothing_but_our_tool_is_added(protocol_name: ProtocolName):
+def test_without_a_compaction_nothing_but_our_tool_is_added(protocol_name: ProtocolName):
     talk = ComposedConversation(protocol_name)
     plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, TENANT)
     assert compose_once(talk.spoken, talk.tool_protocol, plain, (), None, read_one) is plain
@@ -224,8 +224,8 @@ def test_without_a_fold_nothing_but_our_tool_is_added(protocol_name: ProtocolNam
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
-def test_without_a_fold_what_was_read_stands_where_it_was_read(protocol_name: ProtocolName):
-    """A sub-agent reads what others' texts name before anything of its own was folded."""
+def test_without_a_compaction_what_was_read_stands_where_it_was_read(protocol_name: ProtocolName):
+    """A sub-agent reads what others' texts name before anything of its own was compacted."""
     talk, cache = ComposedConversation(protocol_name), InsertionCache()
 
     def sent() -> list[bytes]:
@@ -254,11 +254,11 @@ def test_without_a_fold_what_was_read_stands_where_it_was_read(protocol_name: Pr
 @pytest.mark.parametrize("protocol_name", NAMES)
 def test_without_insertions_only_our_tool_is_added_behind_the_clients(protocol_name: ProtocolName):
     talk = ComposedConversation(protocol_name)
-    folded, shown = talk.folded(), talk.compose()
-    assert shown.conversation.messages == folded.conversation.messages
-    assert shown.origins == folded.origins
+    compacted, shown = talk.compacted(), talk.compose()
+    assert shown.conversation.messages == compacted.conversation.messages
+    assert shown.origins == compacted.origins
     assert shown.conversation.tools == talk.spoken.read_tools(shown.conversation.envelope)
-    before, now = (json.loads(talk.rendering.render_body(talk.spoken, each)) for each in (folded, shown))
+    before, now = (json.loads(talk.rendering.render_body(talk.spoken, each)) for each in (compacted, shown))
     assert now["tools"][:-1] == before["tools"]
     assert {**now, "tools": 0} == {**before, "tools": 0}
 
@@ -266,12 +266,14 @@ def test_without_insertions_only_our_tool_is_added_behind_the_clients(protocol_n
 @pytest.mark.parametrize("protocol_name", NAMES)
 def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(protocol_name: ProtocolName):
     talk, meter = ComposedConversation(protocol_name), TokenMeter(WordCounter())
-    folded = talk.folded().conversation
-    before = meter.measure(folded, WINDOW)
+    compacted = talk.compacted().conversation
+    before = meter.measure(compacted, WINDOW)
     now = meter.measure(talk.compose().conversation, WINDOW)
     assert now.tools > before.tools
-    assert meter.measure(folded, WINDOW) == before
-    assert talk.compose().conversation.overhead_key == talk.compose().conversation.overhead_key != folded.overhead_key
+    assert meter.measure(compacted, WINDOW) == before
+    assert (
+        talk.compose().conversation.overhead_key == talk.compose().conversation.overhead_key != compacted.overhead_key
+    )
     other = ToolDefinition("accordion_read_artifact", TOOL.description, TOOL.schema)
     assert talk.compose(other).conversation.overhead_key != talk.compose().conversation.overhead_key
 
@@ -281,7 +283,7 @@ def test_a_request_that_cannot_have_our_tool_keeps_its_own(protocol_name: Protoc
     talk = ComposedConversation(protocol_name, tools=False)
     ruled_out = {"chat": {"n": 2}, "responses": {"max_tool_calls": 3}, "messages": {"output_format": {"type": "x"}}}
     talk.request |= ruled_out[protocol_name]
-    assert talk.compose() == talk.folded()
+    assert talk.compose() == talk.compacted()
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
@@ -355,7 +357,7 @@ def test_another_reply_than_the_recorded_one_is_left_as_the_client_has_it(protoc
     talk.reply(1, 0, text="The answer.")
     talk.entries[-1:] = reply(protocol_name, "Another answer.", {})
     talk.says("Go on.")
-    assert talk.compose().conversation.messages == talk.folded().conversation.messages
+    assert talk.compose().conversation.messages == talk.compacted().conversation.messages
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
@@ -376,7 +378,7 @@ def test_of_several_responses_to_a_request_the_continued_one_is_inserted(protoco
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
-def test_a_fold_drops_what_stood_behind_what_it_covers(protocol_name: ProtocolName):
+def test_a_compaction_drops_what_stood_behind_what_it_covers(protocol_name: ProtocolName):
     talk = ComposedConversation(protocol_name)
     talk.build_recall()
     talk.reply(1, 0)
@@ -390,12 +392,12 @@ def test_a_fold_drops_what_stood_behind_what_it_covers(protocol_name: ProtocolNa
     said = b"".join(talk.sent(covered=anchor))
     assert b"our_2_0" not in said
     assert b"Recalled: 42." not in said
-    # At the fold's own anchor.
+    # At the compaction's own anchor.
     assert b"our_4_0" in said
     assert b"Recalled: 43." in said
     assert not problems(talk.compose(covered=anchor))
     covered = talk.sent(covered=end - 1)
-    assert covered == talk.rendering.render_entries(talk.spoken, talk.folded(end - 1))
+    assert covered == talk.rendering.render_entries(talk.spoken, talk.compacted(end - 1))
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
@@ -426,8 +428,8 @@ def test_an_insertion_between_a_call_and_its_result_is_left_out():
     talk.entries += reply("responses", "", {"call_x": "read"})
     talk.entries += [{"type": "item_reference", "id": "msg_1"}, *reply("responses", "I looked.", {})]
     talk.build_recall()
-    assert problems(talk.folded()) == problems(talk.compose()) == []
-    assert talk.sent() == talk.rendering.render_entries(talk.spoken, talk.folded())
+    assert problems(talk.compacted()) == problems(talk.compose()) == []
+    assert talk.sent() == talk.rendering.render_entries(talk.spoken, talk.compacted())
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
@@ -450,7 +452,7 @@ def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(protocol
     talk.build_recall()
     talk.reply(2, 1)
     talk.build_recall("Recalled: 43 and more.")
-    bare, whole = talk.folded(), talk.compose()
+    bare, whole = talk.compacted(), talk.compose()
     talk.insertions.pop()
     less = talk.compose()
     for order in ((bare, whole, less), (less, whole, bare)):
@@ -478,7 +480,7 @@ def test_origins_tell_the_clients_own_from_what_was_put_in(protocol_name: Protoc
     assert shown.origins[-1] == len(client.messages) - 1
 
 
-def test_a_fold_keeps_its_cache_breakpoint_where_it_was_when_something_is_put_in():
+def test_an_insertion_does_not_move_the_cache_breakpoint_of_a_compaction():
     talk = ComposedConversation("messages")
     before = talk.sent()
     assert sum(b"cache_control" in wire for wire in before) == 1
@@ -538,7 +540,7 @@ def test_a_longer_list_extends_the_cached_one():
     for number in range(8):
         talk.reply(2 * (not number), 1)
         before = tool_protocol.asked
-        shown = cache.compose(talk.spoken, tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+        shown = cache.compose(talk.spoken, tool_protocol, talk.compacted(), talk.insertions, TOOL, read_one)
         asked.append(tool_protocol.asked - before)
         assert shown == talk.compose()
     assert asked[0] == 1
@@ -554,8 +556,8 @@ def test_a_rewound_list_takes_the_space_of_its_present_messages_only():
         del talk.entries[start:]
         for _ in range(6):
             talk.reply(0, 1)
-            cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.stored_insertions(), TOOL, read_one)
-    fresh.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.stored_insertions(), TOOL, read_one)
+            cache.compose(talk.spoken, talk.tool_protocol, talk.compacted(), talk.stored_insertions(), TOOL, read_one)
+    fresh.compose(talk.spoken, talk.tool_protocol, talk.compacted(), talk.stored_insertions(), TOOL, read_one)
     assert cache.size == fresh.size > 0
 
 
@@ -564,11 +566,11 @@ def test_later_insertions_extend_the_cached_list():
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
-        cache.compose(talk.spoken, tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+        cache.compose(talk.spoken, tool_protocol, talk.compacted(), talk.insertions, TOOL, read_one)
     talk.build_recall()
     talk.says("Go on.")
     before = tool_protocol.asked
-    shown = cache.compose(talk.spoken, tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+    shown = cache.compose(talk.spoken, tool_protocol, talk.compacted(), talk.insertions, TOOL, read_one)
     assert shown == talk.compose()
     assert tool_protocol.asked == before
 
@@ -579,7 +581,7 @@ def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(protocol
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
-        cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+        cache.compose(talk.spoken, talk.tool_protocol, talk.compacted(), talk.insertions, TOOL, read_one)
     talk.says("Go on.")
     talk.reply(1, 0)
     whole = talk.insertions[-1]
@@ -587,7 +589,7 @@ def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(protocol
     talk.says("Thank you.")
     for rounds, comes in (((ToolRound(whole.rounds[0].response), whole.rounds[1]), False), (whole.rounds, True)):
         talk.insertions[-1] = ToolRoundInsertion(whole.anchor, rounds, (), whole.text, 9.0)
-        shown = cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+        shown = cache.compose(talk.spoken, talk.tool_protocol, talk.compacted(), talk.insertions, TOOL, read_one)
         assert shown == talk.compose()
         assert any(b"our_7_0" in message.wire for message in shown.conversation.messages) == comes
 
@@ -618,7 +620,7 @@ def test_incremental_composition_equals_a_fresh_one_after_growth_rewind_or_chang
         stored_insertions = talk.stored_insertions()
         read_one = talk.reader.reader_for(talk.spoken, TENANT)
         assert (
-            cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), stored_insertions, TOOL, read_one)
+            cache.compose(talk.spoken, talk.tool_protocol, talk.compacted(), stored_insertions, TOOL, read_one)
             == talk.compose()
         )
         kept = [message for worn, _ in cache._compositions._entries.values() for message in worn.prefix.messages]
@@ -972,7 +974,7 @@ async def test_tool_rounds_are_exported_and_erased_with_their_session():
     store = Fickle()
     await Worker(store).add(build_tool_rounds(4), build_tool_rounds(7))
     [listed] = [page async for page in scan_entries(store, TENANT.archive_namespace, "s-1")]
-    assert [entry.kind for entry in listed] == ["overlay"] * 2
+    assert [entry.kind for entry in listed] == ["insertion"] * 2
     places = [Key(*entry.value_key) for entry in listed if entry.value_key]
     assert await store.delete(places) == 2
     worker = Worker(store)

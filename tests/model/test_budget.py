@@ -10,7 +10,7 @@ WORKED = [
     (500_000, 475_000, 455_000),
     (1_048_576, 996_147, 954_204),
 ]
-"""Window, the most that is under the hard limit, the trigger of a mid-generation fold."""
+"""Window, the most that is under the hard limit, the trigger of a mid-generation compaction."""
 
 
 @pytest.mark.parametrize(("window", "hard", "trigger"), WORKED)
@@ -19,7 +19,7 @@ def test_the_limits_of_a_generation_follow_from_the_windows_size(window: int, ha
     assert (limits.hard, limits.generation) == (hard, trigger)
 
 
-def test_a_conversation_is_folded_from_half_of_the_window_on() -> None:
+def test_a_conversation_is_compacted_from_half_of_the_window_on() -> None:
     assert Thresholds().limits(200_000).conversation == 100_000
 
 

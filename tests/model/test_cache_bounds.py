@@ -123,7 +123,7 @@ async def attempts(store: InMemoryStore, outbox: WriteQueue) -> Any:
     futile, asked = RetryLimit(CAPACITY), talk([user("a task")])
     for number in range(MANY):
         futile.record_failure(
-            ConversationRef(TENANT, b"scope", f"s-{number}"), asked, "fold", 1_000, "too little to gain"
+            ConversationRef(TENANT, b"scope", f"s-{number}"), asked, "compaction", 1_000, "too little to gain"
         )
     return futile
 

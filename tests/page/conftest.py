@@ -78,7 +78,7 @@ async def build_site(proxy: Proxy, **headers: str) -> Site:
         made = [each["compaction"] for each in record["exchanges"] if each["compaction"]]
         artifacts = (await client.get(f"{proxy.url}/accordion/artifacts?session={session}")).json()["artifacts"]
         await _until_recorded(client, f"{proxy.url}/accordion/sessions/{session}/sent")
-    ids = [each["id"] for each in made if each["state"] == "folded"]
+    ids = [each["id"] for each in made if each["state"] == "compacted"]
     assert len(ids) >= 2
     return Site(proxy, session, main, child, ids, artifacts[0]["id"])
 

@@ -31,7 +31,7 @@ REQUESTS = 10_000
 async def write_long_session(folder: Path) -> str:
     """Writes the records of a session with REQUESTS requests, one compaction in each thousand. Returns its id."""
     store, tenant, now = SqliteStore(folder / "store.db", timeout=60.0), TenantScope("default", b""), LoopClock().now()
-    made = CompactionOutcome("folded", "f-0", before=18_000, after=5_000, saved=13_000, reason="over the trigger")
+    made = CompactionOutcome("compacted", "f-0", before=18_000, after=5_000, saved=13_000, reason="over the trigger")
     values = [
         ENCODER.encode(
             exchange(

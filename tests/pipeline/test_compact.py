@@ -1,4 +1,4 @@
-"""What must never become of a request that is folded, in one process."""
+"""What must never become of a request that is compacted, in one process."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept:
     assert (out.status, [each.method for each in setup.upstream.requests].count("POST")) == (400, 1)
 
 
-async def test_figures_that_an_error_may_only_quote_do_not_shape_the_fold() -> None:
+async def test_figures_that_an_error_may_only_quote_do_not_shape_the_compact() -> None:
     setup, plain = PipelineSetup(), PipelineSetup()
     request = chat(20)
     request["messages"].append({"role": "user", "content": "Who says that maximum context length is 300?"})
@@ -134,7 +134,7 @@ def crowded(words: str, limit: int, output: int, given: int) -> FakeReply:
 
 @pytest.mark.parametrize("words", [VLLM, VLLM_ALONE, OPENAI])
 @pytest.mark.parametrize("output", [8_000, 9_000])
-async def test_no_history_is_folded_where_the_answer_alone_fills_the_window(words: str, output: int) -> None:
+async def test_no_history_is_compacted_where_the_answer_alone_fills_the_window(words: str, output: int) -> None:
     setup, request = PipelineSetup(), chat(20) | {"max_tokens": output}
     setup.upstream.answers = [crowded(words, 8_000, output, 5_000)]
     out, body = await setup.ask(CHAT, request)
@@ -146,7 +146,7 @@ async def test_no_history_is_folded_where_the_answer_alone_fills_the_window(word
     assert sent(setup)["messages"] == request["messages"]
 
 
-async def test_no_history_is_folded_where_what_stays_does_not_fit_beside_the_answer() -> None:
+async def test_no_history_is_compacted_where_what_stays_does_not_fit_beside_the_answer() -> None:
     setup, request = PipelineSetup(), chat(20) | {"max_tokens": 5_900}
     request["messages"].append({"role": "user", "content": words(2_000, "question")})
     setup.upstream.answers = [crowded(VLLM, 8_000, 5_900, 6_500)]
@@ -156,13 +156,13 @@ async def test_no_history_is_folded_where_what_stays_does_not_fit_beside_the_ans
     assert state(out) == "none"
 
 
-async def test_a_history_is_folded_to_what_the_answer_leaves_of_the_window() -> None:
+async def test_a_history_is_compacted_to_what_the_answer_leaves_of_the_window() -> None:
     setup, request = PipelineSetup(), chat(20) | {"max_tokens": 5_000}
     setup.upstream.answers = [crowded(VLLM, 8_000, 5_000, 6_000)]
     out, _ = await setup.ask(CHAT, request)
     assert (out.status, len(setup.upstream.requests)) == (200, 2)
     told = json.loads(header(out, "x-accordion-compaction") or "")
-    assert (told["state"], told["cause"], told["before"]) == ("folded", "overflow", 6_000)
+    assert (told["state"], told["cause"], told["before"]) == ("compacted", "overflow", 6_000)
     assert int(header(out, "x-accordion-tokens") or 0) + 5_000 < 8_000
 
 
@@ -179,7 +179,7 @@ async def test_results_of_calls_that_are_sent_by_reference_stay(every: int) -> N
     items += [{"role": "assistant", "content": "found"}, {"role": "user", "content": "go on"}]
     setup = PipelineSetup(windows=FakeWindows(4_000))
     out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items})
-    assert (out.status, state(out)) == (200, "folded")
+    assert (out.status, state(out)) == (200, "compacted")
     given = sent(setup)["input"]
     answered = {item["call_id"] for item in given if item.get("type") == "function_call_output"}
     assert {item["id"] for item in given if item.get("type") == "item_reference"} == {
@@ -199,7 +199,7 @@ async def test_words_that_are_only_named_before_anybody_spoke_stay() -> None:
     items += [{"role": "user", "content": "go on"}]
     setup = PipelineSetup(windows=FakeWindows(4_000))
     out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items})
-    assert (out.status, state(out)) == (200, "folded")
+    assert (out.status, state(out)) == (200, "compacted")
     named = {item["id"] for item in sent(setup)["input"] if item.get("type") == "item_reference"}
     assert "msg_task" in named
     assert len(json.dumps(sent(setup)["input"])) < len(json.dumps(items)) * 0.6
@@ -248,13 +248,13 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
     assert misplaced(messages) == []
     setup, body = PipelineSetup(windows=FakeWindows(100_000)), {"model": "claude-sonnet-4-5", "max_tokens": 9}
     out, _ = await setup.ask(MESSAGES, {**body, "messages": messages}, {"x-accordion-compact": "now"})
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     given = sent(setup)["messages"]
     assert misplaced(given) == []
     assert find_tool_changes(given) == find_tool_changes(messages)
     rules = [each["content"] for each in messages if each["role"] == "system" and isinstance(each["content"], str)]
     assert not rules or f'"{rules[-1]}"' in json.dumps([each for each in given if each["role"] == "system"])
-    # What comes behind is taken with the fold, at the same places.
+    # What comes behind is taken with the compaction, at the same places.
     more = [{"role": "assistant", "content": "well"}, {"role": "user", "content": "and?"}]
     await setup.ask(MESSAGES, {**body, "messages": [*messages, *more]})
     assert misplaced(sent(setup)["messages"]) == []
@@ -273,12 +273,12 @@ async def test_reminders_in_every_round_leave_with_their_rounds(protocol_name: P
         request = body(History((Turn(("the task",), tuple(rounds)),)), protocol_name)
         out, _ = await setup.ask(WRITERS[protocol_name].path("gpt-5"), request)
         assert out.status == 200
-        compacted += [at] if state(out) == "folded" else []
+        compacted += [at] if state(out) == "compacted" else []
     assert 2 <= len(compacted) <= 8
     assert json.dumps(sent(setup)).count("Reminder ") < 12
 
 
-async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_folded() -> None:
+async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_compacted() -> None:
     config = "compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: 'kept as {artifact_id}'}}]}"
     setup = PipelineSetup(windows=FakeWindows(4_000), config=config)
     system = [{"type": "text", "text": part, "cache_control": {"type": "ephemeral"}} for part in ("a", "b", "c")]
@@ -288,7 +288,7 @@ async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_f
         out, _ = await setup.ask(MESSAGES, claude(rounds, marked=max(0, rounds - 2)) | {"system": system})
         assert out.status == 200
         marks.append(json.dumps(sent(setup)).count('"cache_control"'))
-    assert state(out) in ("folded", "replayed")
+    assert state(out) in ("compacted", "replayed")
     assert max(marks) <= 4
 
 
@@ -296,10 +296,8 @@ async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_f
 
 
 @pytest.mark.parametrize(("model", "stays"), [("claude-opus-5-5", True), ("claude-sonnet-4-5", False)])
-async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_nothing(
-    model: str, stays: bool
-) -> None:
-    """Scarlet works for red, and then for blue: what it saw of red is hidden before the next fold."""
+async def test_bound_thinking_stays_where_a_compaction_may_fail(model: str, stays: bool) -> None:
+    """Scarlet works for red, and then for blue: what it saw of red is hidden before the next compaction."""
     setup = PipelineSetup()
     messages: list[Json] = [{"role": "user", "content": "the task"}]
 
@@ -331,14 +329,14 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
 # -- calls that are answered late -------------------------------------------------------------------------------------
 
 
-async def test_a_fold_that_took_an_open_call_out_is_not_applied_once_it_is_answered() -> None:
+async def test_a_compaction_that_took_an_open_call_out_is_not_applied_once_it_is_answered() -> None:
     setup = PipelineSetup(windows=FakeWindows(4_000))
     body = chat(20)
     late = body["messages"][3]
     late["tool_calls"].append({"id": "late", "type": "function", "function": {"name": "wait", "arguments": "{}"}})
     messages = [*body["messages"], {"role": "user", "content": "meanwhile"}]
     out, _ = await setup.ask(CHAT, body | {"messages": messages})
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     assert "late" not in json.dumps(sent(setup))
     messages += [{"role": "assistant", "content": "yes"}, {"role": "tool", "tool_call_id": "late", "content": "now"}]
     await setup.ask(CHAT, body | {"messages": messages})
@@ -376,23 +374,23 @@ async def test_counting_answers_for_any_size() -> None:
     assert (out.status, len(setup.upstream.requests)) == (400, 1)
 
 
-async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> None:
+async def test_counting_compacts_as_the_request_would_be_and_keeps_nothing() -> None:
     setup = PipelineSetup(windows=FakeWindows(4_000))
     out, _ = await setup.ask(COUNT, claude(20))
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     counted = sent(setup)["messages"]
     tenant = setup.forward.tenants.identify({}).tenant
     out, _ = await setup.ask(MESSAGES, claude(20))
-    # It is this request that makes the fold, so that what left is listed with its session.
-    assert state(out) == "folded"
+    # It is this request that makes the compaction, so that what left is listed with its session.
+    assert state(out) == "compacted"
     assert sent(setup)["messages"] == counted
     assert await setup.builder.archive.list_artifacts(tenant, header(out, "x-accordion-session") or "")
 
 
-async def test_a_fold_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:
+async def test_a_compaction_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:
     setup = PipelineSetup()
     out, _ = await setup.ask(COUNT, claude(20), {"x-accordion-compact": "now"})
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     out, _ = await setup.ask(MESSAGES, claude(20))
     assert state(out) == "none"
 
@@ -413,7 +411,7 @@ async def test_thinking_between_calls_that_are_dropped_leaves_with_them() -> Non
     messages += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "next"}]
     setup = PipelineSetup(windows=FakeWindows(6_000), config=config)
     out, _ = await setup.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     replies = [entry["content"] for entry in sent(setup)["messages"] if entry["role"] == "assistant"]
     assert [block for block in replies[0] if block["type"] != "thinking"] == [{"type": "text", "text": "step 0"}]
     assert all(not isinstance(content, list) or content[-1]["type"] != "thinking" for content in replies)
@@ -430,7 +428,7 @@ async def test_reasoning_leaves_with_the_call_that_nobody_answered() -> None:
     items[-1] = {"role": "user", "content": "stop that"}
     setup = PipelineSetup(windows=FakeWindows(3_000))
     out, _ = await setup.ask(RESPONSES, {"model": "gpt-5", "input": items})
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     assert sent(setup)["input"][-1] == items[-1]
     assert "rs_11" not in json.dumps(sent(setup))
 
@@ -446,7 +444,7 @@ async def test_images_over_the_budget_leave_even_where_their_references_count_mo
     messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": shown}]
     messages += [{"role": "assistant", "content": "seen"}, {"role": "user", "content": "go on"}]
     out, _ = await setup.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
-    assert state(out) == "folded"
+    assert state(out) == "compacted"
     assert json.dumps(sent(setup)).count('"image"') <= 10
 
 
@@ -501,7 +499,7 @@ async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
     out, _ = await setup.ask(CHAT, request)
     assert reserved(setup) == space
     # With all of it, the request is over the trigger.
-    assert state(out) == ("folded" if space == 45_000 else "none")
+    assert state(out) == ("compacted" if space == 45_000 else "none")
 
 
 async def test_a_session_with_long_answers_keeps_more_free_than_its_model_needs() -> None:

@@ -548,7 +548,7 @@ async def test_an_item_without_a_model_costs_nothing_and_is_recorded() -> None:
     [exchange] = setup.recorder.exchanges
     assert (exchange.costs, exchange.usage, exchange.path) == (None, None, COMPACT)
     assert exchange.compaction is not None
-    assert exchange.compaction.state == "folded"
+    assert exchange.compaction.state == "compacted"
     assert setup.key_usage.usage("team").tokens == 0
 
 

@@ -69,7 +69,7 @@ async def compacted(setup: PipelineSetup) -> Talk:
         await talk.say(length, answered(reported))
     made = setup.recorder.exchanges[-1]
     assert made.compaction is not None
-    assert made.compaction.state == "folded"
+    assert made.compaction.state == "compacted"
     return talk
 
 

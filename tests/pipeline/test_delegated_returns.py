@@ -1,4 +1,4 @@
-"""What a sub-agent returns to the one that it works for, and how its own conversation is folded. In one
+"""What a sub-agent returns to the one that it works for, and how its own conversation is compacted. In one
 process."""
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ async def test_the_tokens_of_agents_that_write_into_one_list_are_their_own():
     ) == [1, 1, 2]
 
 
-# -- folding of a sub-agent's own -----------------------------------------------------
+# -- compaction of a sub-agent's own -----------------------------------------------------
 
 
 def working(path: str, rounds: int = 12) -> list[Json]:
@@ -170,7 +170,7 @@ def working(path: str, rounds: int = 12) -> list[Json]:
 
 
 async def compactors(team: Team, path: str, who: str) -> list[str]:
-    """Which strategies folded an agent's request."""
+    """Which strategies compacted an agent's request."""
     headers = {"x-accordion-delegation": who} if who else {}
     team.upstream.answers.append(answer(path, team.assistant_entry("Well.")))
     more = {"max_tokens": 10} if path == MESSAGES else {}
@@ -218,5 +218,5 @@ async def test_what_handed_a_conversation_over_stays_with_whom_it_was_handed_to(
     assert header(out, "x-accordion-session") != team.session
     seen = team.recorder.exchanges[-1].compaction
     assert seen is not None
-    assert seen.state == "folded"
+    assert seen.state == "compacted"
     assert team.sent[-1]["messages"][:3] == told[:3]

@@ -1,4 +1,4 @@
-"""What the provider keeps is put in place of a reply's id where a fold is due. In one process."""
+"""What the provider keeps is put in place of a reply's id where a compaction is due. In one process."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class Chain:
         for _ in range(count):
             await self.turn(**more)
 
-    async def until_folded(self, **more: Any) -> Json:
+    async def until_compacted(self, **more: Any) -> Json:
         for _ in range(12):
             sent = await self.turn(**more)
-            if self.state == "folded":
+            if self.state == "compacted":
                 return sent
-        raise AssertionError("it was never folded")
+        raise AssertionError("it was never compacted")
 
 
 def reply(number: int, name: str = "a") -> Json:
@@ -121,9 +121,9 @@ async def test_below_the_trigger_it_goes_on_as_it_came() -> None:
     assert "the provider keeps the history, so it passes unchanged" in chain.decisions[-1]
 
 
-async def test_a_fold_says_all_that_is_left_in_place_of_the_id() -> None:
+async def test_a_compaction_says_all_that_is_left_in_place_of_the_id() -> None:
     chain = Chain()
-    sent = await chain.until_folded()
+    sent = await chain.until_compacted()
     assert "previous_response_id" not in sent
     assert {name: sent[name] for name in FIXED} == FIXED
     assert sent["input"][0] == chain.first[0]
@@ -141,14 +141,14 @@ async def test_the_trigger_of_a_compaction_by_the_provider_is_left_out() -> None
     result = {"type": "function_call_output", "call_id": "call_1", "output": "word"}
     await chain.turn(given=[result, {"type": "compaction_trigger"}])
     await chain.turn(given=[{"role": "user", "content": "Go on."}])
-    sent = await chain.until_folded()
+    sent = await chain.until_compacted()
     assert item in sent["input"]
     assert "compaction_trigger" not in json.dumps(sent)
 
 
-async def test_the_next_request_begins_with_what_was_folded() -> None:
+async def test_the_next_request_begins_with_what_was_compacted() -> None:
     chain = Chain()
-    sent = await chain.until_folded()
+    sent = await chain.until_compacted()
     again = await chain.turn()
     assert chain.state == "replayed"
     assert again["input"][: len(sent["input"])] == sent["input"]
@@ -157,19 +157,19 @@ async def test_the_next_request_begins_with_what_was_folded() -> None:
 
 async def test_a_first_request_that_is_a_plain_text_becomes_a_message() -> None:
     chain = Chain(first="Find out why the nightly build fails.")
-    sent = await chain.until_folded()
+    sent = await chain.until_compacted()
     assert sent["input"][0] == {"role": "user", "content": "Find out why the nightly build fails."}
 
 
 async def test_instructions_within_the_list_stay_in_front() -> None:
     first = [{"role": "developer", "content": "Say little."}, {"role": "user", "content": "Find out."}]
-    sent = await Chain(first=first).until_folded()
+    sent = await Chain(first=first).until_compacted()
     assert sent["input"][:2] == first
 
 
 async def test_a_body_with_an_encoding_is_made_whole_without_it() -> None:
     chain = Chain()
-    sent = await chain.until_folded(headers={"content-encoding": "gzip"})
+    sent = await chain.until_compacted(headers={"content-encoding": "gzip"})
     assert sent["input"][0] == chain.first[0]
     assert b"content-encoding" not in dict(chain.provider.requests[-1].headers)
 
@@ -203,7 +203,7 @@ async def test_requests_of_a_conversation_object_pass_unchanged() -> None:
 
 
 @pytest.mark.parametrize("config", ["compaction: {mode: off}", "compaction: {mode: observe}"])
-async def test_who_is_not_folded_is_not_kept(config: str) -> None:
+async def test_who_is_not_compacted_is_not_kept(config: str) -> None:
     chain = Chain(config=config)
     await chain.turns(12)
     assert chain.same
@@ -238,7 +238,7 @@ async def test_while_the_store_is_away_what_is_at_hand_is_put_together(caplog: A
     chain = Chain(store=store)
     await chain.turns(4)
     store.away = True
-    await chain.until_folded()
+    await chain.until_compacted()
     chain.setup.builder.stored_responses._forget(
         chain.setup.forward.tenants.identify({}).tenant.archive_namespace, None
     )
@@ -258,7 +258,7 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
     await chain.setup.outbox.flush()
     await chain.turn()
     chain.setup.builder.stored_responses._links.clear()
-    await chain.until_folded()
+    await chain.until_compacted()
 
 
 @pytest.mark.parametrize("word", ["off", "observe"])
@@ -270,16 +270,16 @@ async def test_a_header_against_compaction_holds_for_its_own_request(word: str, 
         assert chain.same or number != at
     await chain.turn(headers={"x-accordion-compact": word} if at == 9 else None)
     await chain.turn()
-    assert chain.state in ("folded", "replayed")
+    assert chain.state in ("compacted", "replayed")
 
 
-async def test_conversations_that_begin_alike_are_each_folded() -> None:
+async def test_conversations_that_begin_alike_are_each_compacted() -> None:
     one = Chain()
     two = Chain(beside=one)
     for _ in range(12):
         for chain in (one, two):
             await chain.turn()
-    assert {one.state, two.state} <= {"folded", "replayed"}
+    assert {one.state, two.state} <= {"compacted", "replayed"}
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -299,7 +299,7 @@ async def test_a_reply_whose_end_leaves_its_items_out_is_known_by_those_that_wen
     """As some gateways stream."""
     chain = Chain()
     chain.provider.streams = True
-    sent = await chain.until_folded(stream=True)
+    sent = await chain.until_compacted(stream=True)
     calls = [each["call_id"] for each in sent["input"] if each.get("type") == "function_call"]
     assert calls == [each["call_id"] for each in sent["input"] if each.get("type") == "function_call_output"]
 
@@ -315,7 +315,7 @@ async def test_what_does_not_go_by_is_not_put_together() -> None:
 
 async def test_what_fits_in_no_form_is_told_as_it_went() -> None:
     chain = Chain()
-    await chain.until_folded()
+    await chain.until_compacted()
     long = {"type": "function_call_output", "call_id": f"call_{chain.number - 1}", "output": "word " * 200}
     await chain.turn(given=[long], instructions="word " * 2 * WINDOW)
     assert chain.same
@@ -323,22 +323,22 @@ async def test_what_fits_in_no_form_is_told_as_it_went() -> None:
 
 
 async def test_an_agent_that_goes_back_goes_on_with_what_the_provider_has_there() -> None:
-    """There is room again, so nothing is folded; later it is folded by what led to it on this way."""
+    """There is room again, so nothing is compacted; later it is compacted by what led to it on this way."""
     chain = Chain()
-    await chain.until_folded()
+    await chain.until_compacted()
     chain.number, chain.last, chain.name = 4, "resp_a3", "c"
     await chain.turn()
     assert chain.same
     for number in range(5, 20):
         chain.replies[number] = {"output": [{**reply(number)["output"][0], "arguments": '{"again": 1}'}]}
-    sent = json.dumps(await chain.until_folded())
+    sent = json.dumps(await chain.until_compacted())
     assert "again" in sent
     assert "resp_a" not in sent
 
 
 async def test_who_asks_how_much_it_would_be_is_told_by_the_provider() -> None:
     chain = Chain()
-    await chain.until_folded()
+    await chain.until_compacted()
     body = {**FIXED, "input": "And now?", "previous_response_id": f"resp_a{chain.number - 1}"}
     await chain.setup.ask("/v1/responses/input_tokens", body)
     assert json.loads(chain.provider.requests[-1].body) == body  # type: ignore[arg-type]
@@ -466,7 +466,7 @@ async def recorded(chain: Chain, session: str) -> list[Json]:
 
 
 async def test_a_continuation_of_an_unrecorded_response_is_recorded_as_if_compacted() -> None:
-    """A request whose session was lost may be one of a history that was folded."""
+    """A request whose session was lost may be one of a history that was compacted."""
     chain = Chain()
     results = [{**RESULT, "call_id": f"call_{number}"} for number in (7, 8)]
     chain.provider.next = reply(7)
@@ -481,7 +481,7 @@ async def test_a_continuation_of_an_unrecorded_response_is_recorded_as_if_compac
 
 async def test_any_worker_records_an_unchanged_request_of_a_compacted_session() -> None:
     chain = Chain()
-    await chain.until_folded()
+    await chain.until_compacted()
     session = chain.setup.recorder.exchanges[-1].session
     chain.setup.builder.stored_responses._links.clear()
     for key in [key for key in chain.setup.store._values if key.name.startswith("link/")]:
@@ -493,13 +493,13 @@ async def test_any_worker_records_an_unchanged_request_of_a_compacted_session() 
     assert f"call_{chain.number - 2}" in str((await recorded(chain, session))[-1])
 
 
-async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
-    chain = Chain(config="unfold: {tool: false}")
-    await chain.until_folded()
+async def test_a_compacted_chain_is_stored_where_nothing_is_read_back() -> None:
+    chain = Chain(config="read_back: {tool: false}")
+    await chain.until_compacted()
     for _ in range(3):
         await chain.turn()
         chain.setup.builder.stored_responses._links.clear()
-    assert chain.state in ("folded", "replayed")
+    assert chain.state in ("compacted", "replayed")
 
 
 def start_anew(chain: Chain) -> None:
@@ -516,13 +516,13 @@ async def test_a_chain_stays_in_its_session_where_each_worker_ends_behind_its_re
         await chain.turn()
         sessions.add(chain.setup.recorder.exchanges[-1].session)
         start_anew(chain)
-    assert chain.state in ("folded", "replayed")
+    assert chain.state in ("compacted", "replayed")
     assert len(sessions) == 1
 
 
 async def test_what_another_worker_recorded_of_the_same_beginning_is_not_replaced() -> None:
     former = Chain(store=InMemoryStore())
-    await former.until_folded()
+    await former.until_compacted()
     await former.setup.outbox.flush()
     nodes = {key: value for key, value in former.setup.store._values.items() if key.name.startswith("point/")}
     other = Chain(store=former.setup.store)
@@ -533,7 +533,7 @@ async def test_what_another_worker_recorded_of_the_same_beginning_is_not_replace
 
 async def test_a_chain_that_begins_as_one_before_it_stays_in_its_own_session() -> None:
     former = Chain(store=InMemoryStore())
-    await former.until_folded()
+    await former.until_compacted()
     await former.setup.outbox.flush()
     chain = Chain(beside=former)
     chain.replies[0] = {"output": [{**reply(0)["output"][0], "arguments": '{"path":"other"}'}]}
@@ -542,5 +542,5 @@ async def test_a_chain_that_begins_as_one_before_it_stays_in_its_own_session() -
         await chain.turn()
         sessions.add(chain.setup.recorder.exchanges[-1].session)
         start_anew(chain)
-    assert chain.state in ("folded", "replayed")
+    assert chain.state in ("compacted", "replayed")
     assert len(sessions) == 2

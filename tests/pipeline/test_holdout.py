@@ -69,13 +69,13 @@ async def test_a_session_over_its_trigger_is_compacted_or_held_out(group: Holdou
     assert made is not None
     assert await entries(setup) == [HoldoutEntry(await unit(setup, label), group)]
     if group == "compaction":
-        assert made["state"] == "folded"
+        assert made["state"] == "compacted"
         return
     assert (made["state"], made["triggered"], made["saved"]) == ("holdout", True, 0)
     assert made["before"] == made["after"] > made["trigger"] > 0
     assert "the session is in the hold-out, so it is not compacted" in made["reason"]
     assert setup.recorder.exchanges[-1].decision == made["reason"]
-    assert setup.recorder.exchanges[-1].folding == 0.0
+    assert setup.recorder.exchanges[-1].compaction_seconds == 0.0
     assert sent(setup) == chat(15)
 
 
@@ -89,7 +89,7 @@ async def test_without_a_hold_out_nothing_is_recorded() -> None:
     setup = world_of("0%")
     made = await ask(setup, "session-1", 15)
     assert made is not None
-    assert made["state"] == "folded"
+    assert made["state"] == "compacted"
     assert await entries(setup) == [None]
     assert await setup.observe.read_holdout([TENANT], setup.clock.now()) is None
 
@@ -100,7 +100,7 @@ async def test_a_session_of_the_hold_out_is_compacted_at_the_hard_limit_and_from
     await ask(setup, label, 15)
     made = await ask(setup, label, 19)
     assert made is not None
-    assert made["state"] == "folded"
+    assert made["state"] == "compacted"
     for rounds in range(20, 60):
         later = await ask(setup, label, rounds)
         assert later is not None
@@ -120,7 +120,7 @@ async def test_an_overflow_compacts_a_session_of_the_hold_out(rounds: int) -> No
     setup.upstream.answers = [refused(500, 900)]
     made = await ask(setup, label, rounds)
     assert made is not None
-    assert (made["state"], made["cause"]) == ("folded", "overflow")
+    assert (made["state"], made["cause"]) == ("compacted", "overflow")
     # Below its trigger the session would have been treated alike in the other group.
     assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "holdout" if rounds == 15 else "")]
 
@@ -130,7 +130,7 @@ async def test_a_compaction_that_is_asked_for_is_made_in_the_hold_out() -> None:
     label = label_in(setup, "holdout")
     made = await ask(setup, label, 10, **{CONTROL: "now"})
     assert made is not None
-    assert (made["state"], made["cause"]) == ("folded", "manual")
+    assert (made["state"], made["cause"]) == ("compacted", "manual")
     assert await entries(setup) == [HoldoutEntry(await unit(setup, label))]
 
 
@@ -165,10 +165,10 @@ async def test_sessions_without_a_client_s_name_are_assigned_by_their_content() 
         made = outcome(out)
         assert made is not None
         states.append(made["state"])
-    assert {"folded", "holdout"} == set(states)
+    assert {"compacted", "holdout"} == set(states)
     comparison = await setup.observe.read_holdout([TENANT], setup.clock.now())
     assert comparison is not None
-    assert (comparison.compaction, comparison.holdout) == (states.count("folded"), states.count("holdout"))
+    assert (comparison.compaction, comparison.holdout) == (states.count("compacted"), states.count("holdout"))
 
 
 async def test_a_conversation_that_the_client_compacted_by_itself_stays_in_the_hold_out() -> None:
@@ -275,7 +275,7 @@ async def test_a_history_that_the_provider_keeps_enters_both_groups_alike(is_rec
         await chain.setup.outbox.flush()
         entries = [session.holdout for session in await chain.setup.observe.list_sessions(TENANT)]
         counts[group] = (chain.number, [entry.group for entry in entries if entry is not None and entry.group])
-        assert (chain.state == "folded") == (is_recorded and group == "compaction")
+        assert (chain.state == "compacted") == (is_recorded and group == "compaction")
     assert counts == {
         "compaction": (counts["holdout"][0], ["compaction"]),
         "holdout": (counts["holdout"][0], ["holdout"]),

@@ -19,7 +19,7 @@ TURNS = 40
 
 
 class ReadingStore(InMemoryStore):
-    """Counts the keys that it is asked for whose names begin with `fold/` or `overlay/`."""
+    """Counts the keys that it is asked for whose names begin with `compaction/` or `insertion/`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class ReadingStore(InMemoryStore):
         self.compactions = self.insertions = 0
 
     async def get_many(self, keys):
-        self.compactions += sum(key.name.startswith("fold/") for key in keys)
-        self.insertions += sum(key.name.startswith("overlay/") for key in keys)
+        self.compactions += sum(key.name.startswith("compaction/") for key in keys)
+        self.insertions += sum(key.name.startswith("insertion/") for key in keys)
         return await super().get_many(keys)
 
 
@@ -134,7 +134,7 @@ async def test_a_worker_that_is_new_to_a_conversation_counts_what_is_new():
         states.append(record.get("state", "none"))
         if turn > 3 and states[-1] in ("none", "replayed"):
             assert talk.words_counted < 2 * ROUND_WORDS, (turn, states)
-    assert {"none", "folded", "replayed"} <= set(states)
+    assert {"none", "compacted", "replayed"} <= set(states)
 
 
 async def test_a_conversation_that_hops_is_compacted_as_one_that_stays():
@@ -163,11 +163,11 @@ async def test_a_count_of_another_list_is_not_taken_for_this_one():
 async def test_a_compaction_whose_request_failed_is_applied_by_another_worker(is_changed: bool):
     """The client sends its request again, or asks something else in its place."""
     talk, record, at = Talk(2), {}, 0
-    while record.get("state") != "folded":
+    while record.get("state") != "compacted":
         at = len(talk.messages)
         talk.workers[0].upstream.fails = True
         record = await talk.turn(0, 503)
-        if record.get("state") != "folded":
+        if record.get("state") != "compacted":
             del talk.messages[at:]
             talk.workers[0].upstream.fails = False
             await talk.turn(0)

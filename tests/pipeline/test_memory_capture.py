@@ -1,4 +1,4 @@
-"""What a fold takes out becomes memories, behind the request, each range once."""
+"""What a compaction takes out becomes memories, behind the request, each range once."""
 
 from collections.abc import Coroutine
 from typing import Any, ClassVar
@@ -42,7 +42,7 @@ async def done(setup: CompactionSetup) -> list[tuple[int, int]]:
     return [(each.start_index, each.end_index) for each in await setup.compactions.find_completed(TENANT, ID)]
 
 
-async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front():
+async def test_the_range_of_a_compaction_is_compacted_with_the_system_prompt_in_front():
     setup = await build_setup()
     await build_capture(setup).capture(TENANT, ID, 6)
     assert await done(setup) == [(0, 6)]
@@ -56,7 +56,7 @@ async def test_memories_belong_to_the_project_that_the_request_names():
         assert {each.project for each in setup.memories.of(TENANT).memories.values()} == {project}
 
 
-async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
+async def test_a_later_compaction_goes_on_behind_and_the_same_one_adds_nothing():
     setup = await build_setup()
     for covered in (6, 6, 10, 8):
         await build_capture(setup).capture(TENANT, ID, covered)
@@ -71,7 +71,7 @@ async def test_a_range_that_was_compacted_for_some_topics_only_is_compacted_all_
     assert sorted(await done(setup)) == [(0, 6), (0, 6)]
 
 
-async def test_it_is_waited_for_until_what_was_folded_is_recorded():
+async def test_it_is_waited_for_until_what_was_compacted_is_recorded():
     setup = await build_setup(talk()[:3])
 
     async def then(times: int) -> None:
@@ -108,7 +108,7 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
     assert await done(setup) == [(0, 6)]
 
 
-async def test_folds_that_come_close_together_are_remembered_one_after_the_other():
+async def test_compactions_that_come_close_together_are_remembered_one_after_the_other():
     setup, tasks = await build_setup(), LoopTasks()
     made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (6, "two"), (10, "one")):
@@ -120,7 +120,7 @@ async def test_folds_that_come_close_together_are_remembered_one_after_the_other
     assert await done(setup) == [(0, 4), (5, 6), (7, 10), (11, 12)]
 
 
-async def test_folds_of_one_project_that_wait_are_remembered_as_one():
+async def test_compactions_of_one_project_that_wait_are_remembered_as_one():
     setup, tasks, waits = await build_setup(), LoopTasks(), Waits()
     made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, waits)
     for covered in (4, 10, 6):
@@ -130,7 +130,7 @@ async def test_folds_of_one_project_that_wait_are_remembered_as_one():
     assert waits.times == 1
 
 
-async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_end():
+async def test_compactions_that_are_never_recorded_do_not_wait_for_each_other_without_end():
     setup, tasks, waits = await build_setup(talk()[:3]), LoopTasks(), Waits()
     made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, waits)
     for at in range(200):
@@ -186,7 +186,7 @@ async def test_what_another_worker_compacted_meanwhile_is_gone_on_behind():
     assert await done(setup) == [(0, 2), (3, 4), (5, 10)]
 
 
-async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(caplog: pytest.LogCaptureFixture):
+async def test_what_others_compact_again_and_again_is_left_to_the_next_compact(caplog: pytest.LogCaptureFixture):
     setup = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
     await build_capture(setup).capture(TENANT, ID, 10)
     assert await done(setup) == [(0, 1), (2, 2), (3, 3), (4, 4)]
@@ -207,7 +207,7 @@ class Spawned(FakeTasks):
         super().spawn(work, name)
 
 
-async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
+async def test_only_a_compaction_that_was_made_for_a_request_is_remembered_and_once():
     made, tasks = PipelineSetup(windows=FakeWindows(3_000)), Spawned()
 
     def never() -> MemoryExtractor:
@@ -226,7 +226,7 @@ async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
     assert len(tasks.names) == 1
 
 
-async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkeypatch: pytest.MonkeyPatch):
+async def test_a_compaction_is_remembered_in_the_project_that_its_request_names(monkeypatch: pytest.MonkeyPatch):
     made, told = PipelineSetup(windows=FakeWindows(3_000)), list[str | None]()
     monkeypatch.setattr(
         MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)

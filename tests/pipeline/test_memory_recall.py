@@ -358,7 +358,7 @@ async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(path: str):
+async def test_a_compaction_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(path: str):
     made, _ = ready(window=3_000)
     body = request(path)
     listing = body[LISTING[path]]

@@ -43,7 +43,7 @@ def as_report(outcome: CompactionOutcome | None) -> CompactionOutcome | None:
 
 def stored_names(setup: PipelineSetup) -> set[Key]:
     """The names of what compactions stored: records and artifacts."""
-    return {key for key in setup.store._values if key.collection.partition("/")[0] in ("fold", "artifact", "row")}
+    return {key for key in setup.store._values if key.collection.partition("/")[0] in ("compaction", "artifact", "row")}
 
 
 def long_talk(turns: int) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ async def test_a_compaction_that_auto_does_not_make_is_not_reported_as_one() -> 
         for mode in ("auto", "observe")
     ]
     assert made.compaction is not None
-    assert (made.compaction.state, made.compaction.failure) == ("failed", "nothing_to_fold")
+    assert (made.compaction.state, made.compaction.failure) == ("failed", "nothing_to_compact")
     assert observed.compaction == as_report(made.compaction)
 
 
@@ -115,7 +115,7 @@ async def test_a_model_is_not_asked_for_a_summary_that_is_only_reported() -> Non
     by_observe = (await send(observed, CHAT, request, "observe")).compaction
     assert by_auto is not None
     assert by_observe is not None
-    assert (by_auto.state, by_observe.state, by_observe.failure) == ("folded", "observed", "")
+    assert (by_auto.state, by_observe.state, by_observe.failure) == ("compacted", "observed", "")
     assert (by_observe.writer, by_observe.input, by_observe.output) == ("estimated", 0, 0)
     assert by_observe.before == by_auto.before
     assert not observed.tasks.waiting
@@ -142,6 +142,6 @@ async def test_a_history_that_the_provider_keeps_is_tried_like_any_other() -> No
     by_auto = await send(made, RESPONSES, request)
     by_observe = await send(observed, RESPONSES, request, "observe")
     assert by_auto.compaction is not None
-    assert by_auto.compaction.state == "folded"
+    assert by_auto.compaction.state == "compacted"
     assert by_observe.compaction == as_report(by_auto.compaction)
     assert json.loads(observed.upstream.requests[-1].body) == request

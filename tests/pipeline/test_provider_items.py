@@ -129,7 +129,7 @@ class Client:
     async def turn_until_compacted(self, **fields: Any) -> Json:
         for _ in range(12):
             forwarded = await self.turn(**fields)
-            if self.state == "folded":
+            if self.state == "compacted":
                 return forwarded
         raise AssertionError("it was never compacted")
 
@@ -161,7 +161,7 @@ async def test_the_object_holds_all_that_was_sent_and_answered(stream: bool) -> 
     await client.turn_until_compacted(stream=stream)
     for _ in range(4):
         forwarded = await client.turn(stream=stream)
-        assert client.state in ("folded", "replayed")
+        assert client.state in ("compacted", "replayed")
         assert "conversation" not in forwarded
     if not stream:
         assert without_ids(client.provider.items) == without_ids(client.items)

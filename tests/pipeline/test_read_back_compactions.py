@@ -1,4 +1,4 @@
-"""A fold takes away what was read back as well, and plans know it. In one process."""
+"""A compaction takes away what was read back as well, and plans know it. In one process."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PAGES = {CHAT: 220, MESSAGES: 200}
 
 
 async def talked(setup: InsertionSetup, path: str, turns: int = 4) -> Json:
-    """A conversation that was folded, and then so many short turns in each of which so many words were read back. The
-    newest of them is still to be asked."""
+    """A conversation that was compacted, and then so many short turns in each of which so many words were read back.
+    The newest of them is still to be asked."""
     asked = request(20, path)
     await setup.ask(path, asked)
     for turn in range(turns):
@@ -43,7 +43,7 @@ async def talked(setup: InsertionSetup, path: str, turns: int = 4) -> Json:
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str):
+async def test_a_history_that_is_full_of_what_was_read_back_is_compacted(path: str):
     """There is hardly anything else that could be taken away."""
     setup = build_setup()
     asked = await talked(setup, path)
@@ -52,7 +52,7 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
     assert measured.utilization.insertions > 780
     out, _ = await setup.ask(path, asked)
     told = json.loads(header(out, "x-accordion-compaction"))
-    assert told["state"] == "folded", told
+    assert told["state"] == "compacted", told
     now = json.dumps(sent(setup)["messages"])
     assert "page199" not in now
     assert "question 3" in now
@@ -61,7 +61,7 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
+async def test_what_a_compaction_is_said_to_come_to_is_what_is_sent(path: str):
     setup = build_setup()
     asked = await talked(setup, path)
     before = await setup.measure(path, asked)
@@ -85,7 +85,7 @@ async def test_read_back_content_is_no_saving(path: str):
     assert abs(made.tokens_saved - before - own) <= 10
 
 
-async def test_what_was_recalled_goes_with_the_fold_too():
+async def test_what_was_recalled_goes_with_the_compaction_too():
     setup = build_setup()
     asked = request(20)
     await setup.ask(CHAT, asked)
@@ -98,7 +98,7 @@ async def test_what_was_recalled_goes_with_the_fold_too():
     measured = await setup.measure(CHAT, asked)
     assert measured.utilization.insertions > 1000
     out, _ = await setup.ask(CHAT, asked)
-    assert json.loads(header(out, "x-accordion-compaction"))["state"] == "folded"
+    assert json.loads(header(out, "x-accordion-compaction"))["state"] == "compacted"
     after = await setup.measure(CHAT, asked)
     assert after.utilization.insertions < 400
 
@@ -115,7 +115,7 @@ def used(name: str, call_id: str) -> Json:
 
 
 class Idle:
-    """A compactor that finds nothing to fold."""
+    """A compactor that finds nothing to compact."""
 
     async def compact(self, case: CompactionJob, client: Conversation) -> CompactionResult:
         return CompactionResult(case.history)
@@ -123,7 +123,7 @@ class Idle:
 
 @pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", []), ("claude-sonnet-4-5", ["reading", "work"])])
 async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_to_it(model: str, left: list[str]):
-    """Nothing more can be folded, and with what was read it does not fit."""
+    """Nothing more can be compacted, and with what was read it does not fit."""
     setup = build_setup()
     asked = {**request(20, MESSAGES), "model": model}
     await setup.ask(MESSAGES, asked)

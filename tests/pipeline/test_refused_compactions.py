@@ -97,7 +97,7 @@ async def test_a_server_that_fails_once_gets_the_same_compacted_list_again() -> 
     made = refusing({"error": "Internal Server Error"}, status=500)
     out, _ = await made.ask(CHAT, talk(CHAT, 6))
     first, second = made.upstream.requests
-    assert (out.status, second.body, compaction_record(out)["state"]) == (200, first.body, "folded")
+    assert (out.status, second.body, compaction_record(out)["state"]) == (200, first.body, "compacted")
 
 
 async def test_a_server_that_fails_at_the_compacted_list_only_refuses_it() -> None:
@@ -184,7 +184,7 @@ async def test_a_refused_compaction_is_never_sent_again(caplog: pytest.LogCaptur
     assert "(400: messages.1: the 7th block must be even)" in compaction_record(out)["reason"]
     refused = setup.upstream.requests[-2].body
     after = await conversation.turn(COMPACTED_AT + 1)
-    assert (compaction_record(after)["state"], steps(after)) == ("folded", ["whole_groups"])
+    assert (compaction_record(after)["state"], steps(after)) == ("compacted", ["whole_groups"])
     assert refused not in [request.body for request in setup.upstream.requests[-2:]]
     await conversation.turn(COMPACTED_AT + 2)
     lines = [record.getMessage() for record in caplog.records if "refused a compacted list" in record.getMessage()]

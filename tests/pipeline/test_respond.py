@@ -14,7 +14,7 @@ from tests.histories import PROTOCOL_NAMES, ProtocolName
 from tests.pipeline_setup import CHAT, header
 
 SEEN = CompactionOutcome(
-    "folded",
+    "compacted",
     id="f-1",
     is_triggered=True,
     kind="conversation",
@@ -34,7 +34,7 @@ FIGURES = ("kind", "cause", "before", "after", "saved", "generation", "id", "wri
 
 def test_the_record_has_the_true_name_of_each_strategy_and_all_figures() -> None:
     assert json.loads(encode_compaction_header(SEEN)) == {
-        "state": "folded",
+        "state": "compacted",
         "triggered": True,
         "utilization": 0.5612,
         "steps": [
@@ -93,7 +93,7 @@ def test_of_very_many_steps_the_first_and_the_last_stay() -> None:
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-async def test_a_conversation_that_grows_over_the_trigger_folds_once_and_is_replayed(
+async def test_a_conversation_that_grows_over_the_trigger_compacts_once_and_is_replayed(
     protocol_name: ProtocolName,
 ) -> None:
     talk = GrowingConversation(small_window_setup(), protocol_name)
@@ -103,7 +103,7 @@ async def test_a_conversation_that_grows_over_the_trigger_folds_once_and_is_repl
         made = compaction_record(await talk.turn(number))
     assert number in (COMPACTED_AT - 1, COMPACTED_AT)
     later = compaction_record(await talk.turn(number + 1))
-    assert (made["state"], later["state"]) == ("folded", "replayed")
+    assert (made["state"], later["state"]) == ("compacted", "replayed")
     assert compaction_record(await talk.turn(number + 2))["state"] == "replayed"
     assert (made["triggered"], made["passes"], made["trigger"]) == (True, 1, 2_000)
     assert made["utilization"] >= 0.5
@@ -119,15 +119,15 @@ async def test_the_tokens_and_the_utilization_are_those_of_what_was_forwarded() 
     assert float(header(out, "x-accordion-utilization") or 1) == round(compaction_record(out)["after"] / 4_000, 4)
 
 
-async def test_what_a_second_fold_saves_is_counted_against_the_clients_own_list() -> None:
+async def test_what_a_second_compaction_saves_is_counted_against_the_clients_own_list() -> None:
     talk = GrowingConversation(small_window_setup())
     said = [compaction_record(await talk.turn(number)) for number in range(1, 15)]
-    first, second = [each for each in said if each.get("state") == "folded"][:2]
+    first, second = [each for each in said if each.get("state") == "compacted"][:2]
     assert (first["generation"], second["generation"]) == (1, 2)
     assert second["saved"] == first["saved"] + second["before"] - second["after"]
 
 
-async def test_a_request_without_a_fold_says_nothing_of_one() -> None:
+async def test_a_request_without_a_compaction_says_nothing_of_one() -> None:
     assert compaction_record(await GrowingConversation(small_window_setup()).turn(1)) == {}
 
 
@@ -139,17 +139,17 @@ async def test_observe_tells_what_would_be_done_and_changes_nothing() -> None:
     assert [request.body for request in talk.setup.upstream.requests] == talk.bodies
 
 
-async def test_now_folds_whatever_the_size_and_is_manual() -> None:
+async def test_now_compacts_whatever_the_size_and_is_manual() -> None:
     talk = GrowingConversation(small_window_setup())
     said = compaction_record(await talk.turn(4, x_accordion_compact="now"))
-    assert (said["state"], said["cause"]) == ("folded", "manual")
+    assert (said["state"], said["cause"]) == ("compacted", "manual")
     assert said["utilization"] < 0.5
     assert len(talk.forwarded) < len(talk.bodies[-1])
 
 
-async def test_off_neither_folds_nor_replays() -> None:
+async def test_off_neither_compacts_nor_replays() -> None:
     talk = GrowingConversation(small_window_setup())
-    assert compaction_record(await talk.until(COMPACTED_AT))["state"] == "folded"
+    assert compaction_record(await talk.until(COMPACTED_AT))["state"] == "compacted"
     assert compaction_record(await talk.turn(COMPACTED_AT + 1, x_accordion_compact="off")) == {}
     assert talk.forwarded == talk.bodies[-1]
     assert compaction_record(await talk.turn(COMPACTED_AT + 2))["state"] == "replayed"
@@ -159,7 +159,7 @@ async def test_observe_by_header_is_for_its_request_alone() -> None:
     talk = GrowingConversation(small_window_setup())
     assert compaction_record(await talk.until(COMPACTED_AT, x_accordion_compact="observe"))["state"] == "observed"
     assert talk.forwarded == talk.bodies[-1]
-    assert compaction_record(await talk.turn(COMPACTED_AT + 1))["state"] == "folded"
+    assert compaction_record(await talk.turn(COMPACTED_AT + 1))["state"] == "compacted"
 
 
 @pytest.mark.parametrize("header_name", ["x_accordion_compact", "x_accordion_pin"])
@@ -174,7 +174,7 @@ async def test_nonsense_in_a_header_of_ours_is_refused_by_name(header_name: str)
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-async def test_a_pin_by_header_survives_a_fold_verbatim_with_its_call(protocol_name: ProtocolName) -> None:
+async def test_a_pin_by_header_survives_a_compaction_verbatim_with_its_call(protocol_name: ProtocolName) -> None:
     plain, pinned = (
         GrowingConversation(small_window_setup(), protocol_name),
         GrowingConversation(small_window_setup(), protocol_name),
@@ -211,7 +211,7 @@ async def test_the_ledger_has_the_record_of_the_header() -> None:
     assert describe_outcome(seen) == {"summary_input": 0, "summary_output": 0, "failure": "", **said}
 
 
-async def test_a_fold_that_fails_is_told_and_the_request_goes_on() -> None:
+async def test_a_compaction_that_fails_is_told_and_the_request_goes_on() -> None:
     talk = GrowingConversation(small_window_setup())
     said = compaction_record(await talk.turn(0, x_accordion_compact="now"))
     assert said["state"] == "failed"

@@ -58,7 +58,7 @@ async def test_the_only_exchange_of_a_worker_is_on_the_page_of_its_time(time: fl
 
 
 async def test_points_are_read_once_and_continue_with_new_exchanges() -> None:
-    made = CompactionOutcome("folded", id="f-1", before=900, after=300, saved=600)
+    made = CompactionOutcome("compacted", id="f-1", before=900, after=300, saved=600)
     store, points = await log_of(at(1.0), at(2.0, made)), RequestPoints(1_000_000)
     first = await points.read(store, TENANT, [ROW])
     assert [(each.position, each.compaction) for each in first] == [(0, ""), (1, "f-1")]

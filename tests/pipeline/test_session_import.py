@@ -146,7 +146,7 @@ async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_it
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_behind_a_fold_it_is_put_in_as_well(path: str):
+async def test_behind_a_compaction_it_is_put_in_as_well(path: str):
     made, _ = ready(window=3_000)
     body = request(path)
     await made.ask(path, body)
@@ -219,8 +219,8 @@ async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
 
 
 async def stored_insertion_names(made: PipelineSetup) -> list[str]:
-    """The names of what the store has of overlays."""
-    return [name for name, _ in await made.store.scan("") if name.startswith("overlay/")]
+    """The names of what the store has of insertions."""
+    return [name for name, _ in await made.store.scan("") if name.startswith("insertion/")]
 
 
 async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
@@ -254,7 +254,7 @@ async def test_memories_that_are_away_are_told_of_in_one_line():
 
 
 async def test_a_later_import_leaves_the_earlier_prefix_unchanged():
-    """Ids of items without their reasoning too: nothing was folded that they could lead to."""
+    """Ids of items without their reasoning too: nothing was compacted that they could lead to."""
     made, _ = ready()
     history = [user_entry(RESPONSES, "Hello."), assistant_entry(RESPONSES, "Hi."), user_entry(RESPONSES, ASK)]
     await made.ask(RESPONSES, build_request(RESPONSES, *history))

@@ -252,7 +252,7 @@ async def test_an_id_that_does_not_stand_in_its_list_is_unknown_to_its_own_deleg
 
 async def test_another_tenant_reads_nothing_by_an_id_that_it_is_shown():
     team = Team(loopback=False)
-    name = await folded(team)
+    name = await compacted(team)
     await team.turn("b", [user(f"what says {name}?")])
     assert team.offered
     headers = {"authorization": "Bearer of-another", "x-accordion-delegation": "b", "x-accordion-parent": "main"}
@@ -261,11 +261,11 @@ async def test_another_tenant_reads_nothing_by_an_id_that_it_is_shown():
     assert not team.offered
 
 
-# -- what a fold of the parent's took out -------------------------------------------
+# -- what a compaction of the parent's took out -------------------------------------------
 
 
 def long(path: str, mine: str, task: str = "the task of main") -> list[Json]:
-    """A conversation that is folded in a window of 3,000 words."""
+    """A conversation that is compacted in a window of 3,000 words."""
     listed = [user(task)]
     for at in range(20):
         text = f"{mine}{at} " + " ".join(f"r{at}_{word}" for word in range(200))
@@ -273,7 +273,7 @@ def long(path: str, mine: str, task: str = "the task of main") -> list[Json]:
     return [*listed, {"role": "assistant", "content": "Done."}, user("What is next?")]
 
 
-async def folded(team: Team, who: str = "main", task: str = "the task of main") -> str:
+async def compacted(team: Team, who: str = "main", task: str = "the task of main") -> str:
     """The id of a result that left the window of an agent."""
     team.windows.size = 3_000
     await team.turn(who, long(team.path, f"{task}, finding-", task))
@@ -281,17 +281,17 @@ async def folded(team: Team, who: str = "main", task: str = "the task of main") 
     for record in await team.builder.archive.list_artifacts(team.tenant, team.session):
         if record.kind == "result" and '"3"' in record.arguments:
             return record.id
-    raise AssertionError("nothing was folded")
+    raise AssertionError("nothing was compacted")
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_sub_agent_that_is_given_a_reference_gets_the_tool_to_read_it(path: str):
     team = Team(path)
-    name = await folded(team)
+    name = await compacted(team)
     task = [user(f"Look into {name} and say what it holds.")]
     assert "finding-3" in await team.read("a", task, name)
     assert team.offered
-    # What was read stays where it was read, as behind a fold.
+    # What was read stays where it was read, as behind a compaction.
     before = team.sent[-1]["messages"]
     await team.turn("a", [*task, team.assistant_entry("Read."), user("and now?")])
     assert team.offered
@@ -300,9 +300,9 @@ async def test_a_sub_agent_that_is_given_a_reference_gets_the_tool_to_read_it(pa
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays(path: str):
+async def test_what_a_sub_agent_read_goes_with_its_first_compaction_and_the_tool_stays(path: str):
     team = Team(path)
-    name = await folded(team)
+    name = await compacted(team)
     task = [user(f"Look into {name} and say what it holds.")]
     assert "finding-3 r3_0 r3_1" in await team.read("a", task, name)
     grown = [*task, team.assistant_entry("Read."), *long(path, "mine-", "go on")]
@@ -310,7 +310,7 @@ async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays
     await team.turn("a", grown)
     seen = team.recorder.exchanges[-1].compaction
     assert seen is not None
-    assert (seen.state, team.offered) == ("folded", True)
+    assert (seen.state, team.offered) == ("compacted", True)
     assert "finding-3 r3_0 r3_1" not in json.dumps(team.sent[-1]["messages"])
     assert name in json.dumps(team.sent[-1]["messages"][0])
     own = [
@@ -323,14 +323,14 @@ async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays
 
 async def test_the_top_level_of_the_clients_own_session_is_read_too():
     team = Team()
-    name = await folded(team, "")
+    name = await compacted(team, "")
     team.parents = {**team.parents, "e": team.session}
     assert "finding-3" in await team.read("e", [user(f"see {name}")], name)
 
 
 async def test_an_unrelated_conversation_is_not_read_by_an_id_that_is_quoted():
     team = Team()
-    name = await folded(team, "")
+    name = await compacted(team, "")
     await team.turn("", [user("another conversation")])
     team.parents = {**team.parents, "e": team.session}
     await team.turn("e", [user(f"see {name}")])
@@ -339,8 +339,8 @@ async def test_an_unrelated_conversation_is_not_read_by_an_id_that_is_quoted():
 
 async def test_an_unrelated_conversation_is_not_read_beside_one_that_may_be():
     team = Team()
-    theirs = await folded(team, "", "another task")
-    name = await folded(team, "")
+    theirs = await compacted(team, "", "another task")
+    name = await compacted(team, "")
     assert theirs != name
     team.parents = {**team.parents, "e": team.session}
     shown = [user(f"see {name} and {theirs}")]
@@ -348,11 +348,11 @@ async def test_an_unrelated_conversation_is_not_read_beside_one_that_may_be():
     assert "finding-3" in await team.read("e", shown, name)
 
 
-async def test_what_a_fold_of_the_parent_took_out_of_a_siblings_findings_is_not_read():
-    """The parent saw them, so its fold keeps them: under an id that the sibling is shown they stay hidden."""
+async def test_findings_of_a_sibling_that_the_parent_compacted_are_not_read():
+    """The parent saw them, so its compaction keeps them: under an id that the sibling is shown they stay hidden."""
     team = Team()
     await team.turn("b", [user("the task of main")], call(CHAT, "m3", q="3"))
-    name = await folded(team)
+    name = await compacted(team)
     assert await team.sessions_of(name) == [team.session]
     shown = [user("the task of main"), team.assistant_entry("Hm."), user(f"see {name}")]
     assert "finding-3" not in await team.read("a", shown, name)
@@ -361,7 +361,7 @@ async def test_what_a_fold_of_the_parent_took_out_of_a_siblings_findings_is_not_
 
 async def test_a_request_at_the_top_is_sent_as_it_came_whatever_ids_stand_in_it():
     team = Team()
-    name = await folded(team, "")
+    name = await compacted(team, "")
     inbound = team.inbound(CHAT, {"model": "m", "messages": [user(f"see {name}")]})
     await team.forward(inbound)
     assert team.upstream.requests[-1].body == inbound.body
@@ -378,7 +378,7 @@ async def test_a_sub_agent_is_sent_as_it_came_where_nothing_can_be_read():
 @pytest.mark.parametrize("word", ["off", "observe"])
 async def test_a_request_that_is_not_to_be_changed_is_offered_nothing(word: str):
     team = Team()
-    name = await folded(team)
+    name = await compacted(team)
     body = {"model": "m", "messages": [user(f"see {name}")]}
     headers = {"x-accordion-delegation": "a", "x-accordion-parent": "main", "x-accordion-compact": word}
     inbound = team.inbound(CHAT, body, headers)

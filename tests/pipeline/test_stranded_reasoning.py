@@ -1,5 +1,5 @@
-"""Where nothing is to be folded: what of a list led to a reading back alone, which a provider refuses; workers on one
-store, all in one process."""
+"""Where nothing is to be compacted: what of a list led to a reading back alone, which a provider refuses; workers on
+one store, all in one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counting(InMemoryStore):
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         if self.away:
             raise StoreUnavailable("away")
-        if keys and keys[0].name.startswith("overlay/"):
+        if keys and keys[0].name.startswith("insertion/"):
             self.looks.append(len(keys))
         return await super().get_many(keys)
 

@@ -1,5 +1,5 @@
-"""Recorded conversations of real agents, folded as live ones are: what leaves is legal, keeps what it must, and begins
-as the request before did."""
+"""Recorded conversations of real agents, compacted as live ones are: what leaves is legal, keeps what it must, and
+begins as the request before did."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
                 assert isinstance(measured, PreparedRequest)
                 sent = msgspec.json.decode(measured.forwarded_body)
                 _legal(SPOKEN[name], sent[LISTS[name]], listed)
-                # What was sliced once because it breaks the hard limit alone stays so in later folds.
+                # What was sliced once because it breaks the hard limit alone stays so in later compactions.
                 sliced = sliced or _sliced(measured)
                 _check_protected(sent, system, [] if sliced else listed, name)
                 _continues(before, measured)
@@ -112,7 +112,7 @@ def _check_protected(sent: dict[str, Any], system: str, listed: list[Any], name:
 
 
 def _sliced(measured: PreparedRequest) -> bool:
-    """Whether the fold in force had to slice what is protected."""
+    """Whether the compaction in force had to slice what is protected."""
     made = measured.history.compaction
     return made is not None and any(step.strategy == "last_resort" for step in made.steps)
 
@@ -125,7 +125,7 @@ def _text(entry: dict[str, Any]) -> str:
 
 
 def _continues(before: PreparedRequest | None, now: PreparedRequest) -> None:
-    """Between folds the list of a request begins with the whole of the one before, byte for byte."""
+    """Between compactions the list of a request begins with the whole of the one before, byte for byte."""
     if before is None or before.compaction_id != now.compaction_id:
         return
     old, new = before.history.conversation.messages, now.history.conversation.messages

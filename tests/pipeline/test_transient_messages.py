@@ -60,7 +60,7 @@ async def test_it_stays_in_its_session_after_compactions(protocol_name: Protocol
     client = TransientClient(workers, protocol_name, stream=stream, words=60)
     assert len(await client.run(14)) == 1
     outcomes = [each.compaction for setup in workers for each in setup.recorder.exchanges if each.compaction]
-    assert {"folded", "replayed"} <= {outcome.state for outcome in outcomes}
+    assert {"compacted", "replayed"} <= {outcome.state for outcome in outcomes}
 
 
 async def test_a_long_answer_is_read_in_a_thread_and_a_longer_one_is_not_read() -> None:

@@ -29,7 +29,7 @@ async def compacted(setup: PipelineSetup) -> tuple[GrowingConversation, str, str
     talk = GrowingConversation(setup)
     session = header(await talk.until(COMPACTED_AT + 1), "x-accordion-session")
     assert session is not None
-    (made,) = compactions(setup, session, "folded")
+    (made,) = compactions(setup, session, "compacted")
     return talk, session, made["id"]
 
 
@@ -53,10 +53,10 @@ async def test_another_compaction_is_made_once_the_history_has_grown() -> None:
     talk, session, made = await compacted(setup)
     undo(setup, session, made)
     await talk.turn(COMPACTED_AT + 1)
-    (only,) = compactions(setup, session, "folded")
+    (only,) = compactions(setup, session, "compacted")
     assert only["id"] == made
     await talk.turn(COMPACTED_AT + 3)
-    _, second = compactions(setup, session, "folded")
+    _, second = compactions(setup, session, "compacted")
     assert second["id"] != made
     assert second["generation"] == 1
     await talk.turn(COMPACTED_AT + 3)
@@ -83,10 +83,10 @@ async def test_compactions_made_from_the_undone_one_are_undone_with_it() -> None
     setup = small_window_setup()
     talk, session, made = await compacted(setup)
     number = COMPACTED_AT + 1
-    while len(compactions(setup, session, "folded")) < 2:
+    while len(compactions(setup, session, "compacted")) < 2:
         number += 1
         await talk.turn(number)
-    _, second = compactions(setup, session, "folded")
+    _, second = compactions(setup, session, "compacted")
     assert undo(setup, session, second["id"]).json()["undone"] == [second["id"]]
     await talk.turn(number + 1)
     assert compactions(setup, session, "replayed")[-1]["id"] == made

@@ -152,7 +152,7 @@ model_list:
     [
         ('store: {url: "redis://127.0.0.1:1"}', "redis"),
         ("model_list: [{model_name: a, litellm_params: {model: gemini/gemini-3-pro}}]", "litellm"),
-        ("memory: {after_fold: true}", "memory"),
+        ("memory: {after_compaction: true}", "memory"),
     ],
 )
 def test_a_setting_that_needs_an_extra_is_refused_at_the_start(tmp_path: Path, config: str, extra: str) -> None:
@@ -188,6 +188,8 @@ async def test_a_request_that_needs_an_extra_is_answered_with_its_name(tmp_path:
 
 
 def test_replay_needs_no_extra(tmp_path: Path) -> None:
-    code, output = run(tmp_path, "replay", str(ROOT / "examples" / "transcript.jsonl"), "--fold", "--window", "24000")
+    code, output = run(
+        tmp_path, "replay", str(ROOT / "examples" / "transcript.jsonl"), "--compact", "--window", "24000"
+    )
     assert code == 0
     assert "Without compaction, 9 requests would not have fitted" in output

@@ -56,7 +56,7 @@ def test_an_overflow_without_a_compaction_says_why(protocol: WireProtocol) -> No
     error = ContextOverflow(208_310, 200_000, failure="the store cannot be reached.")
     said = protocol.render_error(error, "req_1").decode()
     assert "Compaction failed: the store cannot be reached." in said
-    assert "was folded" not in said + str(error)
+    assert "was compacted" not in said + str(error)
 
 
 def test_messages_has_exactly_anthropics_overflow_error() -> None:

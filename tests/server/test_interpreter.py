@@ -91,7 +91,7 @@ async def test_several_compactions_need_one_return() -> None:
     try:
         for expected in (1, 2):
             for _ in range(3):
-                observe(observer, "folded")
+                observe(observer, "compacted")
             await asyncio.sleep(0.1)
             assert calls == [0] * expected
     finally:
@@ -112,7 +112,7 @@ async def test_other_requests_need_none(state: str | None) -> None:
 async def test_nothing_is_scheduled_where_glibc_is_absent() -> None:
     tasks = LoopTasks()
     try:
-        observe(FreeMemoryObserver(tasks, None, delay=0.0), "folded")
+        observe(FreeMemoryObserver(tasks, None, delay=0.0), "compacted")
         assert not tasks._running_tasks
     finally:
         await tasks.close()

@@ -172,7 +172,7 @@ async def test_what_a_provider_reported_is_found_at_the_place_it_was_reported_fo
 
 
 def test_a_report_that_is_not_written_yet_is_kept_whole_beside_what_the_store_has() -> None:
-    known = PrefixNode("s-1", reported=120, counted=100, overhead_key=b"over", compaction_id="fold", model="m")
+    known = PrefixNode("s-1", reported=120, counted=100, overhead_key=b"over", compaction_id="compaction", model="m")
     kept = PrefixNode("s-1", next=b"next", branch=b"branch")
     assert merge(known, kept) == structs.replace(known, next=b"next", branch=b"branch")
 

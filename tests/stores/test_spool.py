@@ -19,7 +19,7 @@ from accordion.stores.spool import SpooledStore
 from accordion.stores.store_record import StoreRecord
 from tests.spools import STORE, with_spool
 
-ROW, ROW2, FOLD, LOG = Key("", "row/1"), Key("listed", "row/2"), Key("", "fold/1"), Key("", "log")
+ROW, ROW2, COMPACTION, LOG = Key("", "row/1"), Key("listed", "row/2"), Key("", "compaction/1"), Key("", "log")
 OTHER_STORE = StoreRecord(b"t" * 16, b"another secret")
 
 
@@ -44,15 +44,15 @@ async def test_waiting_records_are_readable_and_published_later():
     main = Away()
     store = with_spool(main)
     await store.write([Put(ROW, b"one"), Put(ROW2, b"two"), Append(LOG, b"a"), Append(LOG, b"b")])
-    assert await store.put_if_absent(FOLD, b"fold") == b"fold"
-    assert await store.get_many([ROW, ROW2, FOLD]) == [b"one", b"two", b"fold"]
+    assert await store.put_if_absent(COMPACTION, b"compaction") == b"compaction"
+    assert await store.get_many([ROW, ROW2, COMPACTION]) == [b"one", b"two", b"compaction"]
     assert await store.scan("listed") == [("row/2", b"two")]
     with pytest.raises(StoreUnavailable):
         await store.publish()
     main.back = True
-    assert await store.get_many([ROW, FOLD]) == [b"one", b"fold"]
+    assert await store.get_many([ROW, COMPACTION]) == [b"one", b"compaction"]
     await store.publish()
-    assert await main.get_many([ROW, ROW2, FOLD]) == [b"one", b"two", b"fold"]
+    assert await main.get_many([ROW, ROW2, COMPACTION]) == [b"one", b"two", b"compaction"]
     assert [value for _, value in await main.read(LOG)] == [b"a", b"b"]
     assert store.is_empty
 
@@ -61,13 +61,13 @@ async def test_workers_find_each_others_writes_and_the_first_claim_wins(tmp_path
     main = Away()
     one, two = with_spool(main, tmp_path / "s"), with_spool(main, tmp_path / "s")
     with pytest.raises(StoreUnavailable):
-        await two.get(FOLD)
-    assert await one.put_if_absent(FOLD, b"one") == b"one"
-    assert await two.put_if_absent(FOLD, b"two") == b"one"
-    assert await two.get(FOLD) == b"one"
+        await two.get(COMPACTION)
+    assert await one.put_if_absent(COMPACTION, b"one") == b"one"
+    assert await two.put_if_absent(COMPACTION, b"two") == b"one"
+    assert await two.get(COMPACTION) == b"one"
     main.back = True
     await asyncio.gather(one.publish(), two.publish())
-    assert await main.get(FOLD) == b"one"
+    assert await main.get(COMPACTION) == b"one"
     assert (one.is_empty, two.is_empty) == (True, True)
     assert os.listdir(tmp_path) == ["s-store"]
 
@@ -76,10 +76,10 @@ async def test_a_worker_notices_what_another_spools_while_its_own_store_is_there
     main = InMemoryStore()
     one, two = with_spool(Away(), tmp_path / "s"), with_spool(main, tmp_path / "s")
     assert two.is_empty
-    await one.put_if_absent(FOLD, b"one")
-    assert await two.get(FOLD) == b"one"
+    await one.put_if_absent(COMPACTION, b"one")
+    assert await two.get(COMPACTION) == b"one"
     await two.publish()
-    assert await main.get(FOLD) == b"one"
+    assert await main.get(COMPACTION) == b"one"
 
 
 async def test_writes_go_only_to_the_store_that_they_are_for(tmp_path: Path):
@@ -141,13 +141,13 @@ async def test_the_winner_of_a_claim_stays_and_may_be_merged():
     main = Away()
     store = with_spool(main)
     store.settle = lambda put, winner: put.value + winner if put.key == ROW else None
-    await store.put_if_absent(FOLD, b"mine")
+    await store.put_if_absent(COMPACTION, b"mine")
     await store.put_if_absent(ROW, b"mine+")
     main.back = True
-    await main.put(FOLD, b"theirs")
+    await main.put(COMPACTION, b"theirs")
     await main.put(ROW, b"theirs")
     await store.publish()
-    assert await main.get_many([FOLD, ROW]) == [b"theirs", b"mine+theirs"]
+    assert await main.get_many([COMPACTION, ROW]) == [b"theirs", b"mine+theirs"]
 
 
 async def test_a_value_that_is_merged_does_not_replace_what_another_machine_wrote():
@@ -155,11 +155,11 @@ async def test_a_value_that_is_merged_does_not_replace_what_another_machine_wrot
     main = Away()
     store = with_spool(main, is_merged=lambda key: key == ROW)
     store.settle = lambda put, stored: put.value + stored
-    await store.write([Put(ROW, b"mine+"), Put(ROW2, b"mine"), Put(FOLD, b"alone")])
+    await store.write([Put(ROW, b"mine+"), Put(ROW2, b"mine"), Put(COMPACTION, b"alone")])
     main.back = True
     await main.write([Put(ROW, b"theirs"), Put(ROW2, b"theirs")])
     await store.publish()
-    assert await main.get_many([ROW, ROW2, FOLD]) == [b"mine+theirs", b"mine", b"alone"]
+    assert await main.get_many([ROW, ROW2, COMPACTION]) == [b"mine+theirs", b"mine", b"alone"]
 
 
 async def test_a_newer_value_that_comes_while_publishing_is_not_overwritten(tmp_path: Path):
@@ -194,8 +194,8 @@ async def test_writes_beyond_the_capacity_are_refused_whole_and_minor_ones_earli
         await minor.put(ROW2, b"y" * 200)
     await store.put(ROW2, b"y" * 200)
     with pytest.raises(StoreUnavailable):
-        await store.write([Put(Key("", "row/3"), b"z" * 600), Put(FOLD, b"z")])
-    assert await store.get_many([ROW, ROW2, FOLD]) == [b"x" * 300, b"y" * 200, None]
+        await store.write([Put(Key("", "row/3"), b"z" * 600), Put(COMPACTION, b"z")])
+    assert await store.get_many([ROW, ROW2, COMPACTION]) == [b"x" * 300, b"y" * 200, None]
 
 
 async def test_values_that_are_replaced_again_and_again_do_not_fill_the_spool():
@@ -228,12 +228,12 @@ async def test_a_later_place_is_used_until_the_first_takes_writes_again(tmp_path
     await one.put(ROW, b"archive")
     assert one.describe()["in_memory_only_bytes"] > 0
     places[0].rmdir()
-    assert await two.put_if_absent(FOLD, b"fold") == b"fold"
+    assert await two.put_if_absent(COMPACTION, b"compaction") == b"compaction"
     # A compaction is not in a safer place than its archive.
     assert not places[0].exists()
     await two.poll()
     assert (places[0].exists(), places[1].exists(), two.describe()) == (True, False, {})
-    assert await one.get_many([ROW, FOLD]) == [b"archive", b"fold"]
+    assert await one.get_many([ROW, COMPACTION]) == [b"archive", b"compaction"]
 
 
 async def test_a_claim_waits_behind_values_that_wait():
@@ -242,13 +242,13 @@ async def test_a_claim_waits_behind_values_that_wait():
     await store.put(ROW, b"the archive of the compaction")
     main.back = True
     await main.put(ROW2, b"of another worker")
-    assert await store.put_if_absent(FOLD, b"fold") == b"fold"
+    assert await store.put_if_absent(COMPACTION, b"compaction") == b"compaction"
     assert await store.put_if_absent(ROW2, b"mine") == b"of another worker"
-    assert await main.get_many([ROW, FOLD]) == [None, None]
+    assert await main.get_many([ROW, COMPACTION]) == [None, None]
     await store.put(Key("", "another"), b"needs nothing that waits")
     assert await main.get(Key("", "another")) is not None
     await store.publish()
-    assert await main.get_many([ROW, FOLD]) == [b"the archive of the compaction", b"fold"]
+    assert await main.get_many([ROW, COMPACTION]) == [b"the archive of the compaction", b"compaction"]
 
 
 class Refusing(Away):
@@ -263,19 +263,21 @@ class Refusing(Away):
 async def test_a_write_that_the_store_refuses_does_not_hold_up_others(caplog: pytest.LogCaptureFixture):
     main = Refusing()
     store = with_spool(main)
-    await store.write([Put(ROW, b"one"), Put(ROW2, b"two"), Append(LOG, b"a"), Put(FOLD, b"fold", if_absent=True)])
+    await store.write(
+        [Put(ROW, b"one"), Put(ROW2, b"two"), Append(LOG, b"a"), Put(COMPACTION, b"compaction", if_absent=True)]
+    )
     main.back = True
     for _ in range(3):
         await store.publish()
-    assert await main.get_many([ROW, ROW2, FOLD]) == [None, b"two", b"fold"]
+    assert await main.get_many([ROW, ROW2, COMPACTION]) == [None, b"two", b"compaction"]
     assert [value for _, value in await main.read(LOG)] == [b"a"]
     # It is not lost: it can be read here, and the log says so once.
     assert await store.get(ROW) == b"one"
     assert caplog.text.count("the store refused a write") == 1
     assert store.describe() == {"refused_by_the_store": 1}
     # What others claim does not wait for it.
-    await store.put_if_absent(Key("", "fold/2"), b"fold")
-    assert await main.get(Key("", "fold/2")) == b"fold"
+    await store.put_if_absent(Key("", "compaction/2"), b"compaction")
+    assert await main.get(Key("", "compaction/2")) == b"compaction"
 
 
 async def test_the_next_process_tries_a_refused_write_again(tmp_path: Path):
@@ -295,66 +297,66 @@ async def test_the_next_process_tries_a_refused_write_again(tmp_path: Path):
 
 
 def with_copies(main: InMemoryStore, path: Path, record: StoreRecord = STORE, **options) -> SpooledStore:
-    return with_spool(main, path, record, is_copied=lambda key: key.name.startswith("fold/"), **options)
+    return with_spool(main, path, record, is_copied=lambda key: key.name.startswith("compaction/"), **options)
 
 
 async def test_records_from_before_an_outage_are_read_by_another_worker(tmp_path: Path):
     main = Away(back=True)
     one, two = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s")
-    await one.write([Put(FOLD, b"fold"), Put(ROW, b"row"), Append(LOG, b"a")])
+    await one.write([Put(COMPACTION, b"compaction"), Put(ROW, b"row"), Append(LOG, b"a")])
     await one.close()
     main.back = False
-    assert await two.get_many([FOLD, ROW]) == [b"fold", None]
+    assert await two.get_many([COMPACTION, ROW]) == [b"compaction", None]
     with pytest.raises(StoreUnavailable):
         await two.get(ROW)
-    assert await two.put_if_absent(FOLD, b"second") == b"fold"
+    assert await two.put_if_absent(COMPACTION, b"second") == b"compaction"
     main.back = True
-    await main.put(FOLD, b"newer")
-    assert await two.get(FOLD) == b"newer"
+    await main.put(COMPACTION, b"newer")
+    assert await two.get(COMPACTION) == b"newer"
 
 
 async def test_records_that_waited_in_an_outage_are_read_in_the_next(tmp_path: Path):
     main = Away()
     one, two = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s")
-    assert await one.put_if_absent(FOLD, b"fold") == b"fold"
+    assert await one.put_if_absent(COMPACTION, b"compaction") == b"compaction"
     main.back = True
     await one.publish()
     main.back = False
-    assert await two.get(FOLD) == b"fold"
+    assert await two.get(COMPACTION) == b"compaction"
 
 
 async def test_copies_are_those_of_one_store_and_of_what_is_needed(tmp_path: Path):
     main = Away(back=True)
     one, other = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s", OTHER_STORE)
-    await one.with_half_capacity().put(FOLD, b"minor")
+    await one.with_half_capacity().put(COMPACTION, b"minor")
     await one.put(ROW, b"row")
     await one.close()
     assert not (tmp_path / "s").exists()
-    await one.put(FOLD, b"fold")
+    await one.put(COMPACTION, b"compaction")
     await one.close()
     main.back = False
     with pytest.raises(StoreUnavailable):
-        await other.get(FOLD)
+        await other.get(COMPACTION)
 
 
 async def test_an_erasure_removes_all_copies(tmp_path: Path):
     main = Away(back=True)
     one, two = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s")
-    await one.put(FOLD, b"content")
+    await one.put(COMPACTION, b"content")
     await one.close()
     await two.drop_erased()
     assert not (tmp_path / "s").exists()
-    await one.put(FOLD, b"content")
-    await one.delete([FOLD])
+    await one.put(COMPACTION, b"content")
+    await one.delete([COMPACTION])
     await one.close()
     assert b"content" not in (tmp_path / "s").read_bytes() if (tmp_path / "s").exists() else True
     main.back = False
     with pytest.raises(StoreUnavailable):
-        await two.get(FOLD)
+        await two.get(COMPACTION)
 
 
 async def test_the_oldest_copies_are_left_out_and_all_expire(tmp_path: Path):
-    main, keys, now = Away(back=True), [Key("", f"fold/{at}") for at in range(400)], [1_000.0]
+    main, keys, now = Away(back=True), [Key("", f"compaction/{at}") for at in range(400)], [1_000.0]
     one = with_copies(main, tmp_path / "s", capacity=800_000, now=lambda: now[0])
     for key in keys:
         await one.put(key, bytes(900))
@@ -373,10 +375,10 @@ async def test_compactions_of_an_sqlite_store_are_copied_too(tmp_path: Path):
     one, two = build_spool(settings, main), build_spool(settings, main)
     for each in (one, two):
         each.recall(STORE.secret)
-    await one.put(FOLD, b"fold")
+    await one.put(COMPACTION, b"compaction")
     await one.close()
     main.back = False
-    assert await two.get(FOLD) == b"fold"
+    assert await two.get(COMPACTION) == b"compaction"
 
 
 # -- places -----------------------------------------------------------------------------------------------------------

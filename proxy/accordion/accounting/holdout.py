@@ -139,7 +139,7 @@ class _Unit:
         self.unpriced += row.costs.unpriced
         self.spent += row.costs.spent
         self.requests += row.totals.requests
-        self.reads += row.totals.unfold_calls
+        self.reads += row.totals.read_back_calls
         self.repeated_calls += entry.repeated_calls
         self.errors += row.totals.errors
 

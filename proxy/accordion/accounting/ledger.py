@@ -345,14 +345,14 @@ def totals_of_exchange(exchange: Exchange) -> Totals:
     if compaction is None and tool_loop is None:
         return gain
     compaction, tool_loop = compaction or _NOT_COMPACTED, tool_loop or _NO_TOOL_LOOP
-    is_new = compaction.state == "folded"
+    is_new = compaction.state == "compacted"
     return structs.replace(
         gain,
         compactions=int(is_new),
         saved=_tokens_not_sent(exchange),
         summary_input=compaction.input if is_new else 0,
         summary_output=compaction.output if is_new else 0,
-        unfold_calls=tool_loop.calls,
-        unfold_rounds=tool_loop.rounds,
-        unfold_input=tool_loop.input,
+        read_back_calls=tool_loop.calls,
+        read_back_rounds=tool_loop.rounds,
+        read_back_input=tool_loop.input,
     )

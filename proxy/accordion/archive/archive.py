@@ -126,7 +126,7 @@ class Archive:
         sizes = {key: 0 if self.has_row(put.key) else OVERHEAD + len(put.value) for key, put in row_puts.items()}
         size = sum(sizes.values()) + sum(OVERHEAD + len(put.value) for put in record_puts) + compaction.size
         entry = ArchiveEntry(
-            "fold", compaction.id, compaction.session, compaction.at, compaction.at, size, compaction.base
+            "compaction", compaction.id, compaction.session, compaction.at, compaction.at, size, compaction.base
         )
         # The listing is written first, so that nothing is ever stored that cannot be found and erased.
         contents = archive_entries.contents_of(compaction.session, sizes, artifacts, compaction.keys)

@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item", "link"]
+Kind = Literal["compaction", "read", "transcript", "insertion", "summary", "item", "link"]
 """A compaction with its removed content; an artifact that a person read; the transcript of a session; an insertion (a
 tool round or an excerpt); a prepared summary; an item of a response that the client only names; a response that the
 client continues by its id."""
@@ -300,7 +300,7 @@ async def load_contents(
     So are those that cannot be read; their keys are added to `unreadable`. Raises StoreUnavailable.
     """
     unreadable = unreadable if unreadable is not None else set()
-    with_record = [entry for entry in tenant_entries if entry.kind in ("fold", "read")]
+    with_record = [entry for entry in tenant_entries if entry.kind in ("compaction", "read")]
     keys = [contents_key(namespace, entry.id) for entry in with_record]
     values = await store.get_many(keys) if keys else []
     records = {entry.name: decode_contents(value) for entry, value in zip(with_record, values, strict=True)}
@@ -327,7 +327,7 @@ async def find_compaction_entry(
     record = decode_contents(await store.get(contents_key(namespace, compaction_id)))
     if record is None:
         return None
-    name = ArchiveEntry("fold", compaction_id, record.session, 0, 0, 0).name
+    name = ArchiveEntry("compaction", compaction_id, record.session, 0, 0, 0).name
     value = await store.get(Key(entries_collection(namespace), name))
     entry = decode_entry(value)
     return (entry, record) if entry is not None else None

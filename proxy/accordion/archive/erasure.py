@@ -250,7 +250,7 @@ def _transcript_record(transcript: Transcript) -> dict[str, Any]:
     """Returns a transcript as a record: the keys of its rows in order, and the request's other fields."""
     return {
         "type": "transcript",
-        "dialect": transcript.protocol_name,
+        "protocol": transcript.protocol_name,
         "model": transcript.model,
         "request": {name: _json(value) for name, value in transcript.fields.items()},
         "system": [key.hex() for key in transcript.rows[: len(transcript.lead)]],

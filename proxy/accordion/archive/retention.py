@@ -250,14 +250,16 @@ def sort_by_use(entries: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
     sessions: dict[str, float] = {}
     for entry in entry_list:
         sessions[entry.session] = max(entry.used, sessions.get(entry.session, 0.0))
-    compactions = {entry.id: entry for entry in entry_list if entry.kind == "fold"}
+    compactions = {entry.id: entry for entry in entry_list if entry.kind == "compaction"}
     last_use_by_id = {name: sessions[entry.session] for name, entry in compactions.items()}
     for name in sorted(last_use_by_id, key=lambda each: -last_use_by_id[each]):
         used, base = last_use_by_id[name], compactions[name].base
         while base in last_use_by_id and last_use_by_id[base] < used:
             last_use_by_id[base] = used
             base = compactions[base].base
-    last_uses = [last_use_by_id[each.id] if each.kind == "fold" else sessions[each.session] for each in entry_list]
+    last_uses = [
+        last_use_by_id[each.id] if each.kind == "compaction" else sessions[each.session] for each in entry_list
+    ]
     dated_entries = [structs.replace(entry, used=used) for entry, used in zip(entry_list, last_uses, strict=True)]
     return sorted(dated_entries, key=lambda entry: (entry.used, entry.at, entry.name))
 

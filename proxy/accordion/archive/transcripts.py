@@ -40,7 +40,7 @@ from accordion.model.ports import Append, Clock, Key, Put, Tasks
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.protocols.registry import PROTOCOLS
 
-Record = Literal["off", "folded", "all"]
+Record = Literal["off", "compacted", "all"]
 """The sessions that are recorded: none, those with a compaction (from their first one on), or all."""
 
 SessionKey = tuple[TenantScope, str]
@@ -71,7 +71,7 @@ class TranscriptStore:
         archive: Archive,
         tasks: Tasks,
         clock: Clock,
-        mode: Record = "folded",
+        mode: Record = "compacted",
         wait: Callable[[float], Awaitable[object]] | None = None,
         sessions: int = 4_000,
     ) -> None:
@@ -87,14 +87,14 @@ class TranscriptStore:
     # -- recording ----------------------------------------------------------------
 
     def record(
-        self, tenant: TenantScope, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
+        self, tenant: TenantScope, session: str, conversation: Conversation, *, compacted: bool, after: bytes = b""
     ) -> None:
         """Records a request of a session, as the client sent it. Fast: a background task writes the new messages.
 
-        `folded` is whether a compaction is in force for it, `after` the chain key of the part that the provider keeps,
-        if that is known.
+        `compacted` is whether a compaction is in force for it, `after` the chain key of the part that the provider
+        keeps, if that is known.
         """
-        if not self._is_new(tenant, session, conversation, folded=folded):
+        if not self._is_new(tenant, session, conversation, compacted=compacted):
             return
         request = RecordedRequest(tenant, session, conversation, self._clock.now(), after)
         requests = self._gathered.setdefault(request.session_key, [])
@@ -115,7 +115,7 @@ class TranscriptStore:
         conversation: Conversation,
         extra_puts: Sequence[Put],
         *,
-        folded: bool,
+        compacted: bool,
         after: bytes = b"",
     ) -> None:
         """Records a request that its client will not send again: writes it now, in one batch with `extra_puts`.
@@ -123,7 +123,7 @@ class TranscriptStore:
         If the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then the request must be
         recorded again.
         """
-        if not self._is_new(tenant, session, conversation, folded=folded):
+        if not self._is_new(tenant, session, conversation, compacted=compacted):
             await self._archive.write(extra_puts)
             return
         request = RecordedRequest(tenant, session, conversation, self._clock.now(), after)
@@ -163,13 +163,13 @@ class TranscriptStore:
         """Forgets all progress, since the store was emptied: sessions are recorded from their beginning again."""
         self._progress.forget(lambda _: True, erased=False)
 
-    def _is_new(self, tenant: TenantScope, session: str, conversation: Conversation, *, folded: bool) -> bool:
+    def _is_new(self, tenant: TenantScope, session: str, conversation: Conversation, *, compacted: bool) -> bool:
         """Whether a request is to be recorded, and may hold something that is not recorded yet."""
         if self._mode == "off" or not session or not conversation.chain:
             return False
         progress = self._progress.get((tenant, session))
         if progress is None:
-            return folded or self._mode == "all"
+            return compacted or self._mode == "all"
         options = options_digest(tenant, conversation)
         return (progress.last, progress.head, progress.options) != (
             conversation.chain[-1], _head_digest(progress, conversation), options

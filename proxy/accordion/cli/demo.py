@@ -312,7 +312,7 @@ class ScriptedAgent:
         record = json.loads(head.get("x-accordion-compaction", "{}"))
         sizes = f"{sent + record.get('saved', 0):6,} tokens came, {sent:6,} were sent"
         _print(f"request {self.count:2}: {sizes}; the model {action}{message['content'] or ''}")
-        if record.get("state") == "folded":
+        if record.get("state") == "compacted":
             _print(*_describe_compaction(record, self.model.prompt))
         for artifact in self.model.reads[reads:]:
             _print(f"    read back: the model called read_artifact for {artifact}; the agent sees only the answer")

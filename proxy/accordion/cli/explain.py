@@ -56,7 +56,7 @@ class LargeMessage:
 class ContentReport(msgspec.Struct, frozen=True):
     """The content of the body. `roles` counts messages and parts by role; `fields` are all fields but the messages."""
 
-    protocol_name: str = msgspec.field(name="dialect")
+    protocol_name: str = msgspec.field(name="protocol")
     model: str
     stream: bool
     messages: int
@@ -123,7 +123,7 @@ class Explanation(msgspec.Struct, frozen=True):
     content: ContentReport | None = msgspec.field(default=None, name="understood")
     size: SizeReport | None = msgspec.field(default=None, name="counted")
     agent: AgentDescription | None = msgspec.field(default=None, name="sitting")
-    compaction: CompactionReport | None = msgspec.field(default=None, name="folding")
+    compaction: CompactionReport | None = None
     unread: str = ""
 
 

@@ -338,7 +338,7 @@ async def _explain_last_request(store: TenantStore, session: str, *, full: bool,
     artifacts = await store.archive.load_records(store.caller.tenant, ids)
     report = report_sent(sent, artifacts, _message_counter(sent), full=full)
     if as_json:
-        content = {"session": session, "last": exchange_json(sent.exchange), "folding": report}
+        content = {"session": session, "last": exchange_json(sent.exchange), "compaction": report}
         print_json(content)
         return 0
     sections: list[RenderableType] = [_make_session_table(view, sent, report), *compaction_details(report, full=full)]

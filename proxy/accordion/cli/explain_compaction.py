@@ -102,8 +102,8 @@ class ToolReport:
 class CompactionReport:
     """Whether and how a request is compacted.
 
-    `state` is `none`, `folded`, `observed` (only reported, because of the mode or a header) or `failed`; `why` is the
-    reason. `before` and `after` are the tokens of the whole request (planned ones if only reported), `messages` the
+    `state` is `none`, `compacted`, `observed` (only reported, because of the mode or a header) or `failed`; `why` is
+    the reason. `before` and `after` are the tokens of the whole request (planned ones if only reported), `messages` the
     entries of its list, `bytes` its body. `offered` is the proxy's tool, counted in `after` only; None if it is not
     offered. `writer` wrote the summary here, `live_writer` is the configured one. `refused` is the reason of a refusal
     in spite of the compaction.
@@ -176,7 +176,7 @@ def report_sent(
         return CompactionReport("none", exchange.decision, before=tokens, after=tokens, body=body)
     blocks, field = _blocks(sent.history, count), sent.original.protocol.messages_field
     return CompactionReport(
-        state="folded",
+        state="compacted",
         why=exchange.decision,
         kind=compaction.kind,
         before=tokens + (exchange.compaction.saved if exchange.compaction is not None else 0),
@@ -348,7 +348,7 @@ def compaction_rows(report: CompactionReport) -> Iterator[tuple[str, str | RichT
         yield "compacted", RichText("no, the compaction failed", style="bold red")
         yield "reason", report.why
     else:
-        yield "compacted", RichText("yes" if report.state == "folded" else "no, it is only reported", style="bold")
+        yield "compacted", RichText("yes" if report.state == "compacted" else "no, it is only reported", style="bold")
         yield "reason", report.why
     if not report.kind:
         return
@@ -368,7 +368,7 @@ def compaction_rows(report: CompactionReport) -> Iterator[tuple[str, str | RichT
     if (tool := report.offered) is not None:
         period = "only reported" if report.state == "observed" else "in each request from now on"
         yield "tool added", f"{tool.name}, {period}, to read the archive: {tool.tokens:,} tokens"
-    if report.state == "folded":
+    if report.state == "compacted":
         yield "messages", f"{report.messages[0]:,} to {report.messages[1]:,}"
         yield "body", f"{report.bytes[0]:,} to {report.bytes[1]:,} bytes"
         yield "id", f"{report.id}, number {report.generation} of this conversation"

@@ -282,10 +282,10 @@ def replay(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many conversations.", show_default=False)
     ] = None,
-    fold: Annotated[
+    compacts: Annotated[
         bool,
         typer.Option(
-            "--fold",
+            "--compact",
             help="Compact as a running proxy would, with the config's thresholds and strategies and the extractive "
             "writer, and compare.",
         ),
@@ -297,21 +297,23 @@ def replay(
         bool,
         typer.Option(
             "--against-usage",
-            help="Compare the token estimates with the recorded usage, and learn from it. Not with --fold.",
+            help="Compare the token estimates with the recorded usage, and learn from it. Not with --compact.",
         ),
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object for each request; with --fold, a last one with the totals."),
+        typer.Option(
+            "--json", help="Print one JSON object for each request; with --compact, a last one with the totals."
+        ),
     ] = False,
     config: Config = None,
 ) -> None:
     """Replay recorded conversations: show window use per request, and the effect of compaction."""
     from accordion.cli.replay_command import ReplayOptions, run  # noqa: PLC0415  # see above
 
-    if fold and against_usage:
-        raise typer.BadParameter("--against-usage cannot be combined with --fold: usage was recorded without it.")
-    options = ReplayOptions(model, window, limit, every, against_usage, as_json, fold)
+    if compacts and against_usage:
+        raise typer.BadParameter("--against-usage cannot be combined with --compact: usage was recorded without it.")
+    options = ReplayOptions(model, window, limit, every, against_usage, as_json, compacts)
     sources = _find_sources(files, claude, codex, opencode)
     if not sources:
         raise typer.BadParameter("name a FILE, or an agent whose sessions are to be replayed, such as --claude.")

@@ -116,7 +116,7 @@ def _add(
     session.at = max(session.at, max((row.at for row in rows), default=0.0))
     session.models += [name for name in dict.fromkeys(each.model for each in past_costs) if name not in session.models]
     session.conversations += 1
-    session.compactions += sum(row.state == "folded" for row in rows)
+    session.compactions += sum(row.state == "compacted" for row in rows)
     session.unreported += sum(not each.is_reported for each in past_costs)
     session.costs += sum((each.costs for each in past_costs), Costs())
 
@@ -269,7 +269,7 @@ def _compute_past_costs(
         price = prices.price(model)
         original = compute_cost(_describe_original(row), cached and _original_part(cached), price)
         sent = original
-        if row.state in ("folded", "replayed"):
+        if row.state in ("compacted", "replayed"):
             is_summarized = has_model_summaries(model)
             sent = compute_cost(_describe_sent(row, original.costs, cached, is_summarized), cached, price)
         costs = _combine(sent.costs, original.costs, is_changed=sent is not original)
@@ -290,7 +290,7 @@ def _describe_sent(
     """Describes the request as it would have been sent, with the report that a provider would have given."""
     scale = original.input / max(1, row.original.tokens)
     tokens = min(original.input, round(row.forwarded.tokens * scale))
-    is_new = row.state == "folded"
+    is_new = row.state == "compacted"
     if is_new:
         cached = min(original.cached, round(row.forwarded.cached * scale))
     else:

@@ -261,7 +261,7 @@ class CompactedRequest:
 
         The record's first step includes the tokens of the new tool, which are added back here.
         """
-        if self.outcome is None or self.state != "folded":
+        if self.outcome is None or self.state != "compacted":
             return ()
         steps = [(name, before - after) for name, before, after in self.outcome.steps]
         return tuple(
@@ -271,7 +271,8 @@ class CompactedRequest:
 
     @property
     def state(self) -> str:
-        """`unread`, `refused`, `as it came`; or its compaction's state `folded`, `replayed`, `observed`, `failed`."""
+        """`unread`, `refused`, `as it came`; or its compaction's state `compacted`, `replayed`, `observed`,
+        `failed`."""
         if self.limits is None:
             return "unread"
         if self.refused or self.outcome is None:
@@ -281,7 +282,7 @@ class CompactedRequest:
     @property
     def is_prefix_broken(self) -> bool:
         """Whether the beginning changed without a new compaction, which must never happen."""
-        return self.extends_previous is False and self.state != "folded"
+        return self.extends_previous is False and self.state != "compacted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class ReplayOptions:
     every: bool = False
     against_usage: bool = False
     as_json: bool = False
-    fold: bool = False
+    compacts: bool = False
 
 
 def run(sources: Sequence[TranscriptSource], settings: Settings, options: ReplayOptions) -> int:
@@ -108,7 +108,7 @@ async def _replay_one(
 ) -> ConversationReplay:
     bar.begin(source, recorded.name)
     expected = max(1, recorded.count_requests())
-    if options.fold:
+    if options.compacts:
         compacted_requests: list[CompactedRequest] = []
         async for compacted_request in replay_with_compaction(recorded, pipeline, model=options.model):
             compacted_requests.append(compacted_request)
@@ -131,7 +131,7 @@ def _write(value: dict[str, Any]) -> None:
 
 def _final_json(replays: Sequence[ConversationReplay], options: ReplayOptions) -> Iterator[dict[str, Any]]:
     """Yields the JSON lines at the end."""
-    if options.fold:
+    if options.compacts:
         yield totals_json(
             add_up([row for replay in replays if isinstance(replay, CompactedReplay) for row in replay.rows])
         )

@@ -359,7 +359,7 @@ def _describe_fit(totals: ReplayTotals) -> Text:
 
 _STATE_NAMES = {
     "as it came": "unchanged",
-    "folded": "compacted",
+    "compacted": "compacted",
     "replayed": "with an earlier compaction",
     "observed": "would be compacted",
     "failed": "not compacted",
@@ -369,7 +369,7 @@ _STATE_NAMES = {
 
 def _total_cells(totals: ReplayTotals) -> tuple[str, ...]:
     cached_share = totals.sent_cached / totals.sent if totals.sent else 0.0
-    compactions = totals.states.get("folded", 0)
+    compactions = totals.states.get("compacted", 0)
     return f"{compactions:,}", f"{totals.came:,}", f"{totals.sent:,}", f"{cached_share:.1%}", f"{totals.cost:.2f}"
 
 
@@ -433,7 +433,7 @@ def _describe_row(row: CompactedRequest) -> Text:
         return Text("not compacted", style="red")
     if outcome.state == "observed":
         return Text(f"would be compacted, {outcome.kind}", style="bold")
-    if outcome.state == "folded":
+    if outcome.state == "compacted":
         return Text(f"compacted, {outcome.kind}", style="bold")
     return Text(f"compaction {outcome.generation}")
 
@@ -445,7 +445,7 @@ def _select_compacted_rows(rows: Sequence[CompactedRequest]) -> Sequence[Compact
         return rows
     required = {0, len(rows) - 1}
     for index, row in enumerate(rows):
-        if row.is_prefix_broken or row.refused or row.state in ("folded", "failed", "observed"):
+        if row.is_prefix_broken or row.refused or row.state in ("compacted", "failed", "observed"):
             required |= {max(0, index - 1), index, min(len(rows) - 1, index + 1)}
         if len(required) > 2 * _ROWS:
             break

@@ -274,7 +274,7 @@ class RunSums(msgspec.Struct, frozen=True):
     @property
     def own_tokens(self) -> int:
         """The tokens used for summaries and for reading the archive."""
-        return self.totals.summary_input + self.totals.summary_output + self.totals.unfold_input
+        return self.totals.summary_input + self.totals.summary_output + self.totals.read_back_input
 
     @property
     def net_tokens(self) -> int:

@@ -141,7 +141,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             prices=build_prices(settings),
         )
         insertions = InsertionStore(archive, DiscardingOutbox(), clock, erasures)
-        tool = define_tool if settings.unfold.tool else None
+        tool = define_tool if settings.read_back.tool else None
         composer = InsertionComposer(insertions, ARTIFACT_TOOLS, reader, tool)
         compactions = CompactionRepository(spool, message_reader=reader, sealer=sealer)
         sent = SentHistory(

@@ -129,7 +129,7 @@ def build_layout(
     changed = {index: parts for index, parts in changes.items() if index not in removed and parts}
     affected = [view.slots[index] for index in (*changed, *removed)]
     if not affected:
-        raise PlanNotApplicable("nothing_to_fold", "no message may be compacted")
+        raise PlanNotApplicable("nothing_to_compact", "no message may be compacted")
     covered = max(
         earlier_compaction.covered_count if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
     )
@@ -305,7 +305,7 @@ class PlanExecutor:
         if problem := find_new_problem(self._protocol, layout.uncompacted.messages, history.conversation.messages):
             raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {problem}")
         if not history.conversation.messages:
-            raise PlanNotApplicable("nothing_to_fold", "no message would be left")
+            raise PlanNotApplicable("nothing_to_compact", "no message would be left")
 
 
 def find_new_problem(protocol: WireProtocol, uncompacted: Sequence[Message], compacted: Sequence[Message]) -> str:

@@ -158,7 +158,7 @@ class CompactionAssembler:
         )
         history = executor.execute(planned.plan, planned.layout, summary, planned.removed_content.artifact_ids, terms)
         if history.compaction is None:
-            raise PlanNotApplicable("nothing_to_fold", "no message may be compacted")
+            raise PlanNotApplicable("nothing_to_compact", "no message may be compacted")
         artifacts = _with_findings(planned.removed_content.artifacts, summary)
         writes = self._archive.build_puts(
             request.ref.tenant,

@@ -206,7 +206,7 @@ class Compactor:
             raise SummaryPending
         forms: list[SummaryForm] = ["model"] if can_use_model else []
         forms += ["extract", "none"] if must_succeed else ["extract"]
-        problem: Exception = PlanNotApplicable("nothing_to_fold", "no message may be compacted")
+        problem: Exception = PlanNotApplicable("nothing_to_compact", "no message may be compacted")
         for attempts, form in enumerate(forms):
             try:
                 return await self._attempt(request, uncompacted, conversation_ref, form, attempts)
@@ -422,7 +422,7 @@ class Compactor:
             or await self._has_lost_base(request)
         ):
             return CompactionResult(
-                finished.history, report_compaction(finished.compaction, "folded", request.decision, strategy_runs)
+                finished.history, report_compaction(finished.compaction, "compacted", request.decision, strategy_runs)
             )
         await self._services.archive.write(finished.writes)
         last_chain_key = request.history.conversation.chain[-1]
@@ -438,7 +438,7 @@ class Compactor:
             with suppress(ValueError):
                 history = compactions.apply(request.protocol, request.ref.tenant, uncompacted, winner)
                 return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
-        outcome = report_compaction(finished.compaction, "folded", request.decision, strategy_runs)
+        outcome = report_compaction(finished.compaction, "compacted", request.decision, strategy_runs)
         return CompactionResult(finished.history, outcome, is_spooled)
 
     async def _has_lost_base(self, request: CompactionJob) -> bool:

@@ -29,7 +29,7 @@ _EXPORT_NAMES = {
 
 def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
     """Converts a stored value, opened before, to JSON types; None if it cannot be read."""
-    if kind == "fold":
+    if kind == "compaction":
         compaction = decode_record(value)
         return _describe_compaction(compaction) if compaction is not None else None
     if kind == "summary":
@@ -41,7 +41,7 @@ def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
     if kind == "link":
         link = stored_responses.decode(unpack(value))
         return _describe_link(link) if link is not None else None
-    if kind == "overlay":
+    if kind == "insertion":
         anchor = key.name.rpartition("/")[2]
         return [_describe_insertion(each) for each in decode_insertions(value, bytes.fromhex(anchor)).insertions]
     return None

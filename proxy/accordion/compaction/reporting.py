@@ -14,7 +14,7 @@ from accordion.model.records import CompactionOutcome, FailureKind
 def report_compaction(
     compaction: Compaction, state: str, decision: Decision | None = None, strategy_runs: int = 1
 ) -> CompactionOutcome:
-    """Builds the outcome of a compaction. `state` is `folded` if it was made for this request by `decision`, in
+    """Builds the outcome of a compaction. `state` is `compacted` if it was made for this request by `decision`, in
     `passes` runs of the pipeline, else `replayed`. Savings are relative to the client's own history in both cases."""
     return CompactionOutcome(
         state=state,
@@ -96,7 +96,7 @@ def utilization_for_report(decision: Decision, ratio: float) -> float | None:
 
 def is_in_force(outcome: CompactionOutcome | None) -> bool:
     """Whether a compacted history was forwarded."""
-    return outcome is not None and (outcome.state in ("folded", "replayed") or outcome.saved > 0)
+    return outcome is not None and (outcome.state in ("compacted", "replayed") or outcome.saved > 0)
 
 
 def describe_outcome(outcome: CompactionOutcome) -> dict[str, Any]:

@@ -92,12 +92,12 @@ def memory_size(compaction: Compaction) -> int:
 @lru_cache(1_024)
 def _compaction_key(prefix: ScopePrefix, anchor: bytes, level: int) -> Key:
     """Returns the key of the compaction at this anchor and level; `level` others lie below it."""
-    return Key("", f"fold/{prefix.hex()}/{anchor.hex()}/{level}")
+    return Key("", f"compaction/{prefix.hex()}/{anchor.hex()}/{level}")
 
 
 def is_compaction_key(key: Key) -> bool:
     """Whether this is the key of a compaction."""
-    return key.name.startswith("fold/")
+    return key.name.startswith("compaction/")
 
 
 def compaction_keys(prefix: ScopePrefix, anchor: bytes) -> list[Key]:
@@ -118,7 +118,7 @@ def form_key(prefix: ScopePrefix, identity_key: bytes) -> Key:
 
 def race_key(prefix: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
     """Returns the key that workers compete for when they compact the same history for the same cause."""
-    return Key("", f"folding/{prefix.hex()}/{last_chain_key.hex()}/{cause}")
+    return Key("", f"compaction_claim/{prefix.hex()}/{last_chain_key.hex()}/{cause}")
 
 
 # -- the repository ----------------------------------------------------------------------------------------------------

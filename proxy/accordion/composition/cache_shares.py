@@ -1,4 +1,4 @@
-"""Divides `limits.cache_bytes` and `limits.fold_cache_bytes` among the caches of a worker."""
+"""Divides `limits.cache_bytes` and `limits.compaction_cache_bytes` among the caches of a worker."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class CompactionBuilder:
         retention = archive.retention
         self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
         self._outbox, self.waiter = outbox, LoopWaiter()
-        shares = divide_compaction_cache(settings.limits.fold_cache_bytes)
+        shares = divide_compaction_cache(settings.limits.compaction_cache_bytes)
         small = divide_cache(settings.limits.cache_bytes)
         self._retry_limit_capacity, self._writers = small.failed_compactions, WriterHistory(clock, small.writers)
         self._reader = WrittenMessageReader(shares.written_messages)
@@ -167,7 +167,7 @@ class CompactionBuilder:
             self._archive, tasks, describe_value, self._message_reader, archive.erasures, spooled.drop_erased
         )
         # One cache for mentioned items and one for continued responses; each also stores failed look-ups.
-        cache_bytes = settings.limits.reply_cache_bytes
+        cache_bytes = settings.limits.response_cache_bytes
         self.referenced_items = ReferencedItems(
             self._archive, tasks, archive.erasures, self._message_reader, cache_bytes // 8
         )
@@ -237,7 +237,7 @@ class CompactionBuilder:
 
     def insertion_composer(self, settings: Settings) -> InsertionComposer:
         """Builds the composer of insertions, which also offers our tool if it is enabled."""
-        tool = define_tool if settings.unfold.tool else None
+        tool = define_tool if settings.read_back.tool else None
         return InsertionComposer(
             self.insertion_store, self._artifact_tool_protocols, self._reader, tool, self._insertion_cache
         )
@@ -257,7 +257,7 @@ class CompactionBuilder:
 
     def artifact_recall(self, settings: Settings) -> ArtifactRecall | None:
         """Builds the recall of what a turn asks of the archive; None if it is disabled."""
-        counter, config = self._counter, settings.unfold.recall
+        counter, config = self._counter, settings.read_back.recall
         recall = ArtifactRecall(
             self._archive_search,
             self.insertion_store,
@@ -281,7 +281,7 @@ class CompactionBuilder:
             lambda text, model: counter.count(text, counter.encoding(model)),
             self._clock,
             tool_refusals,
-            settings.unfold.max_rounds,
+            settings.read_back.max_rounds,
             shared_artifacts,
         )
 

@@ -42,7 +42,7 @@ _OTHER_FORMAT: Final = (
 _log = logging.getLogger("accordion")
 _MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - anybody can write there, so the folder in it is checked
 """Where Linux has a disk in memory, in containers too."""
-_ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
+_ESSENTIAL_PREFIXES = ("compaction/", "compaction_claim/", "form/", "insertion/", "link/", "point/")
 """The prefixes of essential keys (compaction/repository.py, insertions/store.py, archive/stored_responses.py,
 sessions/prefix_nodes.py)."""
 

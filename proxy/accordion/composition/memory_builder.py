@@ -106,7 +106,7 @@ class MemoryBuilder:
 
     def memory_capture(self, settings: Settings) -> MemoryCapture | None:
         """Builds the step that makes memories of compacted messages; None if it is disabled."""
-        if not (settings.memory.enabled and settings.memory.after_fold):
+        if not (settings.memory.enabled and settings.memory.after_compaction):
             return None
         return self.load().memory_capture(settings.memory.project)
 

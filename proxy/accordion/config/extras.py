@@ -89,7 +89,7 @@ def _needs(settings: Settings) -> Iterator[tuple[str, str, str]]:
         if family_of(model.entry())[0] == "litellm":
             yield f"$.model_list[{index}].litellm_params.model", "litellm", "translation for this provider"
     default = MemoryConfig()
-    for name in ("after_fold", "writer", "embeddings", "rerank"):
+    for name in ("after_compaction", "writer", "embeddings", "rerank"):
         if getattr(settings.memory, name) != getattr(default, name):
             yield f"$.memory.{name}", "memory", "memory"
     if settings.memory.recall.enabled:

@@ -416,7 +416,7 @@ class ArchiveConfig(ConfigSection, frozen=True):
     key: Keys = Keys()
     max_bytes: Size = Size(2 << 30)
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 30.0
-    record: RecordMode = RecordMode("folded")
+    record: RecordMode = RecordMode("compacted")
 
     @property
     def record_mode(self) -> Record:
@@ -478,12 +478,12 @@ class MemoryRecallConfig(ConfigSection, frozen=True):
 class MemoryConfig(ConfigSection, frozen=True):
     """The `memory` section.
 
-    `project` is the project of calls that name none (empty: none). With `after_fold`, compactions write memories.
+    `project` is the project of calls that name none (empty: none). With `after_compaction`, compactions write memories.
     """
 
     enabled: bool = True
     project: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    after_fold: bool = False
+    after_compaction: bool = False
     writer: Name = RULES
     recall: MemoryRecallConfig = MemoryRecallConfig()
     embeddings: EmbeddingModel | None = None
@@ -509,8 +509,8 @@ class LimitsConfig(ConfigSection, frozen=True):
     body_cache_bytes: Size = Size(16 << 20)
     messages_per_request: Count = 20_000
     sessions_in_memory: Count = 2_000
-    fold_cache_bytes: Size = Size(32 << 20)
-    reply_cache_bytes: Size = Size(32 << 20)
+    compaction_cache_bytes: Size = Size(32 << 20)
+    response_cache_bytes: Size = Size(32 << 20)
     cache_bytes: Size = Size(90 << 20)
 
 
@@ -540,7 +540,7 @@ class Settings(ConfigSection, frozen=True):
     thresholds: AllThresholds = AllThresholds()
     compaction: CompactionConfig = CompactionConfig()
     summaries: SummariesConfig = SummariesConfig()
-    unfold: ReadBackConfig = ReadBackConfig()
+    read_back: ReadBackConfig = ReadBackConfig()
     delegation: DelegationConfig = DelegationConfig()
     memory: MemoryConfig = MemoryConfig()
     budgets: AllBudgets = AllBudgets()

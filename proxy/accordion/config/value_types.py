@@ -69,10 +69,10 @@ class CompactionMode(_Word):
 
 
 class RecordMode(_Word):
-    """The conversations whose transcripts are recorded: `off`, `folded` or `all`."""
+    """The conversations whose transcripts are recorded: `off`, `compacted` or `all`."""
 
     __slots__ = ()
-    words = ("off", "folded", "all")
+    words = ("off", "compacted", "all")
 
 
 class SocketMode(_Word):

@@ -134,7 +134,7 @@ class ArchiveApi:
                 "This session has no transcript: the setting `archive.record` chooses the sessions that are recorded.",
                 code="original_not_found",
             )
-        headers = {"x-accordion-dialect": transcript.protocol_name, "x-accordion-first": str(transcript.first)}
+        headers = {"x-accordion-protocol": transcript.protocol_name, "x-accordion-first": str(transcript.first)}
         if transcript.missing:
             headers["x-accordion-missing"] = str(transcript.missing)
         return ReadableResponse(transcript.body, headers=SAFE | headers, media_type="application/json")
@@ -142,7 +142,7 @@ class ArchiveApi:
     async def _last_sent(self, request: Request) -> Response:
         """Returns the last forwarded request: what the model sees of the session."""
         _, sent = await self._reconstruct(request)
-        headers = {"x-accordion-dialect": sent.original.protocol.name}
+        headers = {"x-accordion-protocol": sent.original.protocol.name}
         if sent.compaction is not None:
             headers["x-accordion-compaction-id"] = sent.compaction.id
         return ReadableResponse(sent.body, headers=SAFE | headers, media_type="application/json")
@@ -156,7 +156,7 @@ class ArchiveApi:
         return json_response(
             {
                 "session": request.path_params["id"],
-                "dialect": sent.original.protocol.name,
+                "protocol": sent.original.protocol.name,
                 "compaction": sent.compaction.id if sent.compaction is not None else None,
                 "blocks": [compared_block_json(block, find_artifacts(block, artifacts)) for block in blocks],
             }

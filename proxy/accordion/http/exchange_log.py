@@ -43,7 +43,7 @@ class CompactionLogger:
         if not exchange.session:
             return
         outcome, is_automatic = exchange.compaction, False
-        if outcome is not None and outcome.state == "folded":
+        if outcome is not None and outcome.state == "compacted":
             _write_line(exchange, outcome, "compacted")
             is_automatic = outcome.cause == "automatic" and outcome.trigger > 0
         elif (
@@ -123,8 +123,10 @@ def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> No
     parts += [", ".join(f"{name} {before - after:,}" for name, before, after in outcome.steps)] if outcome.steps else []
     parts += _describe_summary(outcome)
     parts += [f"{outcome.artifacts:,} artifact{'s' * (outcome.artifacts != 1)}"] if outcome.artifacts else []
-    if outcome.state == "folded":
-        parts.append(f"{outcome.saved:,} tokens less than the client sent; took {exchange.folding * 1_000:,.0f} ms")
+    if outcome.state == "compacted":
+        parts.append(
+            f"{outcome.saved:,} tokens less than the client sent; took {exchange.compaction_seconds * 1_000:,.0f} ms"
+        )
     _log.info("%s", "; ".join(parts), extra={"request_id": exchange.request_id})
 
 

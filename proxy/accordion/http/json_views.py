@@ -55,7 +55,7 @@ def token_parts_json(utilization: Utilization) -> dict[str, int]:
         "tools": utilization.tools,
         "messages": utilization.messages,
         "media": utilization.media,
-        "unfolded": utilization.insertions,
+        "insertions": utilization.insertions,
         "reserved_output": utilization.reserved_output,
     }
 
@@ -217,7 +217,7 @@ def artifact_json(artifact: Artifact) -> dict[str, Any]:
     names = ("id", "kind", "tool", "arguments", "call_id", "characters", "tokens", "description", "findings")
     return {
         **{name: getattr(artifact, name) for name in names},
-        "dialect": artifact.protocol_name,
+        "protocol": artifact.protocol_name,
         "messages": [artifact.first, artifact.last],
         "session": artifact.session,
         "child": artifact.child or None,

@@ -191,7 +191,7 @@ class Metrics:
             registry=registry,
         )
         self._compaction_seconds = Histogram(
-            "accordion_folding_seconds",
+            "accordion_compaction_seconds",
             "Time that a compaction delayed a request",
             model,
             buckets=_COMPACTION_SECONDS,
@@ -203,11 +203,11 @@ class Metrics:
             (*model, "reason"),
             registry=registry,
         )
-        self._unfold_calls = Counter(
-            "accordion_unfold_calls", "Calls of read_artifact that were answered", model, registry=registry
+        self._read_back_calls = Counter(
+            "accordion_read_back_calls", "Calls of read_artifact that were answered", model, registry=registry
         )
-        self._unfold_rounds = Counter(
-            "accordion_unfold_rounds",
+        self._read_back_rounds = Counter(
+            "accordion_read_back_rounds",
             "How often providers were asked to continue a response",
             model,
             registry=registry,
@@ -265,8 +265,8 @@ class Metrics:
                     model_metrics.tokens[kind].inc(tokens)
         if agent is not None and agent.hidden:
             model_metrics.hidden.inc(agent.hidden)
-        if exchange.folding:
-            self._compaction_seconds.labels(*model_metrics.labels).observe(exchange.folding)
+        if exchange.compaction_seconds:
+            self._compaction_seconds.labels(*model_metrics.labels).observe(exchange.compaction_seconds)
         if exchange.costs is not None:
             self._count_costs(model_metrics, exchange.costs)
         if exchange.compaction is not None:
@@ -352,8 +352,8 @@ class Metrics:
     def _count_ways_back(self, model_metrics: _ModelMetrics, exchange: Exchange) -> None:
         """Counts what the model read back, and what was recalled."""
         if exchange.tool_loop is not None:
-            self._unfold_calls.labels(*model_metrics.labels).inc(exchange.tool_loop.calls)
-            self._unfold_rounds.labels(*model_metrics.labels).inc(exchange.tool_loop.rounds)
+            self._read_back_calls.labels(*model_metrics.labels).inc(exchange.tool_loop.calls)
+            self._read_back_rounds.labels(*model_metrics.labels).inc(exchange.tool_loop.rounds)
         if exchange.recall is not None:
             self._recalls.labels(*model_metrics.labels).inc()
             self._recall_tokens.labels(*model_metrics.labels).inc(exchange.recall.tokens)

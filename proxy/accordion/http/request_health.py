@@ -93,9 +93,9 @@ class RequestHealth:
         if health is None:
             health = self._tenants[tenant] = TenantHealth()
         health.requests += 1
-        if exchange.folding > 0:
+        if exchange.compaction_seconds > 0:
             health.delayed_requests += 1
-            health.delay += exchange.folding
+            health.delay += exchange.compaction_seconds
         if exchange.upstream:
             _note_upstream(health, exchange)
         if exchange.error not in _NO_FAILURE:
@@ -141,9 +141,9 @@ def _failure_of(exchange: Exchange) -> str:
     outcome = exchange.compaction
     if outcome is None:
         return ""
-    if outcome.state == "failed" and outcome.failure not in ("put_off", "too_little", "nothing_to_fold"):
+    if outcome.state == "failed" and outcome.failure not in ("put_off", "too_little", "nothing_to_compact"):
         return outcome.reason
-    if outcome.state == "folded" and outcome.failed_answers:
+    if outcome.state == "compacted" and outcome.failed_answers:
         answers = "An answer" if outcome.failed_answers == 1 else f"{outcome.failed_answers} answers"
         writer = "the extractive writer" if outcome.writer == "extractive" else outcome.writer or "nobody"
         return f"{answers} of the model could not be used as a summary. It was written by {writer}."

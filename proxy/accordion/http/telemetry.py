@@ -93,12 +93,12 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
     if exchange.agent is not None:
         attributes |= _agent_attributes(exchange.agent)
     if window.insertions:
-        attributes["accordion.unfolded"] = window.insertions
+        attributes["accordion.insertions"] = window.insertions
     if (tool_loop := exchange.tool_loop) is not None:
         attributes |= {
-            "accordion.unfold.calls": tool_loop.calls,
-            "accordion.unfold.rounds": tool_loop.rounds,
-            "accordion.unfold.input": tool_loop.input,
+            "accordion.read_back.calls": tool_loop.calls,
+            "accordion.read_back.rounds": tool_loop.rounds,
+            "accordion.read_back.input": tool_loop.input,
         }
     return attributes
 

@@ -27,7 +27,7 @@ from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _log = logging.getLogger("accordion")
 
-_PREFIX = "overlay/"
+_PREFIX = "insertion/"
 _VERSION = b"\x01"
 _MAX_UNPACKED_BYTES = 64 * 2**20
 """No valid value unpacks to more bytes; one that claims to is damaged."""
@@ -312,7 +312,7 @@ class InsertionStore:
 
     def _build_writes(self, tenant: TenantScope, key: Key, stored: StoredInsertions) -> list[Put]:
         return self._archive.single_value_puts(
-            tenant, stored.session, "overlay", key, encode(stored), ttl=self._retention
+            tenant, stored.session, "insertion", key, encode(stored), ttl=self._retention
         )
 
     def _merge_with_stored(self, tenant: TenantScope, put: Put, value: bytes | None) -> bytes:

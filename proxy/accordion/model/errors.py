@@ -141,21 +141,21 @@ class ContextOverflow(RequestError):
     """The request does not fit the model's window in any form. Agents that compact themselves do so on this error.
 
     `tokens` and `limit` are the figures; each protocol writes its own text with them. `failure` is the reason why no
-    more was compacted, empty if everything allowed was; `folding` is the sentence about it.
+    more was compacted, empty if everything allowed was; `compaction_note` is the sentence about it.
     """
 
     code = "context_length_exceeded"
 
     def __init__(self, tokens: int, limit: int, *, param: str = "messages", failure: str = "") -> None:
         self.tokens, self.limit = tokens, limit
-        self.folding = (
+        self.compaction_note = (
             f"Compaction failed: {failure.rstrip('.')}."
             if failure
             else "Everything that may be compacted was compacted."
         )
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
-            f"tokens. {self.folding} Please reduce the length of the messages.",
+            f"tokens. {self.compaction_note} Please reduce the length of the messages.",
             param=param,
         )
 

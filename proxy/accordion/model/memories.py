@@ -20,9 +20,9 @@ SINGLE_TYPES: Final[tuple[MemoryType, ...]] = ("fact", "decision", "preference",
 """The types of single memories. Summaries are written from these."""
 ALL_TYPES: Final[tuple[MemoryType, ...]] = (*SINGLE_TYPES, "summary", "summary_archived", "session")
 
-MemorySource = Literal["compaction", "consolidation", "manual", "fold", "session", "import"]
+MemorySource = Literal["compaction", "consolidation", "manual", "session", "import"]
 """The writer of a memory: the memory compaction of a range (`compaction`), a consolidation, a person or agent
-(`manual`), a compaction of the conversation (`fold`), `core_memory` (`session`), or an import."""
+(`manual`), `core_memory` (`session`), or an import."""
 
 
 MemoryStatus = Literal["active", "superseded", "resolved"]

@@ -80,7 +80,7 @@ class ObservedResponse(msgspec.Struct, frozen=True):
 
 
 FailureKind = Literal[
-    "put_off", "too_little", "nothing_to_fold", "illegal", "refused", "unwritable", "store", "internal", "other"
+    "put_off", "too_little", "nothing_to_compact", "illegal", "refused", "unwritable", "store", "internal", "other"
 ]
 """Why a compaction failed: it was tried a short time ago; it would gain too little; no message may be compacted; the
 list would be invalid; the provider refused it; a message cannot be edited; the store is unavailable; an error of the
@@ -94,9 +94,9 @@ ESTIMATED_WRITER: Final = "estimated"
 class CompactionOutcome(msgspec.Struct, frozen=True):
     """The outcome of compaction for a request, as headers, ledger and metrics report it.
 
-    `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (tried, only
-    reported), `holdout` (due, and not made since the session is in the hold-out) or `failed`. An observed one has the
-    failure that it would have had. `steps` are
+    `state` is `compacted` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (tried,
+    only reported), `holdout` (due, and not made since the session is in the hold-out) or `failed`. An observed one has
+    the failure that it would have had. `steps` are
     (strategy, tokens before, tokens after); `utilization` has four decimals, or is None if the trigger was 0.0.
     `input` and `output` are the tokens of the model calls for its summary, including `failed_input` and
     `failed_output`, the tokens of `failed_answers` unusable responses.
@@ -206,9 +206,9 @@ class Exchange(msgspec.Struct, frozen=True):
     first_byte: float = 0.0
     duration: float = 0.0
     compaction: CompactionOutcome | None = None
-    folding: float = 0.0
+    compaction_seconds: float = 0.0
     """The seconds that compaction delayed the request."""
-    tool_loop: ToolLoopUsage | None = msgspec.field(default=None, name="unfolded")
+    tool_loop: ToolLoopUsage | None = msgspec.field(default=None, name="read_back")
     """None if the model read no artifact in the response."""
     recall: RecallUsage | None = msgspec.field(default=None, name="recalled")
     """None if nothing was recalled. Content that was recalled for an earlier request is not reported again."""
@@ -239,9 +239,9 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     forwarded one, summed over all requests."""
     summary_input: int = 0
     summary_output: int = 0
-    unfold_calls: int = 0
-    unfold_rounds: int = 0
-    unfold_input: int = 0
+    read_back_calls: int = 0
+    read_back_rounds: int = 0
+    read_back_input: int = 0
     """Input tokens of the rounds that `input` does not include: a response's usage is that of its last round."""
 
     def __add__(self, other: Totals) -> Totals:
@@ -261,9 +261,9 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.saved + other.saved,
             self.summary_input + other.summary_input,
             self.summary_output + other.summary_output,
-            self.unfold_calls + other.unfold_calls,
-            self.unfold_rounds + other.unfold_rounds,
-            self.unfold_input + other.unfold_input,
+            self.read_back_calls + other.read_back_calls,
+            self.read_back_rounds + other.read_back_rounds,
+            self.read_back_input + other.read_back_input,
         )
 
 

@@ -226,7 +226,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         ):
             await self.session_overrides.clear_demand(tenant, session)
         if result.history is not request.history:
-            base = request.history if result.outcome is not None and result.outcome.state == "folded" else None
+            base = request.history if result.outcome is not None and result.outcome.state == "compacted" else None
             request = replace(await self.list_meter.with_history(request, result.history), base_history=base)
         return replace(
             request,

@@ -141,7 +141,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
             request = replace(request, decision=_decide_summary(request))
         prepared = await self.compaction_step.compact(request)
         outcome = prepared.compaction_outcome
-        is_made = outcome is not None and outcome.state in ("folded", "replayed") and outcome.id
+        is_made = outcome is not None and outcome.state in ("compacted", "replayed") and outcome.id
         block = None
         if is_made or summary.is_block_only:
             block = await self.tasks.offload(self._build_block, prepared)
@@ -156,7 +156,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         entries = map(without_breakpoints, self.renderer.render_entries(request.protocol, history))
         content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*request.block_artifacts, *archived))))
         sealed = seal_block(self.sealer, request.protocol.name, request.caller.tenant, content)
-        is_new = outcome is not None and outcome.state == "folded"
+        is_new = outcome is not None and outcome.state == "compacted"
         return CompactionBlock(
             _render_text(history.conversation.messages),
             sealed,

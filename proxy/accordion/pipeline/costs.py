@@ -59,7 +59,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
     def _compute_block_cost(self, request: PreparedRequest, at: float, price: ModelPrice | None) -> RequestCost | None:
         """Returns the cost of a compaction block: that of its summary. None if no model wrote it."""
         outcome = request.compaction_outcome
-        if outcome is None or outcome.state != "folded" or not outcome.input:
+        if outcome is None or outcome.state != "compacted" or not outcome.input:
             return None
         only_summary = ModelRequest(
             at, 0, Usage(), summary_input=outcome.input, summary_output=outcome.output, rules=cache_rules(request)
@@ -82,7 +82,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
             removed = compaction.tokens_saved - utilization.insertions
         else:
             removed = -tool_tokens - utilization.insertions
-        is_new = outcome is not None and outcome.state == "folded"
+        is_new = outcome is not None and outcome.state == "compacted"
         loop = progress.tool_loop_usage
         first, earlier = (_credible(loop.first), _credible(loop.earlier)) if loop is not None else (usage, None)
         if first is None or usage is None:

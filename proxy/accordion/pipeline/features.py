@@ -59,7 +59,7 @@ class TranscriptFeature(msgspec.Struct, frozen=True):
             request.caller.tenant,
             request.session_match.session.id,
             request.conversation,
-            folded=request.may_have_compaction,
+            compacted=request.may_have_compaction,
             after=request.earlier_history,
         )
 
@@ -72,7 +72,7 @@ class MemoryCaptureFeature(msgspec.Struct, frozen=True):
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Queues the messages of a compaction that was made for this request."""
         compaction, outcome = request.history.compaction, request.compaction_outcome
-        if compaction is not None and outcome is not None and outcome.state == "folded":
+        if compaction is not None and outcome is not None and outcome.state == "compacted":
             self.memory_capture.enqueue(
                 request.caller.tenant,
                 request.session_match.session.id,
@@ -90,7 +90,7 @@ class RecallIndexFeature(msgspec.Struct, frozen=True):
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Indexes the compaction that was made for this request, in a thread."""
         outcome = request.compaction_outcome
-        if outcome is not None and outcome.state == "folded":
+        if outcome is not None and outcome.state == "compacted":
             self.tasks.spawn(self._index(request), "index a compaction")
 
     async def _index(self, request: PreparedRequest) -> None:

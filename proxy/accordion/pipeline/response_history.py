@@ -155,7 +155,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
                     request.session_match.session.id,
                     request.conversation,
                     puts,
-                    folded=request.may_have_compaction,
+                    compacted=request.may_have_compaction,
                     after=request.earlier_history,
                 )
             else:

@@ -1,8 +1,8 @@
 """Retrieves responses that the provider keeps, by the id that the client was given.
 
 A response with tool rounds is several responses for the provider. The client knows the first one's id; the last one's
-id leads to the whole content (docs/adr/0010-unfolding.md). `input_items` lists the input of the first one: the
-additional input of the others belongs to the response.
+id leads to the whole content (docs/adr/0010-reading-back-within-the-reply.md). `input_items` lists the input of the
+first one: the additional input of the others belongs to the response.
 """
 
 from __future__ import annotations

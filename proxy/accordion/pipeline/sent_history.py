@@ -139,7 +139,7 @@ class SentHistory:
             self._archive.store, caller.tenant.archive_namespace, stored.session
         ):
             for entry in page:
-                if entry.kind == "fold" and entry.base:
+                if entry.kind == "compaction" and entry.base:
                     bases.setdefault(entry.base, []).append(entry.id)
         newest = [stored.compaction.id]
         while newest:

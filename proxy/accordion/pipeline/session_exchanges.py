@@ -179,7 +179,7 @@ def _build_point(position: int, head: _ExchangeHead) -> RequestPoint:
     if outcome is None:
         return RequestPoint(position, head.at, used.tokens, used.tokens, used.window, has_failed)
     came = used.tokens + outcome.saved
-    if outcome.state != "folded":
+    if outcome.state != "compacted":
         return RequestPoint(position, head.at, came, used.tokens, used.window, has_failed)
     return RequestPoint(
         position, head.at, came, used.tokens, used.window, has_failed,

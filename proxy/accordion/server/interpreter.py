@@ -64,7 +64,7 @@ class FreeMemoryObserver:
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Schedules a trim if the exchange made a compaction."""
         outcome = exchange.compaction
-        if outcome is None or outcome.state != "folded" or self._is_scheduled or self._trim is None:
+        if outcome is None or outcome.state != "compacted" or self._is_scheduled or self._trim is None:
             return
         self._is_scheduled = True
         self._tasks.spawn(self._trim_later(self._trim), "return free memory")

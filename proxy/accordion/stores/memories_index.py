@@ -104,16 +104,16 @@ def _digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
 
 
-def fold_case(name: str) -> str:
+def normalize_case(name: str) -> str:
     """Returns a form of a name that is equal for names which differ only in case."""
     return name.strip().casefold()
 
 
 def labels_of(memory: Memory) -> list[str]:
     """Returns the labels of a memory: topics, tags, entities, project, conversation and status, without duplicates."""
-    labels = [f"t:{fold_case(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
-    labels += [f"g:{fold_case(tag)}" for tag in memory.tags]
-    labels += [f"e:{fold_case(name)}" for name in memory.entities]
+    labels = [f"t:{normalize_case(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
+    labels += [f"g:{normalize_case(tag)}" for tag in memory.tags]
+    labels += [f"e:{normalize_case(name)}" for name in memory.entities]
     labels.append(f"p:{memory.project}")
     if memory.conversation:
         labels.append(f"c:{memory.conversation}")
@@ -124,8 +124,8 @@ def labels_of(memory: Memory) -> list[str]:
 
 def _label_groups(memory_filter: MemoryFilter) -> list[list[str]]:
     """Returns the groups of labels of a filter. A memory must have at least one label of each group."""
-    groups = [[f"t:{fold_case(topic)}" for topic in memory_filter.topics]] if memory_filter.topics else []
-    groups += [[f"g:{fold_case(tag)}"] for tag in memory_filter.tags]
+    groups = [[f"t:{normalize_case(topic)}" for topic in memory_filter.topics]] if memory_filter.topics else []
+    groups += [[f"g:{normalize_case(tag)}"] for tag in memory_filter.tags]
     if memory_filter.project is not None:
         groups.append([f"p:{memory_filter.project}"])
     if memory_filter.conversation:
@@ -181,7 +181,7 @@ class TenantIndex:
         """Returns those of the names that no memory has among its entities."""
         labels = b"".join(entry.labels for entry in self.entries.values())
         digests = {labels[at : at + _DIGEST_BYTES] for at in range(0, len(labels), _DIGEST_BYTES)}
-        return {name for name in names if _digest(f"e:{fold_case(name)}") not in digests}
+        return {name for name in names if _digest(f"e:{normalize_case(name)}") not in digests}
 
     def choose(
         self, words: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int

@@ -27,7 +27,7 @@ from tests.compaction.view_samples import (
 )
 
 LONG = "x" * 2_000
-FOLDED = uncompacted(
+COMPACTED = uncompacted(
     user_message("o"),
     *call_and_result("a", LONG, "run", '{"command": "ls"}'),  # 1, 2
     *call_and_result("b", LONG),  # 3, 4
@@ -69,14 +69,14 @@ NO_FUNCTION = 3
 
 
 def test_the_newest_batches_stay_and_the_oldest_go_first() -> None:
-    assert positions(proposed(strategy_view(FOLDED))) == [(2, 0), (4, 0)]
-    assert positions(proposed(strategy_view(FOLDED), keep_last_n=0)) == [(2, 0), (4, 0), (7, 0), (9, 0)]
-    assert positions(proposed(strategy_view(FOLDED), keep_last_n=4)) == []
+    assert positions(proposed(strategy_view(COMPACTED))) == [(2, 0), (4, 0)]
+    assert positions(proposed(strategy_view(COMPACTED), keep_last_n=0)) == [(2, 0), (4, 0), (7, 0), (9, 0)]
+    assert positions(proposed(strategy_view(COMPACTED), keep_last_n=4)) == []
 
 
 def test_a_parallel_batch_counts_as_one() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *call_and_result("a", LONG),
         both,
@@ -85,12 +85,12 @@ def test_a_parallel_batch_counts_as_one() -> None:
         assistant_message("ok"),
         user_message("t"),
     )
-    assert positions(proposed(strategy_view(folded), keep_last_n=1)) == [(2, 0)]
+    assert positions(proposed(strategy_view(compacted), keep_last_n=1)) == [(2, 0)]
 
 
 def test_nothing_is_done_at_or_below_the_threshold() -> None:
-    assert proposed(strategy_view(FOLDED), threshold=12) == []
-    assert proposed(strategy_view(FOLDED), threshold=11) != []
+    assert proposed(strategy_view(COMPACTED), threshold=12) == []
+    assert proposed(strategy_view(COMPACTED), threshold=11) != []
 
 
 def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> None:
@@ -100,13 +100,13 @@ def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> No
         asked.append((text, most))
         return "a digest"
 
-    (first, _) = proposed(strategy_view(FOLDED, make_digest=digest), digest_characters=100)
+    (first, _) = proposed(strategy_view(COMPACTED, make_digest=digest), digest_characters=100)
     assert asked == []
     assert isinstance(first, DeferredReplace)
     text = first.render_text()
     assert asked == [(LONG, 100)]
     assert 'run({"command": "ls"})' in text
-    assert artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0) in text
+    assert artifact_id(TENANT, COMPACTED.conversation.messages[2].key, 0) in text
     assert text.endswith("a digest")
     assert len(text.encode()) / 3 <= first.tokens + 4
 
@@ -115,48 +115,48 @@ def test_a_digest_that_fails_or_is_too_long_spoils_no_reference() -> None:
     def broken(text: str, most: int) -> str:
         raise RuntimeError(text)
 
-    (first, _) = proposed(strategy_view(FOLDED, make_digest=broken))
+    (first, _) = proposed(strategy_view(COMPACTED, make_digest=broken))
     assert isinstance(first, DeferredReplace)
     assert 'read_artifact("art_' in first.render_text()
-    (first, _) = proposed(strategy_view(FOLDED, make_digest=lambda text, most: text), digest_characters=50)
+    (first, _) = proposed(strategy_view(COMPACTED, make_digest=lambda text, most: text), digest_characters=50)
     assert isinstance(first, DeferredReplace)
     assert len(first.render_text()) < 350
 
 
 def test_json_without_a_digest_is_described() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"), *call_and_result("a", str([1] * 900)), assistant_message("ok"), user_message("t")
     )
-    (step,) = proposed(strategy_view(folded), keep_last_n=0)
+    (step,) = proposed(strategy_view(compacted), keep_last_n=0)
     assert isinstance(step, DeferredReplace)
     assert step.render_text().endswith("It is a JSON array of 900 entries.")
 
 
 def test_results_that_are_no_longer_than_their_reference_stay() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *call_and_result("a", "short"),
         *call_and_result("b", ""),
         assistant_message("ok"),
         user_message("t"),
     )
-    assert proposed(strategy_view(folded), keep_last_n=0) == []
+    assert proposed(strategy_view(compacted), keep_last_n=0) == []
 
 
 def test_hand_offs_and_other_skipped_tools_stay() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *call_and_result("a", LONG, "transfer_to_sales"),
         *call_and_result("b", LONG),
         assistant_message("ok"),
         user_message("t"),
     )
-    assert positions(proposed(strategy_view(folded), keep_last_n=0)) == [(4, 0)]
-    assert positions(proposed(strategy_view(folded), keep_last_n=0, skip=["read"])) == [(2, 0)]
+    assert positions(proposed(strategy_view(compacted), keep_last_n=0)) == [(4, 0)]
+    assert positions(proposed(strategy_view(compacted), keep_last_n=0, skip=["read"])) == [(2, 0)]
 
 
 def test_pinned_results_stay() -> None:
-    assert positions(proposed(strategy_view(FOLDED, pinned_call_ids=frozenset({"a"})))) == [(4, 0)]
+    assert positions(proposed(strategy_view(COMPACTED, pinned_call_ids=frozenset({"a"})))) == [(4, 0)]
 
 
 # -- templates -------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def test_pinned_results_stay() -> None:
 
 def test_a_template_is_filled_in() -> None:
     template = "[{tool_name} {call_id}: {result_length} characters, {artifact_id}] {{kept}}"
-    (first, _) = proposed(strategy_view(FOLDED), replacement=template)
-    kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
+    (first, _) = proposed(strategy_view(COMPACTED), replacement=template)
+    kept = artifact_id(TENANT, COMPACTED.conversation.messages[2].key, 0)
     assert isinstance(first, Replace)
     assert first.text == f"[run a: 2000 characters, {kept}] {{kept}}"
 
@@ -184,13 +184,13 @@ HERE = "tests.compaction.strategies.test_compact_tool_results"
 
 
 def test_a_function_writes_and_its_failure_is_one_results_own() -> None:
-    (step,) = proposed(strategy_view(FOLDED), replacement=f"{HERE}:shout")
+    (step,) = proposed(strategy_view(COMPACTED), replacement=f"{HERE}:shout")
     assert isinstance(step, Replace)
     assert step == Replace(2, 0, "RUN a 2000", step.tokens)
 
 
 def test_a_function_that_gives_no_text_leaves_results_as_they_are() -> None:
-    assert proposed(strategy_view(FOLDED), replacement=f"{HERE}:numbers") == []
+    assert proposed(strategy_view(COMPACTED), replacement=f"{HERE}:numbers") == []
 
 
 @pytest.mark.parametrize("name", [f"{HERE}:missing", "no_such_module:f", f"{HERE}:NO_FUNCTION"])
@@ -250,7 +250,7 @@ def test_the_other_pair_of_a_batch_with_a_skipped_tool_is_dropped() -> None:
     assert steps == [Drop(1, (0,)), Drop(2, (0,))]
 
 
-# -- folded before -------------------------------------------------------------------
+# -- compacted before -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,12 +260,16 @@ def test_what_stands_for_a_result_is_not_replaced_by_what_would_stand_for_that(r
     told = result_reference("run", '{"command": "ls"}', "art_0123456789ab", "90,000 characters", "a/path.py:12 " * 30)
     if replacement != "reference":
         told = "[run gave 90000 characters, see art_0123456789ab]"
-    first = uncompacted(*FOLDED.conversation.messages[:2], result_message("a", told), *FOLDED.conversation.messages[3:])
-    folded = replace(first, spans=tuple((at, at, at == 2) for at in range(12)))
-    view = build_view(folded, "conversation", tokens=50_000, overhead=100, target=0, window=90_000, count_message=count)
+    first = uncompacted(
+        *COMPACTED.conversation.messages[:2], result_message("a", told), *COMPACTED.conversation.messages[3:]
+    )
+    compacted = replace(first, spans=tuple((at, at, at == 2) for at in range(12)))
+    view = build_view(
+        compacted, "conversation", tokens=50_000, overhead=100, target=0, window=90_000, count_message=count
+    )
     assert positions(proposed(view, replacement=replacement)) == [(4, 0)]
 
 
-def test_a_result_of_a_message_that_an_earlier_fold_changed_elsewhere_may_still_go() -> None:
-    folded = replace(FOLDED, spans=tuple((at, at, at == 2) for at in range(12)))
-    assert positions(proposed(strategy_view(folded))) == [(2, 0), (4, 0)]
+def test_a_result_of_a_message_that_was_changed_elsewhere_may_still_go() -> None:
+    compacted = replace(COMPACTED, spans=tuple((at, at, at == 2) for at in range(12)))
+    assert positions(proposed(strategy_view(compacted))) == [(2, 0), (4, 0)]

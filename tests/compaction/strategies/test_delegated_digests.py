@@ -35,7 +35,7 @@ REPORT = "\n".join(
     ]
 )
 CHILD = DelegationNode("s:s-child", "s:s-main", "Explore", "tool", "s-child", "t1")
-FOLDED = uncompacted(
+COMPACTED = uncompacted(
     user_message("o"),
     *call_and_result("t1", REPORT, "Task", '{"prompt": "look into the storage"}'),  # 1, 2
     *call_and_result("a", "x" * 9_000),  # 3, 4
@@ -47,7 +47,7 @@ FOLDED = uncompacted(
 
 
 def view(**fields: object) -> StrategyView:
-    return PlanState(strategy_view(FOLDED, delegations_by_call={"t1": CHILD}, **fields)).current_view()
+    return PlanState(strategy_view(COMPACTED, delegations_by_call={"t1": CHILD}, **fields)).current_view()
 
 
 def steps(**options: object) -> list[DeferredReplace]:
@@ -60,13 +60,13 @@ def steps(**options: object) -> list[DeferredReplace]:
 
 def test_only_results_of_known_sub_agents_are_replaced() -> None:
     assert [(step.slot, step.part) for step in steps()] == [(2, 0)]
-    assert build_strategy("delegated_digests").propose(PlanState(strategy_view(FOLDED)).current_view()) == ()
+    assert build_strategy("delegated_digests").propose(PlanState(strategy_view(COMPACTED)).current_view()) == ()
 
 
 def test_the_digest_names_agent_session_call_artifact_and_findings() -> None:
     [step] = steps()
     text = step.render_text()
-    kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
+    kept = artifact_id(TENANT, COMPACTED.conversation.messages[2].key, 0)
     head, *rest = text.split("\n")
     assert head == (
         '[Answer of the agent Explore (session s-child) to Task({"prompt": "look into the storage"}) archived to save '
@@ -82,14 +82,14 @@ def test_the_digest_names_agent_session_call_artifact_and_findings() -> None:
 
 
 def test_an_agent_without_a_name_or_a_session_is_told_of_all_the_same() -> None:
-    folded = strategy_view(FOLDED, delegations_by_call={"t1": DelegationNode("x:a")})
-    [step] = build_strategy("delegated_digests").propose(PlanState(folded).current_view())
+    compacted = strategy_view(COMPACTED, delegations_by_call={"t1": DelegationNode("x:a")})
+    [step] = build_strategy("delegated_digests").propose(PlanState(compacted).current_view())
     assert isinstance(step, DeferredReplace)
     assert step.render_text().startswith('[Answer of a sub-agent to Task({"prompt"')
 
 
 def test_a_digest_is_longer_than_that_of_any_other_result() -> None:
-    drafted = PlanState(strategy_view(FOLDED, make_digest=make_digest)).current_view()
+    drafted = PlanState(strategy_view(COMPACTED, make_digest=make_digest)).current_view()
     [plain, *_] = build_strategy("compact_tool_results").propose(drafted)
     assert isinstance(plain, DeferredReplace)
     assert len(steps()[0].render_text()) > 1.8 * len(plain.render_text())
@@ -129,17 +129,17 @@ def test_a_return_goes_after_the_results_of_tools_and_before_the_summary() -> No
     drafted = view()
     rest = drafted.tokens - 2_000
     plan = Planner(pipeline).plan(
-        strategy_view(FOLDED, delegations_by_call={"t1": CHILD}, target=rest), must_succeed=False
+        strategy_view(COMPACTED, delegations_by_call={"t1": CHILD}, target=rest), must_succeed=False
     )
     assert [(each.strategy, len(each.steps)) for each in plan.proposals] == [("compact_tool_results", 1)]
     plan = Planner(pipeline).plan(
-        strategy_view(FOLDED, delegations_by_call={"t1": CHILD}, target=1_000), must_succeed=False
+        strategy_view(COMPACTED, delegations_by_call={"t1": CHILD}, target=1_000), must_succeed=False
     )
     assert [each.strategy for each in plan.proposals] == ["compact_tool_results", "delegated_digests"]
 
 
 def test_a_return_that_stays_beside_a_summary_stays_whole() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"),
         *call_and_result("a", "x" * 40_000),
         *call_and_result("t1", REPORT, "Task"),
@@ -149,14 +149,14 @@ def test_a_return_that_stays_beside_a_summary_stays_whole() -> None:
     )
     pipeline = [build_strategy("delegated_digests"), build_strategy("summarize", {"budget_share": 0.2})]
     plan = Planner(pipeline).plan(
-        strategy_view(folded, delegations_by_call={"t1": CHILD}, target=8_000), must_succeed=False
+        strategy_view(compacted, delegations_by_call={"t1": CHILD}, target=8_000), must_succeed=False
     )
     assert [each.strategy for each in plan.proposals] == ["summarize"]
 
 
 def test_without_this_strategy_it_is_a_result_like_any_other() -> None:
     plan = Planner([build_strategy("compact_tool_results")]).plan(
-        strategy_view(FOLDED, delegations_by_call={"t1": CHILD}), must_succeed=False
+        strategy_view(COMPACTED, delegations_by_call={"t1": CHILD}), must_succeed=False
     )
     assert {step.slot for step in plan.steps if isinstance(step, Replace)} == {2, 4}
 

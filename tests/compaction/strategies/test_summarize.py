@@ -21,7 +21,7 @@ from tests.compaction.view_samples import (
 )
 
 ROUNDS = [part for index in range(20) for part in call_and_result(f"c{index}", f"{index} " + "x" * 800)]
-FOLDED = uncompacted(user_message("opening"), *ROUNDS, assistant_message("well"), user_message("task"))
+COMPACTED = uncompacted(user_message("opening"), *ROUNDS, assistant_message("well"), user_message("task"))
 
 
 def proposed(view: StrategyView, **options: Any) -> list[PlanStep]:
@@ -37,7 +37,7 @@ def only(view: StrategyView, **options: Any) -> Summarize:
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 def test_the_room_is_shared_between_the_summary_and_whole_groups_of_the_tail(share: float) -> None:
-    view = strategy_view(FOLDED, target=2_500)
+    view = strategy_view(COMPACTED, target=2_500)
     step = only(view, budget_share=share)
     movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     room = view.target - (view.tokens - movable) - 4
@@ -49,8 +49,8 @@ def test_the_room_is_shared_between_the_summary_and_whole_groups_of_the_tail(sha
 
 
 def test_where_what_stays_takes_all_of_the_target_a_summary_has_room_above_it() -> None:
-    folded = uncompacted(user_message("opening"), *ROUNDS, user_message("task " * 4_000))
-    view = replace(strategy_view(folded), target=3_000, limit=20_000)
+    compacted = uncompacted(user_message("opening"), *ROUNDS, user_message("task " * 4_000))
+    view = replace(strategy_view(compacted), target=3_000, limit=20_000)
     movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     stays = view.tokens - movable + 4
     assert stays > view.target
@@ -62,28 +62,28 @@ def test_where_what_stays_takes_all_of_the_target_a_summary_has_room_above_it() 
 
 
 def test_a_summary_has_a_most() -> None:
-    assert only(strategy_view(FOLDED, target=2_500), max_summary_tokens=300).budget == 300
+    assert only(strategy_view(COMPACTED, target=2_500), max_summary_tokens=300).budget == 300
 
 
 @pytest.mark.parametrize("wanted", [10, 9])
 def test_messages_that_are_to_stay_stay_with_their_pairs(wanted: int) -> None:
-    step = only(strategy_view(FOLDED, target=200), keep_last_n=wanted)
-    assert len(FOLDED.conversation.messages) - 1 - step.last == 10
+    step = only(strategy_view(COMPACTED, target=200), keep_last_n=wanted)
+    assert len(COMPACTED.conversation.messages) - 1 - step.last == 10
 
 
 def test_nothing_is_done_at_or_below_the_threshold() -> None:
-    live = len(FOLDED.conversation.messages)
-    assert proposed(strategy_view(FOLDED), threshold=live) == []
-    assert proposed(strategy_view(FOLDED), threshold=live - 1)
-    assert proposed(strategy_view(FOLDED), keep_last_n=live) == []
+    live = len(COMPACTED.conversation.messages)
+    assert proposed(strategy_view(COMPACTED), threshold=live) == []
+    assert proposed(strategy_view(COMPACTED), threshold=live - 1)
+    assert proposed(strategy_view(COMPACTED), keep_last_n=live) == []
 
 
 def test_messages_of_the_system_do_not_count_and_are_never_summarised() -> None:
     rule = message("system", *assistant_message("rule").parts)
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"), assistant_message("x" * 4_000), rule, assistant_message("y" * 4_000), user_message("t")
     )
-    view = strategy_view(folded)
+    view = strategy_view(compacted)
     step = only(view, threshold=3)
     assert (step.first, step.last) == (1, 3)
     assert not view.removable[2]
@@ -91,14 +91,14 @@ def test_messages_of_the_system_do_not_count_and_are_never_summarised() -> None:
 
 
 def _with_block(*behind: Any, tokens: int = 2_000) -> CompactedConversation:
-    folded = uncompacted(user_message("opening"), user_message("b" * tokens * 4), *behind, user_message("task"))
+    compacted = uncompacted(user_message("opening"), user_message("b" * tokens * 4), *behind, user_message("task"))
     count_behind = len(behind) + 1
     origins = (0, WRITTEN_BY_COMPACTION, *range(9, 9 + count_behind))
     spans = ((0, 0, False), (1, 8, False), *((index, index, False) for index in range(9, 9 + count_behind)))
-    return replace(folded, origins=origins, spans=spans)
+    return replace(compacted, origins=origins, spans=spans)
 
 
-def test_an_earlier_summary_is_folded_into_the_next() -> None:
+def test_an_earlier_summary_is_compacted_into_the_next() -> None:
     view = strategy_view(_with_block(*ROUNDS), target=1_000)
     assert only(view).first == 1
     assert view.slots[1].is_summary
@@ -109,7 +109,7 @@ def test_an_earlier_summary_with_nothing_new_stays_as_it_is() -> None:
 
 
 def test_pinned_results_in_between_are_not_summarised() -> None:
-    view = strategy_view(FOLDED, target=1_000, pinned_call_ids=frozenset({"c0", "c3"}))
+    view = strategy_view(COMPACTED, target=1_000, pinned_call_ids=frozenset({"c0", "c3"}))
     step = only(view)
     assert step.first == 3
     assert not view.removable[7]
@@ -117,10 +117,10 @@ def test_pinned_results_in_between_are_not_summarised() -> None:
 
 
 def test_a_summary_is_at_most_half_of_what_it_stands_for() -> None:
-    folded = uncompacted(
+    compacted = uncompacted(
         user_message("o"), assistant_message("x" * 1_600), user_message("t" * 8_000), *call_and_result("a", "1")
     )
-    step = only(strategy_view(folded, target=100))
+    step = only(strategy_view(compacted, target=100))
     assert step.budget <= count(assistant_message("x" * 1_600)) // 2
 
 

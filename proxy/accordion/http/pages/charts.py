@@ -61,7 +61,7 @@ def curve_points(exchanges: Sequence[Exchange]) -> list[CurvePoint]:
         if not tokens:
             continue
         came = tokens + (outcome.saved if outcome is not None else 0)
-        made = outcome.id if outcome is not None and outcome.state == "folded" else ""
+        made = outcome.id if outcome is not None and outcome.state == "compacted" else ""
         title = f"{came:,} tokens came, {tokens:,} were sent" if came != tokens else f"{tokens:,} tokens"
         name = "window" if exchange.utilization.is_window_known else "assumed window"
         points.append(CurvePoint(came, tokens, made, f"{title}, {exchange.utilization.ratio:.1%} of the {name}"))

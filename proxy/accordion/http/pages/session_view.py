@@ -66,7 +66,7 @@ def _build_row(position: int, exchange: Exchange) -> RequestRow:
     chips = tuple(_list_chips(exchange, used.tokens + (outcome.saved if outcome is not None else 0)))
     has_event = any(chip.kind not in ("quiet", "good") for chip in chips)
     reason = exchange.decision
-    if outcome is not None and outcome.state in ("folded", "failed", "observed", "holdout"):
+    if outcome is not None and outcome.state in ("compacted", "failed", "observed", "holdout"):
         reason = outcome.reason or reason
     elif _USUAL in reason and not has_event:
         reason = ""
@@ -93,7 +93,7 @@ def _list_chips(exchange: Exchange, came: int) -> Iterator[Chip]:
 
 
 def _list_outcome_chips(outcome: CompactionOutcome) -> Iterator[Chip]:
-    if outcome.state == "folded":
+    if outcome.state == "compacted":
         yield Chip("event", f"compacted: {outcome.before:,} to {outcome.after:,}", outcome.id)
     elif outcome.state == "replayed":
         yield Chip("quiet", "compacted earlier", outcome.id)

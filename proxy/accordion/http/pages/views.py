@@ -31,9 +31,9 @@ _MOST_IN_ALL = 2_000_000
 _MOST_FORWARDED = 60_000
 _MOST_UNCHANGED = 400
 _SHORT = 500
-"""A longer text is folded away under its first line."""
+"""A longer text is shown up to its first line."""
 _LONG_LINE = 240
-"""A longer line of a summary is folded away under its first words."""
+"""A longer line of a summary is shown up to its first words."""
 _LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d{1,7}(?:\s*[-–,]\s*\d{1,7})*\]")
 _NUMBER = re.compile(r"\d+")
 
@@ -181,7 +181,7 @@ class PartView(msgspec.Struct, frozen=True):
 
     @property
     def is_long(self) -> bool:
-        """Whether the text is folded away."""
+        """Whether the text is cut."""
         return self.characters > _SHORT
 
     @property
@@ -233,7 +233,7 @@ class CitedLine(msgspec.Struct, frozen=True):
 
     @property
     def is_long(self) -> bool:
-        """Whether the line is folded away under its first words."""
+        """Whether the line is shown up to its first words."""
         return len(self.text) > _LONG_LINE
 
 

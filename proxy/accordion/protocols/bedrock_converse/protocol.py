@@ -134,7 +134,7 @@ class BedrockConverse(WireProtocol):
         message = error.message
         if isinstance(error, ContextOverflow):
             figures = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
-            message = f"Input is too long for requested model ({figures}). {error.folding}"
+            message = f"Input is too long for requested model ({figures}). {error.compaction_note}"
         return encode({"message": message})
 
     def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:

@@ -214,7 +214,7 @@ class Gemini(WireProtocol):
         if isinstance(error, ContextOverflow):
             message = (
                 f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed ({error.limit}). "
-                f"{error.folding}"
+                f"{error.compaction_note}"
             )
         details = [
             {"@type": f"{_TYPE}ErrorInfo", "reason": (error.code or error.type).upper(), "domain": "accordion"},

@@ -122,7 +122,7 @@ class OpenAIChat(WireProtocol):
         if isinstance(error, ContextOverflow):
             inner["message"] = (
                 f"This model's maximum context length is {error.limit} tokens. However, your messages resulted in "
-                f"{error.tokens} tokens. Please reduce the length of the messages. {error.folding} "
+                f"{error.tokens} tokens. Please reduce the length of the messages. {error.compaction_note} "
                 f"(request id: {request_id})"
             )
             inner["param"] = "messages"

@@ -254,7 +254,7 @@ def _error_fields(error: AccordionError, request_id: str) -> dict[str, Any]:
         error_fields["message"] = (
             "Your input exceeds the context window of this model. Please adjust your input and try again. "
             f"(Its maximum context length is {error.limit} tokens; your input resulted in {error.tokens} tokens. "
-            f"{error.folding} request id: {request_id})"
+            f"{error.compaction_note} request id: {request_id})"
         )
         error_fields["param"] = "input"
     return error_fields
