@@ -1,7 +1,8 @@
-"""Writes that wait, in a whole application: erased with their session."""
+"""Writes that wait, in a whole application: found again when the store answers, and erased with their session."""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from accordion.composition import Application
@@ -15,6 +16,31 @@ ROW = Key("", "row/waits")
 def application_of(folder: Path, spool: str) -> Application:
     store = f"{{url: 'sqlite:///{folder}/a.db', spool: '{folder}/{spool}', write_timeout_seconds: 1}}"
     return Application(build(f"store: {store}".encode(), {}, {}), {})
+
+
+async def test_what_waits_for_a_file_that_was_locked_at_its_first_start_is_stored(tmp_path: Path):
+    """The file has a secret of its own, which no process has noted on this machine."""
+    former = application_of(tmp_path, "spool of another machine")
+    await former.start()
+    await former.stop()
+    lock = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    lock.execute("PRAGMA locking_mode = EXCLUSIVE")
+    lock.execute("BEGIN EXCLUSIVE")
+    application = application_of(tmp_path, "spool")
+    await application.start()
+    await application.tasks.cancel()
+    try:
+        assert not application.store.has_answered
+        tenant = application.tenants.scope("tenant")
+        await application.spooled.put(ROW, b"waits")
+        lock.close()
+        while not (application.store.is_available and application.spooled.is_empty):
+            await application.poll()
+            assert application.spooled.describe() == {}
+        assert await application.store.get(ROW) == b"waits"
+        assert application.tenants.scope("tenant").key == tenant.key == former.tenants.scope("tenant").key
+    finally:
+        await application.stop()
 
 
 async def test_an_erasure_by_another_worker_drops_what_waits_of_its_session_alone(tmp_path: Path):

@@ -183,6 +183,15 @@ async def test_a_file_locked_before_it_is_opened_raises_store_unavailable(store:
     await late.close()
 
 
+@pytest.mark.timeout(20)
+def test_a_missing_file_or_a_named_pipe_has_no_value_before_it_is_opened(path: Path):
+    store = SqliteStore(path, timeout=SOON)
+    assert store.peek(Key("c", "first")) is None
+    assert not path.exists()
+    os.mkfifo(path)
+    assert store.peek(Key("c", "first")) is None
+
+
 async def test_the_event_loop_goes_on_while_the_store_waits(store: SqliteStore, path: Path):
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

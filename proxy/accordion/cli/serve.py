@@ -27,7 +27,7 @@ from accordion.cli.installation import own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition import Application
-from accordion.composition.configured_store import build_spool
+from accordion.composition.configured_store import build_spool, propose_secret
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import how_to_install, is_installed
 from accordion.config.value_types import is_loopback
@@ -300,7 +300,7 @@ def _check_stores(file: SettingsFile) -> None:
 
 def _open_stores(settings: Settings) -> None:
     store = open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
-    build_spool(settings, store).recall(secrets.token_bytes(32))
+    build_spool(settings, store).recall(propose_secret(store))
 
 
 def bind(file: SettingsFile) -> socket.socket:

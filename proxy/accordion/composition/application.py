@@ -28,7 +28,7 @@ from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
-from accordion.composition.configured_store import StoreIdentity, build_spool
+from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.composition.tables import (
@@ -155,6 +155,7 @@ class Application:
             on_emptied=self._on_store_emptied if url != "memory://" else lambda: None,
             replacements=lambda: store.replacements if isinstance(store, SqliteStore) else 0,
             on_identified=self.spooled.identify,
+            proposed=propose_secret(store),
         )
         self.spooled.confirm = self._store_identity.check
         self.outbox = WriteQueue(self.spooled.with_half_capacity(), on_drop=self.metrics.count_dropped_writes)

@@ -21,6 +21,7 @@ from accordion.insertions.store import is_insertion_key
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
 from accordion.stores.spool import SpooledStore
+from accordion.stores.sqlite import SqliteStore
 from accordion.stores.store_record import StoreRecord
 
 TENANT_SECRET = Key("", "secret/tenants")
@@ -53,6 +54,7 @@ class StoreIdentity:
     A `configured` secret is never written anywhere. `on_secret_change` is called when another secret holds from now on,
     `on_emptied` when the store lost its content. Neither may raise. `replacements` returns how often another store took
     the place of this one: a backup has the same mark. `on_identified` receives which store answered, when that is new.
+    `proposed` is the secret until then.
 
     A mark begins with the format and the store's identity, which survives an emptied store: a worker that knows the
     identity writes the new mark with it. A store of another format is not used.
@@ -67,6 +69,7 @@ class StoreIdentity:
         on_emptied: Callable[[], object],
         replacements: Callable[[], int] = lambda: 0,
         on_identified: Callable[[StoreRecord], object] = lambda _: None,
+        proposed: bytes = b"",
     ) -> None:
         self._store = store
         self._keys = [MARK] if configured else [MARK, TENANT_SECRET]
@@ -77,7 +80,7 @@ class StoreIdentity:
         self._last_mark: tuple[bytes, int] | None = None
         self._lock = asyncio.Lock()
         self._reported_fault = ""
-        self.secret = configured or secrets.token_bytes(_SECRET_BYTES)
+        self.secret = configured or proposed or secrets.token_bytes(_SECRET_BYTES)
         """The secret from which the tenants' keys are derived."""
 
     def recall(self, record: StoreRecord) -> None:
@@ -143,6 +146,18 @@ class StoreIdentity:
 def new_mark(identity: bytes = b"") -> bytes:
     """Returns a mark for the store with this identity; without one, for a new store."""
     return _FORMAT + (identity or secrets.token_bytes(_IDENTITY)) + secrets.token_bytes(_IDENTITY)
+
+
+def propose_secret(store: KeyValueStore) -> bytes:
+    """Returns the tenants' secret if it can be read before the store answers, else a new one.
+
+    An SQLite file that is new on this machine may be locked while the proxy starts. What is written with another secret
+    than that of the file could not be found in it.
+    """
+    # Until the first checkpoint, right after the first write, the file's secret is in the write-ahead log alone. If no
+    # checkpoint followed (a killed process), it is not found here: what waits has a new secret and stays in the spool.
+    stored = store.peek(TENANT_SECRET) if isinstance(store, SqliteStore) else None
+    return stored if stored is not None and len(stored) == _SECRET_BYTES else secrets.token_bytes(_SECRET_BYTES)
 
 
 def identity_from_mark(mark: bytes) -> bytes:

@@ -23,7 +23,7 @@ from accordion.model.ports import Append, Key, Put
 from accordion.stores import sqlite_rows as rows
 from accordion.stores.batches import LogAppend, split_batch
 from accordion.stores.disk_reserve import DiskReserve, is_full
-from accordion.stores.sqlite_file import checkpoint, empty_log, refuse_foreign, transact, wipe
+from accordion.stores.sqlite_file import checkpoint, empty_log, read_unlocked, refuse_foreign, transact, wipe
 from accordion.stores.sqlite_path import FileConnection, StoreFile
 from accordion.stores.sqlite_worker import SqliteWorker
 
@@ -63,7 +63,7 @@ class SqliteStore:
         now: Callable[[], float] = time.time,
     ) -> None:
         refuse_foreign(path)
-        self._reserve = reserve
+        self._path, self._reserve = path, reserve
         self._now = now
         self._next_housekeeping = 0.0
         self._purge_position = (0, 0)
@@ -78,6 +78,13 @@ class SqliteStore:
     def replacements(self) -> int:
         """The number of times that another file was found at the path."""
         return self._file.replaced
+
+    def peek(self, key: Key) -> bytes | None:
+        """Returns a value that has been in the file for long, also while another program has it locked; else None.
+
+        It does not read the write-ahead log, and so misses what no checkpoint has copied into the file yet.
+        """
+        return read_unlocked(self._path, lambda connection: rows.get(connection, key, self._now()))
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         """See KeyValueStore."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ def refuse_foreign(path: Path) -> None:
     if not path.is_file() or path.stat().st_size == 0:
         return
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+        with closing(sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=1.0)) as connection:
             fault = _find_fault(connection, path)
     except sqlite3.OperationalError:
         return
@@ -51,6 +51,21 @@ def refuse_foreign(path: Path) -> None:
         raise ConfigError(f"{path} is not an SQLite database: choose another path", path="$.store.url") from error
     if fault:
         raise ConfigError(fault, path="$.store.url")
+
+
+def read_unlocked(path: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:
+    """Returns what `read` returns for the file as it is, whoever has locked it; None if it cannot be read."""
+    # Opening a named pipe to read would wait for ever.
+    if not path.is_file():
+        return None
+    # SQLite takes no lock on a file that is said to be immutable, and reads no write-ahead log beside it.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as connection:
+        return read(connection)
+    return None
+
+
+def _uri(path: Path, options: str) -> str:
+    return f"{path.absolute().as_uri()}?{options}"
 
 
 def transact(connection: sqlite3.Connection, work: Callable[[], T]) -> T:

@@ -2,7 +2,7 @@
 
 Theory of operation. What waits for a store names it, so the identity of the store and the secret of its tenants must be
 known before the first write. A small file beside the waiting writes has both, as they were when the store last
-answered. If it never has, the first worker makes up the secret; a new store takes it over (StoreIdentity). The file is
+answered. If it never has, the first worker proposes the secret; a new store takes it over (StoreIdentity). The file is
 in the first of several places that takes it. It is created whole and changed in place, so that it can also be the lock
 of what waits: whoever changes that holds it.
 """
