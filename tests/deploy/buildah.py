@@ -37,16 +37,16 @@ class Storage:
 
     folder: Path
     pip: tuple[str, ...] = ()
-    driver: str = "insertion"
-    """How a layer is put on those below it; without insertions it is a copy of them."""
+    driver: str = "overlay"
+    """How a layer is put on those below it; without overlays it is a copy of them."""
 
     @classmethod
     def create(cls, folder: Path) -> Storage:
         """Returns an empty storage. Skips the test where the programs are missing."""
         program("buildah"), program("mmdebstrap")
-        # No insertion can have its files in another one, as those of a container are.
-        is_insertion = run("stat", "--file-system", "--format=%T", folder).stdout.strip() == "overlayfs"
-        return cls(folder, pip_options(folder), "vfs" if is_insertion else "insertion")
+        # No overlay can have its files in another one, as those of a container are.
+        is_overlay = run("stat", "--file-system", "--format=%T", folder).stdout.strip() == "overlayfs"
+        return cls(folder, pip_options(folder), "vfs" if is_overlay else "overlay")
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """Returns the command line of one of buildah's commands."""
