@@ -29,6 +29,7 @@ class RecordedResponse:
     streamed: bool
     status: int
     body: bytearray = field(default_factory=bytearray)
+    is_complete: bool = False
 
     @property
     def events(self) -> list[Json]:
@@ -73,6 +74,7 @@ class _Tee:
         async for piece in self._stream:
             self._heard.body += piece
             yield piece
+        self._heard.is_complete = True
 
     async def aclose(self) -> None:
         await self._stream.aclose()

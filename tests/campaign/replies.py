@@ -20,7 +20,7 @@ def outcome_of(heard: RecordedResponse | None, failed: bool) -> str:
     if heard is None:
         return NO_ANSWER
     if heard.status != 200:
-        return f"HTTP {heard.status}"
+        return f"HTTP {heard.status}" if heard.is_complete else BROKEN
     if not failed:
         return ANSWERED
     return ERROR_EVENT if heard.streamed and _error_event(heard) is not None else BROKEN
