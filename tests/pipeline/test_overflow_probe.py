@@ -114,7 +114,7 @@ async def given_on(reply: UpstreamResponse) -> list[bytes]:
 
 async def passes(reply: FakeReply, protocol: WireProtocol, *, near: bool = True) -> ProbedResponse:
     """Opens a reply that must go on as it came."""
-    found = await probe_overflow(reply, protocol, is_near_window=near)
+    found = await probe_overflow(reply, protocol, is_near_window=near, reads_start=near)
     assert (found.response.status, found.response.headers, found.response.is_delimited) == (
         reply.status,
         reply.headers,
@@ -517,20 +517,27 @@ async def test_a_document_of_unknown_length_is_read_while_it_is_small() -> None:
         found = await passes(reply_of(error, headers, cuts=(9, 30)), AnthropicMessages())
         assert found.overflow == NAMED
         endless = Endless(b'{"content": "more and more"} ', 200, headers)
-        found = await probe_overflow(endless, AnthropicMessages(), is_near_window=True)
+        found = await probe_overflow(endless, AnthropicMessages(), is_near_window=True, reads_start=True)
         assert (found.overflow, found.refusal) == (None, b"")
         assert endless.read <= MAX_SMALL_DOCUMENT + len(endless.piece)
 
 
+async def test_a_document_of_unknown_length_is_not_read_without_a_compaction() -> None:
+    reply = Endless(b" ", 200, JSON)
+    assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)
+
+
 async def test_blank_pieces_before_a_document_are_held_no_longer_than_pings() -> None:
     reply = Endless(b"\n", 200, JSON)
-    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)
+    found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True, reads_start=True)
     assert (found.overflow, reply.read) == (None, MAX_KEEPALIVES + 1)
 
 
 async def test_a_document_of_another_kind_is_not_read() -> None:
     reply = Endless(b"x", 200, ((b"content-type", b"audio/mpeg"), (b"content-length", b"5")))
-    assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True) == ProbedResponse(reply, None)
+    assert await probe_overflow(reply, AnthropicMessages(), is_near_window=True, reads_start=True) == ProbedResponse(
+        reply, None
+    )
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -549,13 +556,13 @@ async def test_a_list_of_responses_is_held_until_the_first_one_is_whole() -> Non
     answers, error = json.dumps([GEMINI[1], GEMINI[1]]).encode(), request_error("gemini", TOO_LONG)
     at = answers.index(b"}, {")
     begun = Stalled([answers[:9], answers[9:at], answers[at : at + 3]], JSON)
-    found = await probe_overflow(begun, PROTOCOLS["gemini"], is_near_window=True)
+    found = await probe_overflow(begun, PROTOCOLS["gemini"], is_near_window=True, reads_start=True)
     assert (found.overflow, found.refusal, begun.read) == (None, b"", 3)
     refused = Stalled([b"[" + json.dumps(error).encode()], JSON)
-    assert (await probe_overflow(refused, PROTOCOLS["gemini"], is_near_window=True)).overflow == NAMED
+    assert (await probe_overflow(refused, PROTOCOLS["gemini"], is_near_window=True, reads_start=True)).overflow == NAMED
 
 
 @pytest.mark.parametrize("body", [b"plain words", b"data: {}\n\n"])
 async def test_what_begins_like_no_document_is_not_held(body: bytes) -> None:
     begun = Stalled([body], ((b"content-type", b"text/plain"),))
-    assert (await probe_overflow(begun, OpenAIChat(), is_near_window=True)).refusal == b""
+    assert (await probe_overflow(begun, OpenAIChat(), is_near_window=True, reads_start=True)).refusal == b""

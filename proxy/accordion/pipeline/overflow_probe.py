@@ -68,7 +68,8 @@ async def probe_overflow(
 
     Of an error (status 400 and above) the whole body is read. If `is_near_window` or `reads_start`, an event stream is
     held until its first event other than an opening or keep-alive event, and a small document is read whole; of a list
-    of responses, the first one. Otherwise neither is read. At most `max_bytes` are held.
+    of responses, the first one. A document of unknown length is read with `reads_start` only: where the window is
+    unknown, each response would come to the client later. Otherwise neither is read. At most `max_bytes` are held.
 
     Errors while reading are raised to the reader of the returned response, after the bytes that came before them. If
     cancelled, this closes the response. Otherwise the caller closes the returned response, also before it sends again.
@@ -85,8 +86,9 @@ async def probe_overflow(
     kind, encoding = content_type_and_encoding(response.headers)
     if kind == "text/event-stream":
         return await _run_probe(_BufferedResponse(response), _StreamProbe(protocol, encoding, max_bytes), max_bytes)
-    max_bytes = min(MAX_SMALL_DOCUMENT, max_bytes)
-    if (kind.endswith("json") or kind in ("", "text/plain")) and content_length(response.headers) <= max_bytes:
+    max_bytes, length = min(MAX_SMALL_DOCUMENT, max_bytes), content_length(response.headers)
+    is_small = 0 <= length <= max_bytes or (reads_start and length < 0)
+    if (kind.endswith("json") or kind in ("", "text/plain")) and is_small:
         return await _run_probe(_BufferedResponse(response), _DocumentProbe(protocol, encoding, max_bytes), max_bytes)
     return ProbedResponse(response, None)
 
