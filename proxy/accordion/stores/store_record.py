@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 
 from accordion.model.errors import ConfigError, StoreUnavailable
-from accordion.stores.waiting_log import try_lock
+from accordion.stores.file_locks import try_lock
 
 _TRIES, _PAUSE = 200, 0.005
 
@@ -56,7 +56,7 @@ class StoreRecordFile:
     def save(self, record: StoreRecord) -> None:
         """Writes the record, unless another worker creates the file or holds the lock meanwhile. Never fails."""
         with suppress(OSError), self._open() as file:
-            if try_lock(file):
+            if try_lock(file.fileno()):
                 self._save(record)
                 return
         if not any(path.exists() for path in self._paths):
@@ -89,7 +89,7 @@ class StoreRecordFile:
         for _ in range(_TRIES):
             with self._open() as file:
                 # A file that was moved to another place is the lock no more.
-                if try_lock(file) and os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                if try_lock(file.fileno()) and os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
                     yield
                     return
             await asyncio.sleep(_PAUSE)

@@ -32,7 +32,6 @@ import os
 import shutil
 import stat
 import struct
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -45,9 +44,7 @@ import msgspec
 
 from accordion.model.errors import StoreFull
 from accordion.model.ports import Append, Key, Put
-
-if sys.platform != "win32":
-    import fcntl
+from accordion.stores.file_locks import try_lock
 
 WAITING, PUBLISHED, REFUSED, COPY = range(4)
 _MAGIC = b"ACCDLOG1"
@@ -227,7 +224,7 @@ class WaitingLog:
     def publishing(self) -> Iterator[bool]:
         """Holds the lock of the file; yields whether nobody else holds it. Raises FileNotFoundError."""
         with open(self.path, "rb") as file:
-            is_free = try_lock(file)
+            is_free = try_lock(file.fileno())
             self.follow()
             yield is_free and os.fstat(file.fileno()).st_ino == self._inode[1]
 
@@ -266,13 +263,3 @@ def _encode(records: Sequence[Record]) -> bytes:
         is_last = record is records[-1]
         data += _HEADER.pack(len(payload), zlib.crc32(payload, is_last), record.state, is_last) + payload
     return bytes(data)
-
-
-def try_lock(file: IO[bytes]) -> bool:
-    """Locks a file until it is closed; returns whether nobody else has it locked."""
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
