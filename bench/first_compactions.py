@@ -134,9 +134,8 @@ async def compact_first(path: str, body: bytes) -> dict[str, float]:
             f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\n"
             f"windows: {{default: {WINDOW}}}\nsummaries: {{writer: extractive}}\n"
         )
-        application, provider = Application(build(config.encode(), {}, {}), {}), Provider()
-        application._upstream = provider  # type: ignore[assignment]  # the one wall that is not real
-        application._build_configured(application.settings)
+        provider = Provider()
+        application = Application(build(config.encode(), {}, {}), {}, connect=lambda _: provider)
         await application.start()
         try:
             application.counter.load()

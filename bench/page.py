@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.budget import Utilization
 from accordion.model.records import CompactionOutcome, Exchange, Session, Usage

@@ -170,9 +170,7 @@ async def measured(rounds: int, count: int) -> tuple[dict[str, float], dict[str,
     """The stages and the whole, each figure the least of the rounds, in µs a request."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         config = f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\n"
-        application = Application(build(config.encode(), {}, {}), {})
-        application._upstream = Provider()  # type: ignore[assignment]  # the one wall that is not real
-        application._build_configured(application.settings)
+        application = Application(build(config.encode(), {}, {}), {}, connect=lambda _: Provider())
         set_up_interpreter()
         await application.start()
         await asyncio.sleep(1.0)

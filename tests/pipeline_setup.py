@@ -16,9 +16,9 @@ from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
-from accordion.composition import build_prices, rules_by_model
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
+from accordion.composition.tables import build_prices, rules_by_model
 from accordion.config.load import build
 from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
@@ -29,13 +29,13 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
-from accordion.pipeline.features import HiddenResultFeature, ReferencedItemFeature, TranscriptFeature
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest
+from accordion.pipeline.response_hooks import HiddenResultHook, ReferencedItemHook, TranscriptHook
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.body_reader import BodyReader
@@ -174,10 +174,10 @@ class PipelineSetup:
             "costs": CostCalculator(build_prices(settings), meter),
             "session_names": self.archive.session_names,
             "model_sockets": settings.server.model_sockets,
-            "features": [
-                HiddenResultFeature(visibility.shared_artifacts),
-                TranscriptFeature(self.archive.transcripts),
-                ReferencedItemFeature(builder.referenced_items),
+            "response_hooks": [
+                HiddenResultHook(visibility.shared_artifacts),
+                TranscriptHook(self.archive.transcripts),
+                ReferencedItemHook(builder.referenced_items),
             ],
         }
         self.archive.erasures.listen(lambda namespace, _: ledger.savings.forget_agents(namespace))

@@ -133,9 +133,9 @@ async def _count(profiler: Profiler, request: Request) -> tuple[int, int]:
     """Sends a request twice, each time in a conversation of its own; returns what the second one entered."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         config = f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\nwindows: {{default: {WINDOW}}}\n"
-        application = Application(build((config + "summaries: {writer: extractive}").encode(), {}, {}), {})
-        application._upstream = Provider()  # type: ignore[assignment]  # the only part that is not the proxy's
-        application._build_configured(application.settings)
+        settings = build((config + "summaries: {writer: extractive}").encode(), {}, {})
+        # The provider is the only part that is not the proxy's.
+        application = Application(settings, {}, connect=lambda _: Provider())
         # Not started: the rounds that run in the background are no part of a request.
         await application.store.ping()
         try:

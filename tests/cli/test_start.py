@@ -14,7 +14,7 @@ IMPORTED = f"import accordion.cli.serve; {LISTED}"
 STARTED = f"""
 import asyncio, sys
 from accordion.config import SettingsFile
-from accordion.composition import Application
+from accordion.composition.application import Application
 
 async def ask(app, path):
     async def receive():
@@ -44,7 +44,7 @@ UNUSED = (
     "accordion.http.mcp_server",
     "accordion.http.memory_operations",
     "accordion.http.pages.routes",
-    "accordion.http.telemetry",
+    "accordion.features.telemetry.spans",
     "accordion.memory.extraction",
     "accordion.providers.litellm.calls",
     "accordion.providers.models.static_embedder",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from accordion.cli.main import app
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.memories import MemoryFilter
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.config.value_types import is_loopback
 from accordion.model.ports import Key

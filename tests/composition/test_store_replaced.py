@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.composition.configured_store import MARK, TENANT_SECRET, new_mark
 from accordion.config.load import build
 from accordion.model.errors import StoreUnavailable

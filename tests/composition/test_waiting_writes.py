@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.ports import Append, Key, Put
 from tests.spools import add_waiting

@@ -1,7 +1,6 @@
 """Without an extra, everything that needs it says which command installs it, and all else works."""
 
 import json
-import logging
 import subprocess
 import sys
 import tomllib
@@ -13,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from accordion.cli.main import app
-from accordion.composition import Application
-from accordion.composition.tables import spans
+from accordion.composition.application import Application
 from accordion.config import extras
 from accordion.config.extras import EXTRAS, how_to_install, is_installed
 from accordion.config.load import build
@@ -31,7 +29,7 @@ PACKAGES = {
 }
 IMPORTERS = {
     "accordion.http.mcp_server",
-    "accordion.http.telemetry",
+    "accordion.features.telemetry.spans",
     "accordion.stores.redis",
 }
 """The modules that import an extra at their top. The others import it where it is used, or not at all."""
@@ -150,16 +148,6 @@ def test_a_translated_request_without_litellm_names_the_command(monkeypatch: pyt
         load_litellm()
     assert refused.value.code == "translation_unavailable"
     assert "the extra `litellm`, which is not installed" in refused.value.message
-
-
-def test_traces_without_opentelemetry_are_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    remove(monkeypatch, "otel")
-    monkeypatch.delitem(sys.modules, "accordion.http.telemetry", raising=False)
-    with caplog.at_level(logging.WARNING, logger="accordion"):
-        assert spans({"OTEL_TRACES_EXPORTER": "console"}) is None
-    assert "tracing needs the extra `otel`" in caplog.text
 
 
 async def test_the_routes_of_memory_without_its_packages_name_the_command(

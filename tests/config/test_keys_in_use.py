@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from accordion.accounting.calibration import LearnedLimits
-from accordion.composition import Application, rules_by_model
-from accordion.composition.tables import build_windows
+from accordion.composition.application import Application
+from accordion.composition.tables import build_windows, rules_by_model
 from accordion.config import Settings
 from accordion.config.load import build
 from accordion.config.pipelines import PipelineEntry

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
 from accordion.config.load import build

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.composition.memory_parts import build_endpoints
 from accordion.config import Settings, find_hints
 from accordion.config.load import build

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import zstandard
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.http import Inbound
 from tests.loopback import Loopback, Script, replies_json

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from accordion.cli.main import app
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.http import Inbound
 from tests.e2e.store_workers import api, files_with_name

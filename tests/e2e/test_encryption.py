@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from tests.e2e.store_workers import (
     CANARY,
     KEY,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from tests.e2e.store_workers import REPLY, api, ask, compaction_id, request_with_name, workers
 from tests.e2e.test_erasure import session_rows
 from tests.loopback import Answer, Recorded

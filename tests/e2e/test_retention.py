@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.config.load import build
 from tests.e2e.store_workers import api, ask, request_with_name, workers
 

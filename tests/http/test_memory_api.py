@@ -15,7 +15,7 @@ import httpx
 import jsonschema
 import pytest
 
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.http.memory_operations import CALLS
 from accordion.http.memory_transfer import import_memories
 from accordion.memory.session_text import render_sections
@@ -518,7 +518,8 @@ async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pyte
 
 def test_nothing_is_loaded_for_memories_until_they_are_used(tmp_path: Path):
     code = (
-        "import sys; from accordion.config.load import build; from accordion.composition import Application\n"
+        "import sys; from accordion.config.load import build\n"
+        "from accordion.composition.application import Application\n"
         "application = Application(build(b'store: {url: \"memory://\"}', {}, {}), {}); application.app()\n"
         "print([name for name in ('mcp', 'numpy', 'tokenizers') if name in sys.modules])"
     )

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from starlette.testclient import TestClient
 
 from accordion.compaction.session_overrides import MOST_PINS
+from accordion.features.telemetry.spans import SpanExporter
 from accordion.http.metrics import Metrics
-from accordion.http.telemetry import SpanExporter
 from accordion.model.ports import Key
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FickleStore

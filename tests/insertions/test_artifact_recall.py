@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from accordion.http.metrics import Metrics
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
-from accordion.pipeline.features import RecallIndexFeature
+from accordion.pipeline.response_hooks import RecallIndexHook
 from accordion.server.event_loop import LoopTasks
 from tests import pipeline_setup
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
@@ -361,7 +361,7 @@ async def test_a_compaction_is_indexed_behind_the_response(path: str):
     [artifact_recall] = made.forward.prepare.compaction_step.recall_sources
     assert isinstance(artifact_recall, ArtifactRecall)
     archive_search, tasks = artifact_recall.archive_search, LoopTasks()
-    made.rebuild(features=[RecallIndexFeature(archive_search, tasks)])
+    made.rebuild(response_hooks=[RecallIndexHook(archive_search, tasks)])
     await made.ask(path, json.loads(json.dumps(request(path)).replace("What is next?", "Thank you.")))
     assert archive_search.indexes.size == 0
     await asyncio.gather(*tasks._running_tasks)

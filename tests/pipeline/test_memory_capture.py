@@ -9,8 +9,8 @@ from msgspec.structs import fields
 from accordion.memory.compact import CompletedRange, MemoryExtractor
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.features import MemoryCaptureFeature
 from accordion.pipeline.memory_capture import MemoryCapture
+from accordion.pipeline.response_hooks import MemoryCaptureHook
 from tests.archive.archive_setup import TENANT
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
@@ -214,7 +214,7 @@ async def test_only_a_compaction_that_was_made_for_a_request_is_remembered_and_o
         raise AssertionError("nobody asked")
 
     capture = MemoryCapture(never, made.archive.transcripts, tasks, Waits())
-    made.rebuild(features=[MemoryCaptureFeature(capture)])
+    made.rebuild(response_hooks=[MemoryCaptureHook(capture)])
     await made.ask(CHAT, {"model": "gpt-5", "messages": [user_entry(CHAT, "Hello.")]})
     assert tasks.names == []
     body = long(CHAT)
@@ -231,6 +231,6 @@ async def test_a_compaction_is_remembered_in_the_project_that_its_request_names(
     monkeypatch.setattr(
         MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)
     )
-    made.rebuild(features=[MemoryCaptureFeature(build_capture(await build_setup()))])
+    made.rebuild(response_hooks=[MemoryCaptureHook(build_capture(await build_setup()))])
     await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
     assert told == ["audits"]

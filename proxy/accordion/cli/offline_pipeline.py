@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.composition.configured_store import TENANT_SECRET
 from accordion.config import Settings
 from accordion.config.value_types import Secret, StoreUrl, is_loopback

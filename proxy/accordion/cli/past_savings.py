@@ -32,7 +32,7 @@ from accordion.cli.replay import CompactedRequest, replay_with_compaction
 from accordion.cli.savings import format_amount
 from accordion.cli.tenant_store import print_json
 from accordion.cli.transcripts import TranscriptSource
-from accordion.composition import build_prices
+from accordion.composition.tables import build_prices
 from accordion.config import Settings
 from accordion.http.json_views import costs_json
 from accordion.model.costs import CachedPrompt, Costs, PriceTable

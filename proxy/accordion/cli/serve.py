@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from accordion.cli.installation import own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
-from accordion.composition import Application
+from accordion.composition.application import Application
 from accordion.composition.configured_store import build_spool, propose_secret
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import how_to_install, is_installed

@@ -1,6 +1,1 @@
-"""Builds all objects from the settings. It is the only package that imports every other one."""
-
-from accordion.composition.application import Application
-from accordion.composition.tables import build_prices, rules_by_model
-
-__all__ = ["Application", "build_prices", "rules_by_model"]
+"""Builds all objects of the core from the settings (application.py), and then the features (features.py)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
+from accordion.composition.features import Core, open_features
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.composition.tables import (
@@ -39,7 +40,6 @@ from accordion.composition.tables import (
     reaches_anthropic,
     routes,
     rules_by_model,
-    spans,
     thresholds_by_model,
 )
 from accordion.config import Settings
@@ -60,25 +60,25 @@ from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import Key, Observer
+from accordion.model.ports import Key, Observer, Upstream
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
-from accordion.pipeline.features import (
-    ExchangeFeature,
-    HiddenResultFeature,
-    MemoryCaptureFeature,
-    RecallIndexFeature,
-    ReferencedItemFeature,
-    TranscriptFeature,
-)
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
+from accordion.pipeline.response_hooks import (
+    HiddenResultHook,
+    MemoryCaptureHook,
+    RecallIndexHook,
+    ReferencedItemHook,
+    ResponseHook,
+    TranscriptHook,
+)
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.session_exchanges import RequestPoints
@@ -125,12 +125,19 @@ class Application:
     """All parts of one process, and its current settings. `slots` is the memory that a supervisor's workers share.
 
     `owner_token` is the token with which the proxy's owner opens the page, erases and exports; empty for none.
+    `connect` returns the client that reaches the providers.
     """
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], slots: Slots | None = None, owner_token: str = ""
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        slots: Slots | None = None,
+        owner_token: str = "",
+        *,
+        connect: Callable[[Settings], Upstream] | None = None,
     ) -> None:
-        self._owner_token = owner_token
+        self._owner_token, self._connect = owner_token, connect or connect_upstream
         self.settings = settings
         self.clock, self.tasks = LoopClock(), LoopTasks()
         self.metrics = Metrics()
@@ -174,9 +181,9 @@ class Application:
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
             FreeMemoryObserver(self.tasks, find_trim()),
         ]
-        self._spans = spans(environ)
-        if self._spans is not None:
-            observers.append(self._spans)
+        self._features = open_features(Core(lambda: self.settings, environ, self.store, self.clock, self.tasks))
+        for feature in self._features:
+            observers += feature.observers
         self._block_sealer = open_block_sealer(settings.archive.key.reveal())
         self._missing_features = MissingFeatures(self.clock.now)
         self._tool_refusals = ToolRefusals(self.clock.now)
@@ -316,7 +323,7 @@ class Application:
             calibrator=Calibrator(self._sessions, visibility, self._calibrations, windows),
             ledger=self._ledger,
             erasures=self._archive.erasures,
-            features=self._features(settings, visibility),
+            response_hooks=self._response_hooks(settings, visibility),
             session_names=self._archive.session_names,
             key_limiter=self._key_limiter,
             key_usage=self.key_usage,
@@ -350,21 +357,21 @@ class Application:
         ]
         return [source for source in sources if source is not None]
 
-    def _features(self, settings: Settings, visibility: Visibility) -> list[ExchangeFeature]:
-        """Builds the features that act on exchanges and are switched on."""
-        features: list[ExchangeFeature] = [
-            TranscriptFeature(self._archive.transcripts),
-            ReferencedItemFeature(self._compaction_builder.referenced_items),
+    def _response_hooks(self, settings: Settings, visibility: Visibility) -> list[ResponseHook]:
+        """Builds what acts on exchanges after their responses."""
+        hooks: list[ResponseHook] = [
+            TranscriptHook(self._archive.transcripts),
+            ReferencedItemHook(self._compaction_builder.referenced_items),
         ]
         if visibility.shared_artifacts is not None:
-            features.append(HiddenResultFeature(visibility.shared_artifacts))
+            hooks.append(HiddenResultHook(visibility.shared_artifacts))
         memory_capture = self.memory_builder.memory_capture(settings)
         if memory_capture is not None:
-            features.append(MemoryCaptureFeature(memory_capture))
+            hooks.append(MemoryCaptureHook(memory_capture))
         artifact_recall = self._compaction_builder.artifact_recall(settings)
         if artifact_recall is not None:
-            features.append(RecallIndexFeature(artifact_recall.archive_search, self.tasks))
-        return features
+            hooks.append(RecallIndexHook(artifact_recall.archive_search, self.tasks))
+        return hooks
 
     def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:
         """Returns a model's limits by the current settings; None if its requests are never compacted."""
@@ -423,8 +430,8 @@ class Application:
         await self.store.close()
         if isinstance(self._worker_sync, StoreBoard):
             self._worker_sync.close()
-        if self._spans is not None:
-            await self._spans.close()
+        for feature in self._features:
+            await feature.close()
         await self.tasks.close()
 
     async def artifact_text(self, artifact_id: str, tenant: TenantScope) -> str | None:
@@ -517,11 +524,6 @@ class Application:
             self._recent_log.lines,
         )
 
-    def _connect(self, settings: Settings) -> HttpUpstream:
-        seconds = settings.timeouts.read_seconds
-        timeouts = TransportTimeouts(connect=settings.timeouts.connect_seconds, read=seconds, write=seconds)
-        return HttpUpstream(AiohttpTransport(timeouts), attempts=settings.retries.connect_attempts)
-
     def _on_store_change(self, available: bool) -> None:
         self.metrics.note_store(available)
         if available:
@@ -578,3 +580,10 @@ class Application:
             await self.created_keys.poll()
         if self.tenants.has_day_limits:
             await self.key_usage.poll()
+
+
+def connect_upstream(settings: Settings) -> Upstream:
+    """Returns a client with connections of its own."""
+    seconds = settings.timeouts.read_seconds
+    timeouts = TransportTimeouts(connect=settings.timeouts.connect_seconds, read=seconds, write=seconds)
+    return HttpUpstream(AiohttpTransport(timeouts), attempts=settings.retries.connect_attempts)

@@ -23,7 +23,6 @@ from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edits import ContextEditStep, CountMessage
 from accordion.pipeline.costs import CostCalculator
-from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
@@ -37,6 +36,7 @@ from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import ExchangeRecorder
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_history import ResponseHistory
+from accordion.pipeline.response_hooks import ResponseHook
 from accordion.pipeline.response_retrieval import ResponseRetrieval
 from accordion.pipeline.retries import RetryStep
 from accordion.pipeline.send import Sender
@@ -132,7 +132,7 @@ def build_pipelines(
     calibrator: Calibrator,
     ledger: Ledger,
     erasures: ErasureNotices,
-    features: Sequence[ExchangeFeature],
+    response_hooks: Sequence[ResponseHook],
     session_names: SessionNames,
     costs: CostCalculator,
     key_limiter: KeyLimiter,
@@ -144,7 +144,7 @@ def build_pipelines(
     sessions = identifier.sessions
     provider_items = ProviderItems(stored_responses, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
-        ledger, clock, tasks, erasures, sessions, calibrator, response_history, provider_items, features, costs,
+        ledger, clock, tasks, erasures, sessions, calibrator, response_history, provider_items, response_hooks, costs,
         key_usage, measurer.list_meter, sleep, insertion_store, session_names,
     )  # fmt: skip
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from accordion import __version__
 from accordion.accounting.calibration import LearnedLimits
 from accordion.config import ModelConfig, Settings
 from accordion.model.budget import Thresholds
-from accordion.model.errors import MissingExtra
 from accordion.pipeline.request import CompactionRules
 from accordion.providers.http.routes import RouteTable, family_of, provider_of, routes_from
 from accordion.providers.models.model_table import ModelTable
 from accordion.providers.models.prices import ModelPrices
 from accordion.providers.models.windows import ModelWindows, make_window
-
-if TYPE_CHECKING:
-    from accordion.http.telemetry import SpanExporter
-
-_log = logging.getLogger("accordion")
 
 _MAX_CACHED_RULES = 1_000
 
@@ -134,17 +125,3 @@ def _smallest(settings: Settings) -> list[ModelConfig]:
         return model.model_info.max_input_tokens or listed
 
     return [models[0] if len(models) == 1 else min(models, key=size) for models in deployments.values()]
-
-
-def spans(environ: Mapping[str, str]) -> SpanExporter | None:
-    """Builds the exporter of traces; None if none is configured."""
-    if not any(name.startswith("OTEL_") for name in environ):
-        return None
-    try:
-        from accordion.http.telemetry import SpanExporter, create_provider  # noqa: PLC0415  # an extra, and slow to import
-
-        provider = create_provider(environ, __version__)
-    except ImportError:
-        _log.warning("no traces are sent, although OTEL_ variables are set: %s", MissingExtra("tracing", "otel"))
-        return None
-    return SpanExporter(provider) if provider is not None else None

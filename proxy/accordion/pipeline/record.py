@@ -1,6 +1,6 @@
 """The last step: records an exchange after its response has ended, and learns from it.
 
-The exchange goes to the ledger, the provider's report to calibration, and the features (features.py) get the request
+The exchange goes to the ledger, the provider's report to calibration, and the hooks (response_hooks.py) get the request
 and the response. Nothing is kept of a session that was erased during the request.
 """
 
@@ -31,11 +31,11 @@ from accordion.model.records import AgentReport, Exchange, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
-from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.provider_items import ProviderItems
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
+from accordion.pipeline.response_hooks import ResponseHook
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.response_parser import response_text
@@ -89,7 +89,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     calibrator: Calibrator
     response_history: ResponseHistory
     provider_items: ProviderItems
-    features: Sequence[ExchangeFeature]
+    response_hooks: Sequence[ResponseHook]
     costs: CostCalculator
     key_usage: KeyUsageLedger
     list_meter: ForwardedListMeter
@@ -185,8 +185,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             entry = update_entry(session.holdout, assignment, request.compared_group, repeated)
             session = replace(session, holdout=entry)
         session = self.session_names.add_title(tenant, session, match.conversation)
-        for feature in self.features:
-            feature.record(request, observed_response)
+        for hook in self.response_hooks:
+            hook.record(request, observed_response)
         self._store_after_end(request, progress, observed_response)
         if progress.status < 400 and not observed_response.error and request.may_lose_end:
             self._record_second_names(request, progress.response_copy, observed_response)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from accordion.composition import build_prices
+from accordion.composition.tables import build_prices
 from accordion.config.load import build
 from accordion.model.costs import ModelPrice, Rates
 from accordion.model.errors import ConfigError

@@ -1,7 +1,7 @@
-"""Optional features that act on an exchange after its response.
+"""Hooks that act on an exchange after its response.
 
-Each feature is one class with the method `record`. The composition root lists those that are switched on, and
-`ExchangeRecorder` (record.py) calls them in order.
+Each is a class with the method `record`. The composition root lists those that are switched on, and `ExchangeRecorder`
+(record.py) calls them in order.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from accordion.pipeline.memory_capture import MemoryCapture
 
 
-class ExchangeFeature(Protocol):
-    """A feature that acts on exchanges."""
+class ResponseHook(Protocol):
+    """Acts on exchanges after their responses."""
 
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Acts on an exchange of a session that was not erased. Returns at once; slow work runs in the background."""
 
 
-class HiddenResultFeature(msgspec.Struct, frozen=True):
+class HiddenResultHook(msgspec.Struct, frozen=True):
     """Archives results that were hidden from an agent, for the agents that may read them."""
 
     shared_artifacts: SharedArtifacts
@@ -48,7 +48,7 @@ class HiddenResultFeature(msgspec.Struct, frozen=True):
             )
 
 
-class TranscriptFeature(msgspec.Struct, frozen=True):
+class TranscriptHook(msgspec.Struct, frozen=True):
     """Records the messages of requests in the transcript of their session."""
 
     transcripts: TranscriptStore
@@ -64,7 +64,7 @@ class TranscriptFeature(msgspec.Struct, frozen=True):
         )
 
 
-class MemoryCaptureFeature(msgspec.Struct, frozen=True):
+class MemoryCaptureHook(msgspec.Struct, frozen=True):
     """Creates memories from the messages that a compaction removed."""
 
     memory_capture: MemoryCapture
@@ -81,7 +81,7 @@ class MemoryCaptureFeature(msgspec.Struct, frozen=True):
             )
 
 
-class RecallIndexFeature(msgspec.Struct, frozen=True):
+class RecallIndexHook(msgspec.Struct, frozen=True):
     """Indexes what a compaction removed, for the turns to come."""
 
     archive_search: ArchiveSearch
@@ -98,7 +98,7 @@ class RecallIndexFeature(msgspec.Struct, frozen=True):
         await self.tasks.offload(self.archive_search.indexes.index, client.messages, client.chain, covered_count)
 
 
-class ReferencedItemFeature(msgspec.Struct, frozen=True):
+class ReferencedItemHook(msgspec.Struct, frozen=True):
     """Records response items that clients may later reference by the provider's ids only."""
 
     referenced_items: ReferencedItems

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from accordion.compaction.reporting import describe_outcome
-from accordion.http.telemetry import SpanExporter, create_provider
+from accordion.features.telemetry.spans import SpanExporter, create_provider
 from accordion.model.budget import Utilization
 from accordion.model.records import AgentReport, CompactionOutcome, Exchange, ToolLoopUsage, Usage
 from tests.http import exchanges

@@ -16,16 +16,18 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from accordion.compaction.reporting import describe_outcome, is_in_force
+from accordion.composition.features import RunningFeature
 from accordion.model.records import AgentReport, CompactionOutcome, Exchange
 from accordion.protocols.registry import find_protocol
 
 Attribute = str | bool | int | float | list[str]
 
 
-class SpanExporter:
+class SpanExporter(RunningFeature):
     """An exchange observer that emits a span for every exchange of a known protocol."""
 
     def __init__(self, provider: TracerProvider) -> None:
+        self.observers = (self,)
         self._provider = provider
         self._tracer = trace.get_tracer("accordion", tracer_provider=provider)
         self._propagator = TraceContextTextMapPropagator()

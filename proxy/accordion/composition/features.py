@@ -1,0 +1,72 @@
+"""The features of the program: their list, and the interface by which they reach the core.
+
+Theory of operation. A feature is a package of `accordion.features`, and a line of `FEATURES` below. The package has the
+constant `FEATURE`, which declares all that the feature adds to the program. The core never imports a feature. It looks
+at the declarations where it has a place for features: `Application` opens each feature of a process, once, with the
+services of the core, and gets a `RunningFeature` back, or None if the settings do not switch it on.
+
+Importing the package of a feature must be cheap, since each start of the program does it. What a feature needs to run
+is imported by `open`, when it is switched on, or later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from accordion.config import Settings
+    from accordion.model.ports import Clock, KeyValueStore, Observer, Tasks
+
+FEATURES = (
+    "telemetry",
+)  # fmt: skip
+"""The features of this program, by the names of their packages. Without its line, a feature is not there."""
+
+
+class Core(msgspec.Struct, frozen=True):
+    """The services of the core that features may use. They live as long as the process."""
+
+    settings: Callable[[], Settings]
+    """Returns the settings in force."""
+    environ: Mapping[str, str]
+    """The variables of the environment."""
+    store: KeyValueStore
+    clock: Clock
+    tasks: Tasks
+
+
+class RunningFeature:
+    """A feature that is switched on, in one process. What it does not override does nothing and costs nothing."""
+
+    observers: Sequence[Observer] = ()
+    """They get each exchange, after its response."""
+
+    async def close(self) -> None:
+        """Ends the feature, when the process ends."""
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """The declaration of a feature: all that it adds to the program."""
+
+    open: Callable[[Core], RunningFeature | None]
+    """Opens the feature in a process. Returns None if the settings or the environment do not switch it on."""
+
+
+def load_features() -> tuple[Feature, ...]:
+    """Returns the declarations of all features, in their order."""
+    return tuple(_load(name) for name in FEATURES)
+
+
+def _load(name: str) -> Feature:
+    feature: Feature = import_module(f"accordion.features.{name}").FEATURE
+    return feature
+
+
+def open_features(core: Core) -> tuple[RunningFeature, ...]:
+    """Opens the features that are switched on, in their order."""
+    opened = (feature.open(core) for feature in load_features())
+    return tuple(feature for feature in opened if feature is not None)
