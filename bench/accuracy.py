@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.replay import Accuracy, ReplayMeasurement, measure_accuracy, replay
-from accordion.cli.replay_tables import accuracy_table as table
-from accordion.cli.transcripts import RecordedTranscript, TranscriptFile, TranscriptSource
 from accordion.config import SettingsFile
+from accordion.features.offline.offline_pipeline import OfflinePipeline
+from accordion.features.offline.replay import Accuracy, ReplayMeasurement, measure_accuracy, replay
+from accordion.features.offline.replay_tables import accuracy_table as table
+from accordion.features.offline.transcripts import RecordedTranscript, TranscriptFile, TranscriptSource
 from examples.record import StandIn
 
 ROOT = Path(__file__).resolve().parent.parent

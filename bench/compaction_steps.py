@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import TENANTS_WITH_ARCHIVE
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.planner import Planner
 from accordion.compaction.repository import encode
 from accordion.compaction.request import CompactionJob, CompactionResult
 from accordion.config import Settings
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model import conversation as core
 from accordion.model.conversation import Message
 from accordion.model.http import Inbound

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.http import Inbound
 from accordion.pipeline.request import PassthroughRequest
 

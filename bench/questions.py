@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
 from accordion.config.settings import RecallConfig
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.conversation import Text
 from accordion.model.http import Inbound
 from accordion.pipeline.request import PreparedRequest

@@ -15,8 +15,8 @@ import pytest
 
 import accordion
 from accordion import Drop, Strategy, StrategyOptions, build_strategy, compact_messages
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config.load import build
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.http import Inbound
 from accordion.pipeline.request import PreparedRequest
 from tests.compaction.compactor_setup import long_history

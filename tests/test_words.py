@@ -29,7 +29,7 @@ WHOLE_NAMES = METAPHORS | frozenset(
         "round", "completing", "links", "named", "retrieving", "opening", "sharing", "shown", "recalling",
         "importing", "remembering", "points", "places", "nodes", "marks", "mark", "controls",
         "reading", "room", "taught", "learning", "others", "stretch", "touched", "standing", "substance",
-        "face", "faces", "offline", "telling", "seen", "told", "held", "found", "said", "kept", "given",
+        "face", "faces", "telling", "seen", "told", "held", "found", "said", "kept", "given",
     }
 )
 """Words that are no name by themselves. In another name, a noun can make them clear."""

@@ -40,7 +40,7 @@ def accordion(home: Path, *words: str) -> list[dict[str, Any]]:
 def results_of_the_last(home: Path, option: str) -> list[str]:
     """The results of tools in the last request that the session file stands for."""
     code = (
-        "import os, sys; from accordion.cli.transcripts import find_sources; "
+        "import os, sys; from accordion.features.offline.transcripts import find_sources; "
         f"items = [item for source in find_sources([], [{option!r}], os.environ) for item in source]; "
         "sys.stdout.buffer.write(list(items[-1].requests())[-1].body)"
     )

@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.compaction.repository import CompactionRepository
 from accordion.config import Settings
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.insertions.store import InsertionStore
 from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.http import Inbound

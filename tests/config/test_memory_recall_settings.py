@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.composition.application import Application
 from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
 from accordion.config.load import build
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.errors import ConfigError
 from accordion.model.http import Inbound
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from accordion.accounting.calibration import LearnedLimits
 from accordion.accounting.holdout import Holdout
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config.load import build
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.http import Inbound
 from accordion.model.insertions import RecallInsertion
 from accordion.pipeline.request import PassthroughRequest

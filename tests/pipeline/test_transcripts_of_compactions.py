@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config.load import build
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.conversation import Message
 from accordion.model.http import Inbound
 from accordion.model.tenant import TenantScope

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.errors import SummaryFailed
 from accordion.model.http import Inbound
 from accordion.summaries.author import Summary, SummaryAuthor

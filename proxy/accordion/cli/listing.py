@@ -6,12 +6,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
-from accordion.model.costs import to_dollars
+from accordion.model.costs import Basis, Costs, to_dollars
 
 _MIN_WIDTH = 12
 """The minimum width of a text column, in characters."""
 _COLUMN_GAP = 2
 _SMALLEST = 0.01
+_UNKNOWN = "unknown"
 
 
 def print_table(table: Table) -> None:
@@ -43,3 +44,15 @@ def format_dollars(nanodollars: int) -> str:
     digits = 2 if abs(dollars) >= _SMALLEST or not dollars else 4
     amount = f"${abs(dollars):,.{digits}f}"
     return f"{'-' if dollars < 0 else ''}{'<$0.0001' if amount == '$0.0000' else amount}"
+
+
+def format_cost(costs: Costs, amount: int, *, is_original: bool) -> str:
+    """Formats an amount of `costs`, with or without Accordion."""
+    return format_amount(costs, amount, costs.original_basis if is_original else costs.sent_basis)
+
+
+def format_amount(costs: Costs, amount: int, basis: Basis) -> str:
+    """Formats an amount of `costs`, with `~` before an estimate; `unknown` where no price is known."""
+    if costs.requests and costs.unpriced == costs.requests:
+        return _UNKNOWN
+    return ("" if basis == "reported" else "~") + format_dollars(amount)

@@ -20,10 +20,11 @@ from accordion.cli.installation import own_command
 from accordion.cli.keys_commands import keys
 from accordion.cli.listing import count_with_noun
 from accordion.cli.memory_commands import memory
+from accordion.cli.options import Config, Tenant
+from accordion.composition.features import load_features
 from accordion.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from accordion.cli.transcripts import TranscriptSource
     from accordion.config import Settings
 
 app = typer.Typer(
@@ -33,17 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="Config file. Default: the file in ACCORDION_CONFIG, then ./config.local.yaml, then ./config.yaml, then "
-        "~/.config/accordion/config.yaml.",
-        show_default=False,
-    ),
-]
 
 RunConfig = Annotated[
     Path | None,
@@ -55,53 +45,6 @@ RunConfig = Annotated[
         show_default=False,
     ),
 ]
-
-Tenant = Annotated[
-    str | None,
-    typer.Option(
-        "--tenant",
-        help=f"Tenant to use: a name from `{own_command('tenants')}`, an unambiguous prefix of one, or `local`.",
-        show_default=False,
-    ),
-]
-
-
-PastFiles = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE...]",
-        help="Sessions of Claude Code, Codex or OpenCode, or transcripts, plain or gzipped; - reads standard input.",
-        show_default=False,
-    ),
-]
-
-ClaudeSessions = Annotated[
-    bool,
-    typer.Option(
-        "--claude", help="Read all sessions of Claude Code: ~/.claude/projects, or projects in CLAUDE_CONFIG_DIR."
-    ),
-]
-CodexSessions = Annotated[
-    bool, typer.Option("--codex", help="Read all sessions of Codex: ~/.codex/sessions, or sessions in CODEX_HOME.")
-]
-OpenCodeSessions = Annotated[
-    bool,
-    typer.Option(
-        "--opencode", help="Read all sessions of OpenCode: ~/.local/share/opencode, or opencode in XDG_DATA_HOME."
-    ),
-]
-
-
-def _find_sources(files: list[str] | None, claude: bool, codex: bool, opencode: bool) -> list[TranscriptSource]:
-    """Returns the recorded conversations that a command names."""
-    from accordion.cli.transcripts import find_sources  # noqa: PLC0415  # see below
-
-    try:
-        selection = {"Claude Code": claude, "Codex": codex, "OpenCode": opencode}
-        return find_sources(files or [], [name for name, is_named in selection.items() if is_named], os.environ)
-    except FileNotFoundError as error:
-        typer.secho(str(error), fg=typer.colors.RED, err=True)
-        raise typer.Exit(1) from None
 
 
 def _print_version(selection: bool) -> None:
@@ -268,104 +211,6 @@ def doctor(
 
 
 @app.command()
-def replay(
-    files: PastFiles = None,
-    claude: ClaudeSessions = False,
-    codex: CodexSessions = False,
-    opencode: OpenCodeSessions = False,
-    model: Annotated[
-        str | None, typer.Option(help="Use this model instead of the recorded one.", show_default=False)
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many conversations.", show_default=False)
-    ] = None,
-    compacts: Annotated[
-        bool,
-        typer.Option(
-            "--compact",
-            help="Compact as a running proxy would, with the config's thresholds and strategies and the extractive "
-            "writer, and compare.",
-        ),
-    ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Show every request of long conversations, not a selection.")
-    ] = False,
-    against_usage: Annotated[
-        bool,
-        typer.Option(
-            "--against-usage",
-            help="Compare the token estimates with the recorded usage, and learn from it. Not with --compact.",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print one JSON object for each request; with --compact, a last one with the totals."
-        ),
-    ] = False,
-    config: Config = None,
-) -> None:
-    """Replay recorded conversations: show window use per request, and the effect of compaction."""
-    from accordion.cli.replay_command import ReplayOptions, run  # noqa: PLC0415  # see above
-
-    if compacts and against_usage:
-        raise typer.BadParameter("--against-usage cannot be combined with --compact: usage was recorded without it.")
-    options = ReplayOptions(model, window, limit, every, against_usage, as_json, compacts)
-    sources = _find_sources(files, claude, codex, opencode)
-    if not sources:
-        raise typer.BadParameter("name a FILE, or an agent whose sessions are to be replayed, such as --claude.")
-    raise typer.Exit(run(sources, load_settings(config), options))
-
-
-@app.command()
-def explain(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="Request body in JSON; - reads standard input.", show_default=False),
-    ] = None,
-    session: Annotated[
-        str | None,
-        typer.Option(help="Explain the last request of this session, from the store.", show_default=False),
-    ] = None,
-    tenant: Tenant = None,
-    path: Annotated[
-        str | None,
-        typer.Option(
-            help="Path of the request, such as /v1/messages. Default: guessed from the body.", show_default=False
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", help="Request header, as 'name: value'. May be repeated.", show_default=False),
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
-    ] = None,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full", help="Show all hidden results, all artifacts, and the complete body that would be forwarded."
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    config: Config = None,
-) -> None:
-    """Explain one request: how it is parsed and counted, what would be compacted, and why."""
-    from accordion.cli.explain_command import ExplainOptions, explain_session, run  # noqa: PLC0415  # see above
-
-    if (file is None) == (session is None):
-        raise typer.BadParameter("name either a FILE or a --session")
-    if session is not None:
-        raise typer.Exit(explain_session(load_settings(config), tenant, session, full=full, as_json=as_json))
-    assert file is not None  # noqa: S101  # see above
-
-    raise typer.Exit(run(file, load_settings(config), ExplainOptions(path, header or [], window, full, as_json)))
-
-
-@app.command()
 def artifacts(
     artifact: Annotated[
         str | None,
@@ -411,30 +256,6 @@ def tenants(
 
 
 @app.command()
-def savings(
-    files: PastFiles = None,
-    claude: ClaudeSessions = False,
-    codex: CodexSessions = False,
-    opencode: OpenCodeSessions = False,
-    days: Annotated[int, typer.Option(min=1, max=400, help="Number of days (UTC), today included.")] = 30,
-    tenant: Tenant = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    config: Config = None,
-) -> None:
-    """Show what requests cost, what they would have cost without Accordion, and the difference, in dollars.
-
-    With files or an agent's sessions: what Accordion would have saved in them.
-    """
-    from accordion.cli.past_savings import run as estimate_past_savings  # noqa: PLC0415  # see above
-    from accordion.cli.savings import savings as run  # noqa: PLC0415
-
-    if sources := _find_sources(files, claude, codex, opencode):
-        # It is offered before anything is set up, from any folder.
-        raise typer.Exit(estimate_past_savings(sources, load_settings(config, reads_folder=False), as_json))
-    raise typer.Exit(run(load_settings(config), tenant, days, as_json))
-
-
-@app.command()
 def sessions(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of sessions to list.")] = 100,
     tenant: Tenant = None,
@@ -442,7 +263,7 @@ def sessions(
     config: Config = None,
 ) -> None:
     """List the sessions in the store, latest first, with what each cost and saved."""
-    from accordion.cli.savings import sessions as run  # noqa: PLC0415  # see above
+    from accordion.cli.sessions import sessions as run  # noqa: PLC0415  # see above
 
     raise typer.Exit(run(load_settings(config), tenant, limit, as_json))
 
@@ -556,6 +377,8 @@ def _format_summary_writer(settings: Settings, model: str) -> str:
 
 app.add_typer(memory)
 app.add_typer(keys)
+for _feature in load_features():
+    _feature.add_commands(app)
 
 
 def main() -> None:

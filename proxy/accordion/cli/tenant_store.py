@@ -26,7 +26,6 @@ from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.reader import UnanswerableRequest
 from accordion.archive.tool_calls import define_tool
 from accordion.archive.transcripts import TranscriptStore
-from accordion.cli.offline_pipeline import DiscardingOutbox
 from accordion.compaction.export_format import describe_value
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.repository import CompactionRepository
@@ -42,7 +41,7 @@ from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore
 from accordion.model.errors import AccordionError, BadRequest, ConfigError, InvalidPath, StoreUnavailable
 from accordion.model.memories import ALL_TYPES, MemoryFilter, MemoryStore
-from accordion.model.ports import KeyValueStore
+from accordion.model.ports import Key, KeyValueStore
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.sent_history import SentHistory
@@ -66,6 +65,24 @@ TIMEOUT = 60.0
 LOCAL = "local"
 """The command line's name for the only tenant of a proxy on a loopback address."""
 _PAGE = 1_000
+
+
+class DiscardingOutbox:
+    """An outbox (model/ports.py) that discards all writes."""
+
+    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
+        """Drops it."""
+
+    def merge(
+        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+    ) -> None:
+        """Drops it."""
+
+    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
+        """Drops it."""
+
+    async def flush(self) -> None:
+        """There is nothing to write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    import typer
+
     from accordion.config import Settings
     from accordion.model.ports import Clock, KeyValueStore, Observer, Tasks
 
 FEATURES = (
     "telemetry",
+    "offline",
 )  # fmt: skip
 """The features of this program, by the names of their packages. Without its line, a feature is not there."""
 
@@ -52,8 +55,11 @@ class RunningFeature:
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a feature: all that it adds to the program."""
 
-    open: Callable[[Core], RunningFeature | None]
-    """Opens the feature in a process. Returns None if the settings or the environment do not switch it on."""
+    open: Callable[[Core], RunningFeature | None] = lambda _: None
+    """Opens the feature in a process of the proxy. Returns None if the settings or the environment do not switch it on,
+    or if it has no part in a process."""
+    add_commands: Callable[[typer.Typer], None] = lambda _: None
+    """Adds the feature's commands to those of the program. The work of a command is imported when it runs."""
 
 
 def load_features() -> tuple[Feature, ...]:

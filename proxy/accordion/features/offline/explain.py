@@ -12,9 +12,15 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from accordion.cli.explain_compaction import CompactionReport, count_entries, count_kinds, report_compaction, tool_name
 from accordion.cli.listing import count_with_noun
-from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.features.offline.explain_compaction import (
+    CompactionReport,
+    count_entries,
+    count_kinds,
+    report_compaction,
+    tool_name,
+)
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.boundaries import find_skipped_messages
 from accordion.model.budget import END_THREAD, TokenLimits, Utilization, Window
 from accordion.model.conversation import Conversation, Message

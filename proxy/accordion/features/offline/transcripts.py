@@ -23,15 +23,15 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from accordion.cli import opencode_sessions, session_files
-from accordion.cli.recordings import (
+from accordion.features.offline import opencode_sessions, session_files
+from accordion.features.offline.recordings import (
     AgentRequest,
     MalformedTranscript,
     PastConversation,
     decode_line,
     encode_json,
 )
-from accordion.cli.session_files import is_model_item
+from accordion.features.offline.session_files import is_model_item
 from accordion.model.records import Usage
 
 Protocol = Literal["chat", "messages", "responses"]

@@ -16,8 +16,8 @@ import msgspec
 
 from accordion.accounting.cost_model import AUTOMATIC, USUAL_RATES, CacheRules, input_cost
 from accordion.accounting.token_meter import TokenMeter
-from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.recordings import AgentRequest, PastConversation
+from accordion.features.offline.offline_pipeline import OfflinePipeline
+from accordion.features.offline.recordings import AgentRequest, PastConversation
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import without_compaction
 from accordion.model.conversation import Conversation

@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 from rich.console import Console, RenderableType
 
-from accordion.cli import replay_tables
-from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.progress_bar import ProgressBar
-from accordion.cli.recordings import MalformedTranscript, PastConversation
-from accordion.cli.replay import (
+from accordion.config import Settings
+from accordion.features.offline import replay_tables
+from accordion.features.offline.offline_pipeline import OfflinePipeline
+from accordion.features.offline.progress_bar import ProgressBar
+from accordion.features.offline.recordings import MalformedTranscript, PastConversation
+from accordion.features.offline.replay import (
     Accuracy,
     CompactedRequest,
     ReplayMeasurement,
@@ -27,9 +28,8 @@ from accordion.cli.replay import (
     replay,
     replay_with_compaction,
 )
-from accordion.cli.replay_tables import CompactedReplay, MeasuredConversation
-from accordion.cli.transcripts import TranscriptSource
-from accordion.config import Settings
+from accordion.features.offline.replay_tables import CompactedReplay, MeasuredConversation
+from accordion.features.offline.transcripts import TranscriptSource
 from accordion.http.json_views import token_parts_json
 from accordion.model.budget import Decision, TokenLimits, Window
 from accordion.pipeline.respond import encode_compaction_header

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 
-from accordion.cli.recordings import MalformedTranscript
-from accordion.cli.transcripts import (
+from accordion.features.offline.recordings import MalformedTranscript
+from accordion.features.offline.transcripts import (
     RecordedTranscript,
     TranscriptFile,
     TranscriptSource,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from accordion.cli.recordings import MalformedTranscript, PastConversation
-from accordion.cli.transcripts import TranscriptSource, find_sources
+from accordion.features.offline.recordings import MalformedTranscript, PastConversation
+from accordion.features.offline.transcripts import TranscriptSource, find_sources
 from accordion.model.records import Usage
-from tests.cli.session_samples import ClaudeSession, call, report, result, text
+from tests.features.offline.session_samples import ClaudeSession, call, report, result, text
 
 
 def conversations(file: Path | str) -> list[PastConversation]:

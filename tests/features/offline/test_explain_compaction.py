@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_explain import _elsewhere, explain, explain_json, lines_of, write_config
+from tests.features.offline.test_explain import _elsewhere, explain, explain_json, lines_of, write_config
 
 __all__ = ["_elsewhere"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from accordion.cli.explain_command import CHAT, CONVERSE, MESSAGES, RESPONSES, guess_path
 from accordion.cli.main import app
+from accordion.features.offline.explain_command import CHAT, CONVERSE, MESSAGES, RESPONSES, guess_path
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
 from tests.fakes import FakeReply

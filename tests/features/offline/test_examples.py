@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from accordion.cli.replay import measure_accuracy
-from accordion.cli.transcripts import RecordedTranscript, TranscriptSource
+from accordion.features.offline.replay import measure_accuracy
+from accordion.features.offline.transcripts import RecordedTranscript, TranscriptSource
 from bench.accuracy import measure_file
 from examples.plan import TOOLS, TURNS
 from examples.record import StandIn, Tools, conversation
 from tests.loopback import Script, replies_json
 from tests.proxy_process import Proxy
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 OWN = EXAMPLES / "transcript.jsonl"
 ABSOLUTE = re.compile(r"(?<![\w.:/>-])/(?:home|root|tmp|usr|var|opt|work|Users|mnt|private)/")
 

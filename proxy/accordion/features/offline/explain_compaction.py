@@ -20,7 +20,7 @@ from rich.text import Text as RichText
 
 from accordion.archive.artifacts import Artifact
 from accordion.cli.listing import count_with_noun
-from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.budget import SUMMARIZE_AHEAD, Decision
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolResult

@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from accordion.cli.listing import count_with_noun
-from accordion.cli.recordings import MalformedTranscript, decode_line, encode_json
-from accordion.cli.session_files import ModelCall, SessionConversation, SessionItem
+from accordion.features.offline.recordings import MalformedTranscript, decode_line, encode_json
+from accordion.features.offline.session_files import ModelCall, SessionConversation, SessionItem
 from accordion.model.records import Usage
 
 SQLITE_MAGIC = b"SQLite format 3\0"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from accordion.cli.main import app
 from tests.recordings import RECORDINGS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OWN = "examples/transcript.jsonl"
 SMALL = ("service_tau.jsonl.gz", "research_deerflow.jsonl.gz")
 ROW = re.compile(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[+-][\d,]+ +[\d.]+% (turn start|generation) ", re.MULTILINE)

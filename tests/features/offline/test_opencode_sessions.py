@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from accordion.cli.recordings import MalformedTranscript, PastConversation
-from accordion.cli.transcripts import TranscriptSource, find_sources
+from accordion.features.offline.recordings import MalformedTranscript, PastConversation
+from accordion.features.offline.transcripts import TranscriptSource, find_sources
 from accordion.model.records import Usage
-from tests.cli.session_samples import OpenCodeSessions, opencode_call, opencode_text
-from tests.cli.test_session_files import conversations
+from tests.features.offline.session_samples import OpenCodeSessions, opencode_call, opencode_text
+from tests.features.offline.test_session_files import conversations
 
 
 def lists(conversation: PastConversation) -> list[list[Any]]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from accordion.cli.transcripts import TranscriptSource
+from accordion.features.offline.transcripts import TranscriptSource
 
 
 class ProgressBar:

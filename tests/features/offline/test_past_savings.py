@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accordion.cli.main import app
-from tests.cli.session_samples import ClaudeSession, long_session, report, result, text
-from tests.cli.session_samples import call as tool_call
+from tests.features.offline.session_samples import ClaudeSession, long_session, report, result, text
+from tests.features.offline.session_samples import call as tool_call
 
 PRICES = """
 prices:

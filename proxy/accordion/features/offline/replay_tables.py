@@ -17,8 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.cli.listing import count_with_noun
-from accordion.cli.plot import plot, plot_levels, sparkline, style_of
-from accordion.cli.replay import Accuracy, CompactedRequest, ReplayMeasurement, ReplayTotals, add_up, cacheable_share
+from accordion.features.offline.plot import plot, plot_levels, sparkline, style_of
+from accordion.features.offline.replay import (
+    Accuracy,
+    CompactedRequest,
+    ReplayMeasurement,
+    ReplayTotals,
+    add_up,
+    cacheable_share,
+)
 from accordion.model.budget import SUMMARIZE_AHEAD, TokenLimits, Window
 from accordion.model.records import CompactionOutcome
 

@@ -7,7 +7,7 @@ the delegations and sessions that proxies recorded in the configured store; it i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
+from accordion.cli.tenant_store import DiscardingOutbox
 from accordion.composition.application import Application
 from accordion.composition.configured_store import TENANT_SECRET
 from accordion.config import Settings
@@ -27,7 +28,7 @@ from accordion.delegation.tracker import DelegationTracker
 from accordion.model.budget import Window
 from accordion.model.errors import StoreUnavailable, Unreachable
 from accordion.model.http import Inbound
-from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
+from accordion.model.ports import Clock, KeyValueStore, Tasks
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.memory_recall import MemoryRecall
 from accordion.pipeline.request import PassthroughRequest, PreparedRequest
@@ -37,24 +38,6 @@ from accordion.stores.open import open_store
 
 # The tenant key if the config has none. It is constant, so session ids are, too.
 _TENANT_KEY = "offline"
-
-
-class DiscardingOutbox:
-    """An outbox (model/ports.py) that discards all writes."""
-
-    def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
-        """Drops it."""
-
-    def merge(
-        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
-    ) -> None:
-        """Drops it."""
-
-    def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
-        """Drops it."""
-
-    async def flush(self) -> None:
-        """There is nothing to write."""
 
 
 @dataclass(frozen=True, slots=True)

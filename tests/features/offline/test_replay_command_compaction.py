@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from accordion.cli.replay import add_up
-from accordion.cli.replay_tables import CompactedReplay, render_compacted_conversation, render_totals
+from accordion.features.offline.replay import add_up
+from accordion.features.offline.replay_tables import CompactedReplay, render_compacted_conversation, render_totals
 from examples.tour import DOCUMENT, OUTPUT, print_example
-from tests.cli.test_replay import CompactionOutcome, build_request, build_size
-from tests.cli.test_replay_command import OWN, SMALL, _at_the_root, replay, requests_of, run
+from tests.features.offline.test_replay import CompactionOutcome, build_request, build_size
+from tests.features.offline.test_replay_command import OWN, SMALL, _at_the_root, replay, requests_of, run
 from tests.recordings import RECORDINGS
 
 __all__ = ["_at_the_root"]

@@ -21,13 +21,18 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.accounting.token_meter import TokenMeter
-from accordion.cli.explain import AgentDescription, ContentReport, Explanation, SizeReport, explain
-from accordion.cli.explain_compaction import CompactionReport, compaction_details, compaction_rows, report_sent
 from accordion.cli.listing import count_with_noun
-from accordion.cli.offline_pipeline import OfflinePipeline, open_stored_state
-from accordion.cli.plot import plot_levels, style_of
 from accordion.cli.tenant_store import TenantStore, print_error, print_json, report_missing, run_for_tenant
 from accordion.config import Settings
+from accordion.features.offline.explain import AgentDescription, ContentReport, Explanation, SizeReport, explain
+from accordion.features.offline.explain_compaction import (
+    CompactionReport,
+    compaction_details,
+    compaction_rows,
+    report_sent,
+)
+from accordion.features.offline.offline_pipeline import OfflinePipeline, open_stored_state
+from accordion.features.offline.plot import plot_levels, style_of
 from accordion.http.json_views import exchange_json
 from accordion.model.budget import END_THREAD
 from accordion.model.conversation import Message

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.cli.plot import HEIGHT, plot, plot_levels, sparkline, style_of
+from accordion.features.offline.plot import HEIGHT, plot, plot_levels, sparkline, style_of
 from accordion.model.budget import Thresholds, TokenLimits
 
 LIMITS = TokenLimits(window=1_000, conversation=500, generation=750, hard=850)

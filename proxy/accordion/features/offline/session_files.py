@@ -43,7 +43,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from accordion.cli.recordings import AgentRequest, MalformedTranscript, decode_line, encode_json
+from accordion.features.offline.recordings import AgentRequest, MalformedTranscript, decode_line, encode_json
 from accordion.model.records import Usage
 from accordion.providers.models.windows import LONG_CONTEXT_BETA
 

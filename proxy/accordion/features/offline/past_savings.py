@@ -24,16 +24,15 @@ from rich.text import Text
 
 from accordion.accounting.cost_model import AUTOMATIC, ModelRequest, compute_cost
 from accordion.cli.installation import find_page
-from accordion.cli.listing import count_with_noun, print_table
-from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.progress_bar import ProgressBar
-from accordion.cli.recordings import MalformedTranscript, PastConversation
-from accordion.cli.replay import CompactedRequest, replay_with_compaction
-from accordion.cli.savings import format_amount
+from accordion.cli.listing import count_with_noun, format_amount, print_table
 from accordion.cli.tenant_store import print_json
-from accordion.cli.transcripts import TranscriptSource
 from accordion.composition.tables import build_prices
 from accordion.config import Settings
+from accordion.features.offline.offline_pipeline import OfflinePipeline
+from accordion.features.offline.progress_bar import ProgressBar
+from accordion.features.offline.recordings import MalformedTranscript, PastConversation
+from accordion.features.offline.replay import CompactedRequest, replay_with_compaction
+from accordion.features.offline.transcripts import TranscriptSource
 from accordion.http.json_views import costs_json
 from accordion.model.costs import CachedPrompt, Costs, PriceTable
 from accordion.model.records import Usage

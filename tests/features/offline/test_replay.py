@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from accordion.cli.offline_pipeline import OfflinePipeline, OneWindow
-from accordion.cli.replay import (
+from accordion.config import Settings
+from accordion.config.yaml_text import convert
+from accordion.features.offline.offline_pipeline import OfflinePipeline, OneWindow
+from accordion.features.offline.replay import (
     CompactedRequest,
     MeasuredRequest,
     RequestSize,
@@ -18,13 +20,11 @@ from accordion.cli.replay import (
     replay,
     replay_with_compaction,
 )
-from accordion.cli.transcripts import RecordedTranscript, TranscriptFile
-from accordion.config import Settings
-from accordion.config.yaml_text import convert
+from accordion.features.offline.transcripts import RecordedTranscript, TranscriptFile
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.records import CompactionOutcome
 
-OWN = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
+OWN = Path(__file__).parents[3] / "examples" / "transcript.jsonl"
 WORDS = "the quick brown fox jumps over the lazy dog "
 WINDOW = 1_500
 LIMITS = TokenLimits(window=1_000, conversation=500, generation=750, hard=850)
