@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import TENANTS_WITH_ARCHIVE
-from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
+from accordion.compaction.assembly import CompactionAssembler, PlannedCompaction
 from accordion.compaction.planner import Planner
 from accordion.compaction.repository import encode
-from accordion.compaction.request import CompactionJob, CompactionResult
+from accordion.compaction.request import CompactionRequest, CompactionResult
+from accordion.compaction.strategies.base import Plan
 from accordion.config import Settings
 from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model import conversation as core
 from accordion.model.conversation import Message
 from accordion.model.http import Inbound
-from accordion.model.plan import Plan
 from accordion.model.ports import Put
 from accordion.pipeline.request import PassthroughRequest
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -79,11 +79,10 @@ class Steps:
 class Capture:
     """Stands where the compactor does, and keeps what that would have been given."""
 
-    case: CompactionJob | None = None
-    client: core.Conversation | None = None
+    case: CompactionRequest | None = None
 
-    async def compact(self, case: CompactionJob, client: core.Conversation) -> CompactionResult:
-        self.case, self.client = case, client
+    async def compact(self, case: CompactionRequest) -> CompactionResult:
+        self.case = case
         return CompactionResult(case.history)
 
 
@@ -95,7 +94,7 @@ def conversation(seed: int, size: int, model: str = MODEL) -> Conversation:
     return talk
 
 
-async def captured(body: bytes, window: int) -> tuple[CompactionJob, core.Conversation]:
+async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Conversation]:
     """A request as the compactor gets it, all of it counted."""
     pipeline, capture = OfflinePipeline(Settings(), window), Capture()
     try:
@@ -110,9 +109,9 @@ async def captured(body: bytes, window: int) -> tuple[CompactionJob, core.Conver
         await step.compact(measured)
     finally:
         await pipeline.close()
-    if capture.case is None or capture.client is None:
+    if capture.case is None:
         raise RuntimeError(f"nothing is to be compacted: {measured.decision.reason}")
-    return capture.case, capture.client
+    return capture.case, capture.case.uncompacted
 
 
 class _Craft(CompactionAssembler):
@@ -122,7 +121,7 @@ class _Craft(CompactionAssembler):
 
     def plan(
         self,
-        request: CompactionJob,
+        request: CompactionRequest,
         without_summary: bool = False,
         count_message: Callable[[Message], int] | None = None,
     ) -> tuple[Plan, int]:
@@ -136,7 +135,7 @@ class Maker:
         self.counter = TiktokenCounter()
         self.counter.load()
 
-    def make(self, case: CompactionJob, client: core.Conversation) -> Steps:
+    def make(self, case: CompactionRequest, client: core.Conversation) -> Steps:
         steps, weights = Steps(before=case.utilization.tokens), MessageTokenCache(TokenMeter(self.counter))
         archive, extractor = Archive(InMemoryStore(), sealer=AesSealer([bytes(32)])), ExtractiveWriter()
         author = SummaryAuthor(None, extractor, LoopTasks(), load_prompts())
@@ -148,21 +147,21 @@ class Maker:
             COUNT, lambda: [weights.count_message(message, client, case.actual_model) for message in client.messages]
         )
         work: PlannedCompaction = steps.timed(
-            LAYOUT, lambda: craft.plan_compaction(case, client, at=0.0, without_summary=False)
+            LAYOUT, lambda: craft.plan_compaction(case, at=0.0, without_summary=False)
         )
         steps.ms[LAYOUT] -= steps.ms[PLAN]
         summary = None
         if (task := work.summary_task) is not None:
             steps.timed(FACTS, lambda: extractor.prepare_facts(client.messages))
             summary = steps.timed(EXTRACT, lambda: author.write_extractive(task))
-        made: FinishedCompaction = steps.timed(EXECUTE, lambda: craft.finish(case, work, summary))
+        _, compaction, writes = steps.timed(EXECUTE, lambda: craft.finish(case, work, summary))
         rows, artifacts = work.removed_content.rows, work.removed_content.artifacts
         steps.timed(ARCHIVE, lambda: archive.build_puts(case.ref.tenant, rows, artifacts))
         steps.ms[EXECUTE] -= steps.ms[ARCHIVE]
-        record = steps.timed(RECORD, lambda: encode(made.compaction))
-        steps.after = made.compaction.after
+        record = steps.timed(RECORD, lambda: encode(compaction))
+        steps.after = compaction.after
         steps.removed = sum(len(row.wire) for row in rows)
-        steps.written = _sizes(made.writes) | {"record of the compaction": (1, len(record))}
+        steps.written = _sizes(writes) | {"record of the compaction": (1, len(record))}
         return steps
 
 

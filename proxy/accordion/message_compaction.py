@@ -17,10 +17,10 @@ from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import artifact_text
 from accordion.compaction.apply import PlanNotApplicable
-from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, build_assembler
+from accordion.compaction.assembly import CompactionAssembler, build_assembler
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.rendering import RequestRenderer
-from accordion.compaction.request import CompactionJob
+from accordion.compaction.request import CompactionRequest
 from accordion.compaction.request_controls import thinking_mode
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, Strategy, build_strategy
 from accordion.model.budget import Thresholds, Window
@@ -96,15 +96,15 @@ def compact_messages(
     conversation = BodyReader().read(wire_protocol, body, _TENANT)
     history = services.replay(wire_protocol, conversation, previous)
     request = services.build_request(
-        wire_protocol, history, window, model, thresholds, frozenset(pinned_call_ids), is_forced
+        wire_protocol, conversation, history, window, model, thresholds, frozenset(pinned_call_ids), is_forced
     )
     artifacts = dict(previous.artifacts) if previous is not None and history.compaction is not None else {}
     tokens, reason = request.utilization.tokens, request.decision.reason
     if request.decision.action == "compact" and conversation.chain:
         pipeline = [build_strategy(name) for name in DEFAULT_STRATEGIES] if strategies is None else strategies
         try:
-            finished, texts = services.compact(request, conversation, pipeline)
-            history, tokens = finished.history, finished.compaction.after
+            history, compaction, texts = services.compact(request, pipeline)
+            tokens = compaction.after
             artifacts |= texts
         except PlanNotApplicable as error:
             reason = error.message
@@ -154,13 +154,14 @@ class _Services:
     def build_request(
         self,
         protocol: WireProtocol,
+        conversation: Conversation,
         history: CompactedConversation,
         size: int,
         model: str,
         thresholds: Thresholds,
         pinned_call_ids: frozenset[str],
         is_forced: bool,
-    ) -> CompactionJob:
+    ) -> CompactionRequest:
         """Measures a history and decides about it."""
         window, limits = Window(size, size, "config"), thresholds.limits(size)
         utilization = self._meter.measure(history.conversation, window, model)
@@ -169,9 +170,10 @@ class _Services:
             request_mode="now" if is_forced else "auto",
             last_compaction=PreviousCompaction(earlier.before, earlier.after) if earlier is not None else None,
         )
-        return CompactionJob(
+        return CompactionRequest(
             ref=ConversationRef(_TENANT, b"", ""),
             protocol=protocol,
+            uncompacted=conversation,
             history=history,
             utilization=utilization,
             window=window,
@@ -184,31 +186,30 @@ class _Services:
         )
 
     def compact(
-        self, request: CompactionJob, conversation: Conversation, pipeline: Sequence[Strategy]
-    ) -> tuple[FinishedCompaction, dict[str, str]]:
-        """Carries out the decision. Returns the compaction and the texts of its artifacts. Raises PlanNotApplicable."""
+        self, request: CompactionRequest, pipeline: Sequence[Strategy]
+    ) -> tuple[CompactedConversation, Compaction, dict[str, str]]:
+        """Carries out the decision. Returns the compacted history, its record, and the texts of its artifacts.
+
+        Raises PlanNotApplicable.
+        """
         assembler = build_assembler(pipeline, self._archive, self._message_tokens, self._reader, self._extractor)
         try:
-            return self._attempt(assembler, request, conversation, without_summary=False)
+            return self._attempt(assembler, request, without_summary=False)
         except PlanNotApplicable:
             if not request.decision.must_succeed:
                 raise
-            return self._attempt(assembler, request, conversation, without_summary=True)
+            return self._attempt(assembler, request, without_summary=True)
 
     def _attempt(
-        self,
-        assembler: CompactionAssembler,
-        request: CompactionJob,
-        conversation: Conversation,
-        *,
-        without_summary: bool,
-    ) -> tuple[FinishedCompaction, dict[str, str]]:
-        planned = assembler.plan_compaction(request, conversation, at=0.0, without_summary=without_summary)
+        self, assembler: CompactionAssembler, request: CompactionRequest, *, without_summary: bool
+    ) -> tuple[CompactedConversation, Compaction, dict[str, str]]:
+        planned = assembler.plan_compaction(request, at=0.0, without_summary=without_summary)
         task = planned.summary_task
         summary = self._author.write_extractive(task) if task is not None else None
-        finished = assembler.finish(request, planned, summary)
-        by_key: dict[bytes, Message] = {message.key: message for message in conversation.messages}
-        return finished, {
+        history, compaction, _ = assembler.finish(request, planned, summary)
+        by_key: dict[bytes, Message] = {message.key: message for message in request.uncompacted.messages}
+        texts = {
             artifact.id: artifact_text(artifact, [by_key[key] for key in artifact.keys])
             for artifact in planned.removed_content.artifacts
         }
+        return history, compaction, texts

@@ -28,9 +28,7 @@ async def compact_session(setup: ArchiveSetup, session: str = "s-1", turns: int 
     """A real compaction, with all that goes with it."""
     compacting = CompactorSetup(store=setup.store, sealer=setup.sealer)
     client = conversation(long_history(turns), "chat")
-    outcome = await compacting.compactor.compact(
-        compacting.case(client, ref=ConversationRef(TENANT, SCOPE, session)), client
-    )
+    outcome = await compacting.compactor.compact(compacting.case(client, ref=ConversationRef(TENANT, SCOPE, session)))
     assert outcome.history.compaction is not None
     insertions = InsertionStore(setup.archive, DirectOutbox(setup.store), setup.clock, setup.erasures)
     anchor = client.chain[-1]

@@ -23,12 +23,13 @@ from accordion.compaction.compactor import Compactor, CompactorServices
 from accordion.compaction.planner import Planner
 from accordion.compaction.policy import PolicyOptions, decide
 from accordion.compaction.repository import CompactionRepository, is_compaction_key
-from accordion.compaction.request import CompactionJob, CompactionResult
+from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.compaction.strategies import build_strategy
+from accordion.compaction.strategies.base import Plan, Proposal, StrategyView
 from accordion.model.budget import CompactionKind, Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
-from accordion.model.plan import Drop, Plan, PlanStep, Proposal, Replace, Summarize, View
+from accordion.model.plan import Drop, PlanStep, Replace, Summarize
 from accordion.model.ports import KeyValueStore, Put, Route, Sealer, SummaryCaller
 from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.body_reader import BodyReader
@@ -128,7 +129,7 @@ class LoopTasks:
             await asyncio.gather(*self.running, return_exceptions=True)
 
 
-Strategy = Callable[[View], Sequence[PlanStep]]
+Strategy = Callable[[StrategyView], Sequence[PlanStep]]
 
 
 @dataclass
@@ -140,7 +141,7 @@ class FunctionPlanner:
     planned: int = 0
 
     def plan_first_fitting(
-        self, view: Callable[[CompactionKind], View], kinds: Sequence[CompactionKind], *, must_succeed: bool
+        self, view: Callable[[CompactionKind], StrategyView], kinds: Sequence[CompactionKind], *, must_succeed: bool
     ) -> tuple[Plan, int]:
         self.planned += 1
         viewed = view(kinds[-1] if must_succeed else kinds[0])
@@ -149,7 +150,7 @@ class FunctionPlanner:
         return Plan(viewed, made), 1
 
 
-def summarize_most(view: View) -> Sequence[PlanStep]:
+def summarize_most(view: StrategyView) -> Sequence[PlanStep]:
     """One summary of all groups that may leave."""
     groups = [group for group in view.groups if view.removable[group[0]]]
     if not groups or all(view.slots[index].is_summary for first, last in groups for index in range(first, last + 1)):
@@ -157,12 +158,12 @@ def summarize_most(view: View) -> Sequence[PlanStep]:
     return (Summarize(groups[0][0], groups[-1][1], 400),)
 
 
-def drop_most(view: View) -> Sequence[PlanStep]:
+def drop_most(view: StrategyView) -> Sequence[PlanStep]:
     """Every message that may leave, without a word."""
     return [Drop(index) for index, leaves in enumerate(view.removable) if leaves and not view.slots[index].is_summary]
 
 
-def archive_results(view: View) -> Sequence[PlanStep]:
+def archive_results(view: StrategyView) -> Sequence[PlanStep]:
     """A reference in place of every result that may be touched."""
     steps: list[PlanStep] = []
     made = {part.call_id: part for slot in view.slots for part in slot.message.parts if isinstance(part, ToolCall)}
@@ -270,7 +271,7 @@ class CompactorSetup:
 
     def case(
         self, client: Conversation, compacted: CompactedConversation | None = None, **changes: Any
-    ) -> CompactionJob:
+    ) -> CompactionRequest:
         """A request over its trigger."""
         compacted = compacted or without_compaction(client)
         tokens = self.meter.measure(compacted.conversation, WINDOW).tokens - RESPONSE_START
@@ -285,9 +286,10 @@ class CompactorSetup:
         if "session" in changes:
             ref = replace(ref, session=changes.pop("session"))
         return replace(
-            CompactionJob(
+            CompactionRequest(
                 ref=ref,
                 protocol=PROTOCOLS[client.protocol_name],
+                uncompacted=client,
                 history=compacted,
                 utilization=Utilization(WINDOW.size, messages=tokens + RESPONSE_START),
                 window=WINDOW,
@@ -312,7 +314,7 @@ class CompactorSetup:
         )
         used = structs.replace(case.utilization, window=self.window)
         decision = decide(compacted, used, case.limits, window, options=PolicyOptions())
-        return await self.compactor.compact(replace(case, utilization=used, decision=decision), client)
+        return await self.compactor.compact(replace(case, utilization=used, decision=decision))
 
 
 def summary_caller() -> SummaryCaller:

@@ -2,19 +2,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from accordion.compaction.apply import PlanNotApplicable, find_orphan_parts
-from accordion.compaction.assembly import FinishedCompaction, PlannedCompaction
+from accordion.compaction.assembly import PlannedCompaction
 from accordion.compaction.removal import split_into_ranges
+from accordion.compaction.strategies.base import StrategyView
 from accordion.model.boundaries import find_indivisible_groups
-from accordion.model.compaction import CompactedConversation
+from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
-from accordion.model.plan import Drop, PlanStep, Replace, Summarize, View
+from accordion.model.plan import Drop, PlanStep, Replace, Summarize
+from accordion.model.ports import Put
 from accordion.model.tenant import TenantScope
 from accordion.protocols.json_values import encode
 from accordion.protocols.registry import PROTOCOLS
@@ -39,15 +41,23 @@ SLOW = settings(
 )
 
 
+class Made(NamedTuple):
+    """A finished compaction."""
+
+    history: CompactedConversation
+    compaction: Compaction
+    writes: Sequence[Put]
+
+
 def make(
     setup: CompactorSetup, client: Conversation, compacted: CompactedConversation | None = None, **decision: Any
-) -> tuple[PlannedCompaction, FinishedCompaction]:
+) -> tuple[PlannedCompaction, Made]:
     """Plans and makes a compaction that is to be made whatever it gains."""
     case = setup.case(client, compacted, decision={"is_requested": True, **decision})
     craft = setup.compactor._assembler
-    work = craft.plan_compaction(case, client, at=1.0, without_summary=False)
+    work = craft.plan_compaction(case, at=1.0, without_summary=False)
     summary = setup.author.write_extractive(work.summary_task) if work.summary_task is not None else None
-    return work, craft.finish(case, work, summary)
+    return work, Made(*craft.finish(case, work, summary))
 
 
 def steps(*given: PlanStep) -> Strategy:
@@ -139,8 +149,8 @@ def test_protected_messages_follow_the_block_that_replaces_their_surroundings():
     pinned = next(p.call_id for m in client.messages[6:] for p in m.parts if isinstance(p, ToolCall))
     setup = CompactorSetup(lambda view: (Summarize(1, max(i for i, w in enumerate(view.removable) if w), 300),))
     case = setup.case(client, decision={"is_requested": True}, pinned_call_ids=frozenset({pinned}))
-    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
-    made = setup.compactor._assembler.finish(case, work, setup.author.write_extractive(work.summary_task))
+    work = setup.compactor._assembler.plan_compaction(case, at=1.0, without_summary=False)
+    made = Made(*setup.compactor._assembler.finish(case, work, setup.author.write_extractive(work.summary_task)))
     assert [entry.wire is None for entry in made.compaction.entries[:3]] == [True, False, True]
     held = [p for m in made.history.conversation.messages for p in m.parts if getattr(p, "call_id", "") == pinned]
     assert [type(part) for part in held] == [ToolCall, ToolResult]
@@ -150,7 +160,7 @@ def test_protected_messages_follow_the_block_that_replaces_their_surroundings():
 def test_a_note_is_the_text_where_no_summary_is_wanted():
     client = conversation(long_history(5), "chat")
 
-    def noted(view: View) -> Sequence[PlanStep]:
+    def noted(view: StrategyView) -> Sequence[PlanStep]:
         last = max(index for index, leaves in enumerate(view.removable) if leaves)
         return (Summarize(1, last, 40, "12 messages were left out, kept as art_x."),)
 
@@ -173,12 +183,12 @@ def test_a_compaction_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be
     little = steps(Replace(2, 0, "gone", 1))
     setup = CompactorSetup(little)
     case = setup.case(client)
-    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    work = setup.compactor._assembler.plan_compaction(case, at=1.0, without_summary=False)
     with pytest.raises(PlanNotApplicable, match="only"):
         setup.compactor._assembler.finish(case, work, None)
     for allowed in ({"is_requested": True}, {"must_succeed": True}, {"trigger": 0}):
         case = setup.case(client, decision=allowed)
-        made = setup.compactor._assembler.finish(case, work, None).compaction
+        _, made, _ = setup.compactor._assembler.finish(case, work, None)
         assert made.before > made.after > 0.9 * made.before
 
 

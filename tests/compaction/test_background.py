@@ -14,9 +14,10 @@ from accordion.compaction.background import (
     SummaryWriter,
 )
 from accordion.compaction.request import CompactionResult
+from accordion.compaction.strategies.base import StrategyView
 from accordion.model.conversation import Conversation, Text
 from accordion.model.errors import SummaryFailed
-from accordion.model.plan import PlanStep, Summarize, View
+from accordion.model.plan import PlanStep, Summarize
 from accordion.protocols.registry import PROTOCOLS
 from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
@@ -35,7 +36,7 @@ from tests.fakes import FickleStore
 TOLD = "A model told this."
 
 
-def summarize_newest(view: View) -> Sequence[PlanStep]:
+def summarize_newest(view: StrategyView) -> Sequence[PlanStep]:
     """One summary of the later half of all groups that may leave."""
     groups = [group for group in view.groups if view.removable[group[0]]]
     return (Summarize(groups[len(groups) // 2][0], groups[-1][1], 400),)
@@ -60,7 +61,7 @@ def client(turns: int = 6, **options: Any) -> Conversation:
 async def ask(of: CompactorSetup, asked: Conversation, **changes: Any) -> CompactionResult:
     changes.setdefault("summary_caller", summary_caller())
     compacted = await of.compactions.find(PROTOCOLS["chat"], CONVERSATION, asked, check_store=False)
-    return await of.compactor.compact(of.case(asked, compacted, **changes), asked)
+    return await of.compactor.compact(of.case(asked, compacted, **changes))
 
 
 def summary_text(outcome: CompactionResult) -> str:

@@ -72,7 +72,7 @@ async def compact(setup: CompactorSetup, client: Conversation, **changes: Any) -
     """What one request of this conversation comes to: replay, then a compaction."""
     protocol = PROTOCOLS[client.protocol_name]
     compacted = await setup.compactions.find(protocol, CONVERSATION, client, check_store=False)
-    return await setup.compactor.compact(setup.case(client, compacted, **changes), client)
+    return await setup.compactor.compact(setup.case(client, compacted, **changes))
 
 
 def wires(outcome: CompactionResult) -> list[bytes]:

@@ -125,7 +125,7 @@ async def test_any_proposal_gives_a_legal_request_with_everything_protected(
     pinned = frozenset({f"call_{pin:08d}"})
     request = setup.case(client, decision={"must_succeed": must_succeed, "is_requested": True}, pinned_call_ids=pinned)
     view = setup.compactor._assembler.plan(request)[0].view
-    result = await setup.compactor.compact(request, client)
+    result = await setup.compactor.compact(request)
 
     messages = result.history.conversation.messages
     if result.outcome is not None and result.outcome.state == "failed":

@@ -61,7 +61,7 @@ async def test_an_artifact_of_a_result_tells_of_its_own_call_where_the_id_is_use
     client = read(working(12, lambda at, one: f"call_{one}"), "chat")
     setup = build_setup(20_000)
     case = setup.case(client, decision={"target": 3_000, "is_requested": True, "kind": "generation"})
-    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    work = setup.compactor._assembler.plan_compaction(case, at=1.0, without_summary=False)
     results = [artifact for artifact in work.removed_content.artifacts if artifact.kind == "result"]
     assert len(results) > 4
     for artifact in results:

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.compaction.apply import CompactionTerms, PlanExecutor, PlanNotApplicable, build_layout
+from accordion.compaction.apply import PlanExecutor, PlanNotApplicable, build_layout
 from accordion.compaction.planner import Planner
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.compaction.strategies.base import Plan
 from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, apply_compaction, without_compaction
 from accordion.model.conversation import Conversation
-from accordion.model.plan import Plan
 from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
+from tests.compaction.compactor_setup import CompactorSetup
 from tests.compaction.view_samples import READERS, count, read, strategy_view, with_longer_results
 from tests.histories import PROTOCOL_NAMES, History, ProtocolName, histories
 from tests.tiers import examples
@@ -47,12 +48,11 @@ def compacted_again(
     if not plan.steps:
         return plan, None
     protocol = READERS[client.protocol_name]  # type: ignore[index]
-    layout = build_layout(plan, client, compacted.compaction, protocol)
+    request = CompactorSetup().case(client, compacted, decision={"is_requested": True})
+    layout = build_layout(plan, request)
     summary = Summary("what happened so far") if layout.summary_block is not None else None
-    executor = PlanExecutor(protocol, WrittenMessageReader().reader_for(protocol, TENANT), count)
-    return plan, executor.execute(
-        plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, accepts_small_gain=True)
-    )
+    executor = PlanExecutor(request, WrittenMessageReader().reader_for(protocol, TENANT), count)
+    return plan, executor.execute(plan, layout, summary, (), 0.0)
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)

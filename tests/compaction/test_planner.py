@@ -12,12 +12,12 @@ from accordion.archive.references import artifact_id, range_id
 from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
-from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, Strategy, StrategyView
+from accordion.compaction.strategies.base import DeferredReplace, Plan, ProposedStep, Strategy, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.plan import Drop, Plan, PlanStep, Replace, Summarize
+from accordion.model.plan import Drop, PlanStep, Replace, Summarize
 from tests.compaction.view_samples import (
     OVERHEAD,
     TENANT,
@@ -602,7 +602,7 @@ def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     if plan.after > view.target:
         # Only where what may leave is hardly more than a note in its place.
-        assert movable < 800
+        assert movable < 1_000
 
 
 # -- many messages ---------------------------------------------------------------------

@@ -39,7 +39,7 @@ async def compacted(client: Conversation, kind: str, **changes: Any) -> Compacte
     shown = without_compaction(client)
     for _ in range(2):
         decision = {"kind": kind, "target": 1, "is_requested": True}
-        shown = (await setup.compactor.compact(setup.case(client, shown, decision=decision, **changes), client)).history
+        shown = (await setup.compactor.compact(setup.case(client, shown, decision=decision, **changes))).history
     return shown
 
 
@@ -56,7 +56,7 @@ async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
     decided = {"kind": kind, "target": 1, "must_succeed": must, "is_requested": True}
     setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
     case = setup.case(client, decision=decided, is_subagent=True)
-    shown = (await setup.compactor.compact(case, client)).history
+    shown = (await setup.compactor.compact(case)).history
     kept = [message.wire for message in shown.conversation.messages[: len(messages_before_first_reply(client))]]
     assert kept == [message.wire for message in messages_before_first_reply(client)]
 

@@ -13,8 +13,9 @@ from accordion.archive.artifacts import artifact_text
 from accordion.compaction import removal
 from accordion.compaction.removal import merge_oldest
 from accordion.compaction.request import CompactionResult
+from accordion.compaction.strategies.base import StrategyView
 from accordion.model.conversation import Conversation
-from accordion.model.plan import Drop, PlanStep, Summarize, View
+from accordion.model.plan import Drop, PlanStep, Summarize
 from accordion.protocols.registry import PROTOCOLS
 from tests.compaction.compactor_setup import (
     CONVERSATION,
@@ -34,7 +35,7 @@ LINE = re.compile(r"\[(\d+)-(\d+)\] (art_\w{12}), [\d,]+ tokens(?:; in slices: (
 def summarizing(budget: int) -> Strategy:
     """One summary of so many tokens, of all that may leave."""
 
-    def propose(view: View) -> Sequence[PlanStep]:
+    def propose(view: StrategyView) -> Sequence[PlanStep]:
         groups = [group for group in view.groups if view.removable[group[0]]]
         return (Summarize(groups[0][0], groups[-1][1], budget),)
 
@@ -43,7 +44,7 @@ def summarizing(budget: int) -> Strategy:
 
 async def compact(setup: CompactorSetup, client: Conversation) -> CompactionResult:
     compacted = await setup.compactions.find(PROTOCOLS[client.protocol_name], CONVERSATION, client, check_store=False)
-    return await setup.compactor.compact(setup.case(client, compacted, decision={"is_requested": True}), client)
+    return await setup.compactor.compact(setup.case(client, compacted, decision={"is_requested": True}))
 
 
 def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
@@ -87,7 +88,7 @@ async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_s
 
 
 async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list() -> None:
-    def propose(view: View) -> Sequence[PlanStep]:
+    def propose(view: StrategyView) -> Sequence[PlanStep]:
         groups = [group for group in view.groups if view.removable[group[0]]]
         half = len(groups) // 2
         first, last = groups[half]
@@ -141,7 +142,7 @@ async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.Mon
     client = conversation(long_history(30), "chat")
     compacted = await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, client, check_store=False)
     case = setup.case(client, compacted, decision={"is_requested": True})
-    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    work = setup.compactor._assembler.plan_compaction(case, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}
     assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removed_content.artifacts)
     assert work.removed_content.rows

@@ -54,7 +54,7 @@ async def everything(setup: CompactorSetup) -> None:
     """A compaction that a model told of, one of results, a recall, a transcript."""
     protocol = PROTOCOLS["chat"]
     case = setup.case(CLIENT, summary_caller=summary_caller(), decision={"must_succeed": True})
-    outcome = await setup.compactor.compact(case, CLIENT)
+    outcome = await setup.compactor.compact(case)
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "model-x"
     insertions = InsertionStore(setup.archive, DirectOutbox(setup.store), setup.clock, setup.erasures)
@@ -104,7 +104,7 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
         folder = tmp_path / name
         folder.mkdir()
         setup = CompactorSetup(archive_results, store=store, spool_path=folder / "spool", has_spool=True, sealer=sealer)
-        outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+        outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}))
         assert outcome.is_stored_locally_only
         assert bool(words_in_files(folder)) == (sealer is None)
         await setup.spooled.close()
@@ -113,7 +113,7 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
 async def test_spooled_writes_are_published_sealed_and_read_by_others():
     store = Back()
     setup = CompactorSetup(archive_results, store=store, has_spool=True, sealer=KEY)
-    outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+    outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}))
     store.away = False
     await setup.spooled.publish()
     found = await CompactorSetup(store=store, sealer=KEY).compactions.find(
@@ -129,10 +129,10 @@ async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_s
         CompactorSetup(store=store, has_spool=True, sealer=KEY),
         CompactorSetup(store=store, sealer=KEY),
     )
-    await setup.compactor.compact(setup.case(CLIENT), CLIENT)
+    await setup.compactor.compact(setup.case(CLIENT))
     store.away = False
     other.clock.advance(60)
-    first = (await other.compactor.compact(other.case(CLIENT), CLIENT)).history.compaction
+    first = (await other.compactor.compact(other.case(CLIENT))).history.compaction
     await setup.spooled.publish()
     assert setup.compactions.find_local(PROTOCOLS["chat"], CONVERSATION, CLIENT).compaction == first
 
@@ -140,13 +140,13 @@ async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_s
 async def test_a_history_whose_compaction_cannot_be_opened_is_compacted_anew():
     store = InMemoryStore()
     setup = CompactorSetup(store=store, sealer=KEY)
-    first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
+    first = (await setup.compactor.compact(setup.case(CLIENT))).history.compaction
     for sealer in (OTHER, None):
         worker = CompactorSetup(store=store, sealer=sealer)
         found = await worker.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction is None
         worker.clock.advance(60)
-        again = (await worker.compactor.compact(worker.case(CLIENT), CLIENT)).history.compaction
+        again = (await worker.compactor.compact(worker.case(CLIENT))).history.compaction
         assert again is not None
         assert again.id != first.id
         fresh = CompactorSetup(store=store, sealer=sealer)
@@ -158,7 +158,7 @@ async def test_a_history_whose_compaction_cannot_be_opened_is_compacted_anew():
 async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
     store = InMemoryStore()
     setup = CompactorSetup(store=store, sealer=KEY)
-    first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
+    first = (await setup.compactor.compact(setup.case(CLIENT))).history.compaction
     rotated = CompactorSetup(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
     found = await rotated.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)
     assert found.compaction == first
@@ -170,7 +170,7 @@ async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
     setup = CompactorSetup(store=store, teller=True, sealer=KEY)
     thread = ConversationRef(TENANT, SCOPE, "s-1")
     case = setup.case(CLIENT, summary_caller=summary_caller(), decision={"action": "prepare"})
-    await setup.compactor.compact(case, CLIENT)
+    await setup.compactor.compact(case)
     await setup.tasks.done()
     for sealer, expected in ((KEY, True), (OTHER, False), (None, False)):
         worker = CompactorSetup(store=store, teller=True, sealer=sealer)
@@ -180,7 +180,7 @@ async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
 async def erased_while(setup: CompactorSetup, decision: dict[str, str]) -> CompactionResult:
     """What becomes of a compaction whose session is erased while it is made."""
     case = setup.case(CLIENT, summary_caller=summary_caller(), decision=decision)
-    compacting = asyncio.create_task(setup.compactor.compact(case, CLIENT))
+    compacting = asyncio.create_task(setup.compactor.compact(case))
     await asyncio.sleep(0)
     setup.clock.advance(1.0)
     await setup.erasures.publish(TENANT, "s-1")
@@ -196,7 +196,7 @@ async def test_a_compaction_during_an_erasure_is_forwarded_and_not_stored():
     assert made.artifacts
     assert not any(await setup.archive.load_artifacts(TENANT, made.artifacts))
     assert (await setup.compactions.find(PROTOCOLS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
-    again = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
+    again = (await setup.compactor.compact(setup.case(CLIENT))).history.compaction
     assert all(await setup.archive.load_artifacts(TENANT, again.artifacts))
 
 
@@ -215,7 +215,7 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
     if when == "before it is ready":
         await erased_while(setup, prepare)
     else:
-        await setup.compactor.compact(setup.case(CLIENT, summary_caller=summary_caller(), decision=prepare), CLIENT)
+        await setup.compactor.compact(setup.case(CLIENT, summary_caller=summary_caller(), decision=prepare))
         await setup.tasks.done()
         assert await setup.preparations.find(thread, CLIENT, 0) is not None
         setup.clock.advance(1.0)
@@ -224,7 +224,7 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
     assert await setup.preparations.find(thread, CLIENT, 0) is None
     assert not setup.preparations.is_retry_too_early(thread, 1)
     # It is told anew for who says the same again.
-    await setup.compactor.compact(setup.case(CLIENT, summary_caller=summary_caller(), decision=prepare), CLIENT)
+    await setup.compactor.compact(setup.case(CLIENT, summary_caller=summary_caller(), decision=prepare))
     await setup.tasks.done()
     assert isinstance(setup.author, ScriptedAuthor)
     assert len(setup.author.asked) == 2
@@ -234,5 +234,5 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
 async def test_workers_that_compact_at_once_agree_on_one_compact():
     store = InMemoryStore()
     houses = [CompactorSetup(store=store, sealer=KEY) for _ in range(3)]
-    outcomes = await asyncio.gather(*(setup.compactor.compact(setup.case(CLIENT), CLIENT) for setup in houses))
+    outcomes = await asyncio.gather(*(setup.compactor.compact(setup.case(CLIENT)) for setup in houses))
     assert len({outcome.history.compaction.id for outcome in outcomes}) == 1

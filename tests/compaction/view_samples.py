@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from accordion.compaction.strategies.base import StrategyView
+from accordion.compaction.strategies.base import Plan, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.boundaries import find_skipped_messages, match_results_to_calls
 from accordion.model.compaction import CompactedConversation, without_compaction
@@ -23,7 +23,7 @@ from accordion.model.conversation import (
     ToolCall,
     ToolResult,
 )
-from accordion.model.plan import Drop, Plan, Replace, Summarize
+from accordion.model.plan import Drop, Replace, Summarize
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS

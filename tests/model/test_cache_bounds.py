@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.accounting.calibration import UNKNOWN, Calibrations
 from accordion.accounting.token_meter import TokenMeter
@@ -42,6 +43,7 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.write_queue import WriteQueue
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.facts import WordClassifier
+from tests.compaction.compactor_setup import CompactorSetup
 from tests.delegation.delegation_worker import talk, user
 from tests.fakes import FakeClock, FickleStore
 
@@ -120,10 +122,10 @@ async def beginnings(store: InMemoryStore, outbox: WriteQueue) -> Any:
 
 
 async def attempts(store: InMemoryStore, outbox: WriteQueue) -> Any:
-    futile, asked = RetryLimit(CAPACITY), talk([user("a task")])
+    futile, request = RetryLimit(CAPACITY), CompactorSetup().case(talk([user("a task")]))
     for number in range(MANY):
         futile.record_failure(
-            ConversationRef(TENANT, b"scope", f"s-{number}"), asked, "compaction", 1_000, "too little to gain"
+            replace(request, ref=ConversationRef(TENANT, b"scope", f"s-{number}")), "too little to gain"
         )
     return futile
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.request import CompactionJob, CompactionResult
-from accordion.model.conversation import Conversation
+from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.protocols.tool_loop import ArtifactToolResult
 from tests.insertions.test_composer import (
@@ -117,7 +116,7 @@ def used(name: str, call_id: str) -> Json:
 class Idle:
     """A compactor that finds nothing to compact."""
 
-    async def compact(self, case: CompactionJob, client: Conversation) -> CompactionResult:
+    async def compact(self, case: CompactionRequest) -> CompactionResult:
         return CompactionResult(case.history)
 
 

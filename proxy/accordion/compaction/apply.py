@@ -18,6 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.compaction.policy import MIN_GAIN
+from accordion.compaction.reporting import utilization_for_report
+from accordion.compaction.request import CompactionRequest
+from accordion.compaction.strategies.base import Plan
 from accordion.model.boundaries import (
     find_open_calls,
     find_skipped_messages,
@@ -26,7 +29,6 @@ from accordion.model.boundaries import (
     match_results_to_calls,
 )
 from accordion.model.compaction import (
-    Cause,
     CompactedConversation,
     Compaction,
     CompactionEntry,
@@ -38,7 +40,7 @@ from accordion.model.compaction import (
 )
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.model.errors import AccordionError
-from accordion.model.plan import Plan, Replace, Slot, Summarize, choose_block_slot
+from accordion.model.plan import Replace, Slot, Summarize, choose_block_slot
 from accordion.model.records import FailureKind
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import without_breakpoints
@@ -101,12 +103,9 @@ class PlanLayout(msgspec.Struct, frozen=True):
         return [index for index in range(block.first, block.last + 1) if index not in remaining]
 
 
-def build_layout(
-    plan: Plan, uncompacted: Conversation, earlier_compaction: Compaction | None, protocol: WireProtocol
-) -> PlanLayout:
-    """Builds the layout of a plan. `uncompacted` is the visible conversation without any compaction,
-    `earlier_compaction` the one applied in the plan's view. Raises PlanNotApplicable if there is nothing to do."""
-    view = plan.view
+def build_layout(plan: Plan, request: CompactionRequest) -> PlanLayout:
+    """Builds the layout of a plan for a request. Raises PlanNotApplicable if there is nothing to do."""
+    view, earlier_compaction = plan.view, request.history.compaction
     changes: dict[int, dict[int, str | None]] = {}
     removed: set[int] = set()
     # By slot: the index in `summaries` of the step that replaces it.
@@ -125,7 +124,7 @@ def build_layout(
             changes.setdefault(step.slot, {}).update(dict.fromkeys(step.parts))
         else:
             removed.add(step.slot)
-    _remove_orphans(view.slots, protocol, changes)
+    _remove_orphans(view.slots, request.protocol, changes)
     changed = {index: parts for index, parts in changes.items() if index not in removed and parts}
     affected = [view.slots[index] for index in (*changed, *removed)]
     if not affected:
@@ -133,7 +132,7 @@ def build_layout(
     covered = max(
         earlier_compaction.covered_count if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
     )
-    for index, successor in getattr(view, "orphan_reasoning", ()):
+    for index, successor in view.orphan_reasoning:
         # It led only to calls of our tool. These are insertions, which are dropped in the covered part of the list.
         if view.slots[successor].first < covered:
             removed.add(index)
@@ -141,7 +140,7 @@ def build_layout(
     changed = {index: parts for index, parts in changed.items() if index not in removed}
     return PlanLayout(
         view.slots,
-        uncompacted,
+        request.uncompacted,
         earlier_compaction,
         changed,
         frozenset(removed),
@@ -167,39 +166,28 @@ def _build_blocks(
 # -- execution ---------------------------------------------------------------------------------------------------------
 
 
-class CompactionTerms(msgspec.Struct, frozen=True):
-    """Metadata of a compaction record, and the gain that it must reach.
-
-    `accepts_small_gain`: it may gain less than a tenth. `is_for_other_limits`: it is made for the byte or image limit,
-    and may gain no tokens at all. `at` is in seconds since the epoch.
-    """
-
-    cause: Cause
-    utilization: float | None
-    at: float
-    accepts_small_gain: bool = False
-    is_for_other_limits: bool = False
-    tool_tokens: int = 0
-
-
 class PlanExecutor:
-    """Carries out plans in one protocol. `read_message` parses written JSON, `count_message` counts tokens."""
+    """Carries out plans for a request. `read_message` parses written JSON, `count_message` counts tokens."""
 
     def __init__(
-        self, protocol: WireProtocol, read_message: Callable[[bytes], Message], count_message: Callable[[Message], int]
+        self,
+        request: CompactionRequest,
+        read_message: Callable[[bytes], Message],
+        count_message: Callable[[Message], int],
     ) -> None:
-        self._protocol = protocol
+        self._request, self._protocol = request, request.protocol
         self._read_message = read_message
         self._count_message = count_message
 
     def execute(
-        self, plan: Plan, layout: PlanLayout, summary: Summary | None, artifacts: Sequence[str], terms: CompactionTerms
+        self, plan: Plan, layout: PlanLayout, summary: Summary | None, artifacts: Sequence[str], at: float
     ) -> CompactedConversation:
-        """Returns the compacted history with its record. `summary` is the text of the layout's summary block.
+        """Returns the compacted history with its record. `summary` is the text of the layout's summary block, `at`
+        the time in seconds since the epoch.
 
         Raises PlanNotApplicable if the protocol cannot express it, a provider would refuse it, or it is not shorter.
         """
-        entries = self._build_entries(layout, summary)
+        request, tool_tokens = self._request, self._request.tool_tokens
         earlier = layout.earlier_compaction
         earlier_artifacts = earlier.artifacts if earlier is not None else ()
         narrative, narrative_end, narrative_start = _narrative_of(summary, earlier)
@@ -207,15 +195,15 @@ class PlanExecutor:
             id="",
             anchor=layout.uncompacted.chain[layout.covered_count - 1],
             covered_count=layout.covered_count,
-            entries=entries,
+            entries=self._build_entries(layout, summary),
             kind=plan.view.kind,
-            cause=terms.cause,
-            utilization=terms.utilization,
+            cause=request.cause,
+            utilization=utilization_for_report(request.decision, request.utilization.ratio),
             steps=(),
-            before=plan.view.tokens - terms.tool_tokens,
+            before=plan.view.tokens - tool_tokens,
             after=0,
             generation=earlier.generation + 1 if earlier is not None else 1,
-            at=terms.at,
+            at=at,
             writer=summary.writer if summary is not None else "",
             input=summary.input if summary is not None else 0,
             output=summary.output if summary is not None else 0,
@@ -225,15 +213,12 @@ class PlanExecutor:
             narrative_start=narrative_start,
         )
         # Our tool is offered only if there are artifacts to read.
-        after = self._count_after(plan, layout, bare) - (0 if bare.artifacts else terms.tool_tokens)
-        if not terms.accepts_small_gain and bare.before - after < MIN_GAIN * bare.before:
-            raise PlanNotApplicable("too_little", f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
-        if after >= bare.before and not terms.is_for_other_limits:
-            raise PlanNotApplicable("too_little", "it would not be shorter")
+        after = self._count_after(plan, layout, bare) - (0 if bare.artifacts else tool_tokens)
+        self._refuse_small_gain(plan, bare.before, after)
         # Read-backs are removed too, but the client never sent them.
         saved = bare.before - after - sum(_insertion_tokens(plan, layout).values())
         tokens_saved = max(0, (earlier.tokens_saved if earlier is not None else 0) + saved)
-        steps = _build_strategy_records(plan, after, terms.tool_tokens)
+        steps = _build_strategy_records(plan, after, tool_tokens)
         compaction = replace(bare, after=after, tokens_saved=tokens_saved, steps=steps)
         compaction = with_content_id(with_forms(compaction, layout.uncompacted))
         try:
@@ -242,6 +227,18 @@ class PlanExecutor:
             raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {error}") from error
         self._validate(layout, history)
         return history
+
+    def _refuse_small_gain(self, plan: Plan, before: int, after: int) -> None:
+        """Raises PlanNotApplicable if the compaction gains under a tenth, or nothing.
+
+        One that must succeed, or was asked for, may gain less; one for the limit of bytes or images no tokens at all.
+        """
+        decision, view = self._request.decision, plan.view
+        accepts_small_gain = decision.must_succeed or decision.is_requested or decision.trigger == 0
+        if not accepts_small_gain and before - after < MIN_GAIN * before:
+            raise PlanNotApplicable("too_little", f"it would gain only {max(0.0, 1 - after / max(1, before)):.1%}")
+        if after >= before and not (view.is_exceeded("images") or view.is_exceeded("bytes")):
+            raise PlanNotApplicable("too_little", "it would not be shorter")
 
     def _build_entries(self, layout: PlanLayout, summary: Summary | None) -> tuple[CompactionEntry, ...]:
         blocks = {block.slot: block for block in layout.blocks}
@@ -316,10 +313,9 @@ def find_new_problem(protocol: WireProtocol, uncompacted: Sequence[Message], com
 
 def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:
     """Returns the tokens of read-backs in the covered part, by the client's message that they belong to."""
-    insertion_tokens = getattr(plan.view, "insertion_tokens", ())
     return {
         slot.first: tokens
-        for slot, tokens in zip(layout.slots, insertion_tokens, strict=False)
+        for slot, tokens in zip(layout.slots, plan.view.insertion_tokens, strict=False)
         if slot.first < layout.covered_count
     }
 

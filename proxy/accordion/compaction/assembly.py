@@ -18,7 +18,6 @@ from accordion.accounting.token_meter import MessageTokenCache
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.apply import (
-    CompactionTerms,
     PlanExecutor,
     PlanLayout,
     PlanNotApplicable,
@@ -26,18 +25,16 @@ from accordion.compaction.apply import (
     build_layout,
 )
 from accordion.compaction.planner import Planner
-from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent
-from accordion.compaction.reporting import utilization_for_report
+from accordion.compaction.removal import RemovalBuilder, RemovedContent
 from accordion.compaction.repository import compaction_keys, form_key, memory_size, race_key
-from accordion.compaction.request import CompactionJob
+from accordion.compaction.request import CompactionRequest
 from accordion.compaction.strategies import Strategy, select_without_summary
-from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, StrategyView, no_digest
+from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, Plan, StrategyView, no_digest
 from accordion.compaction.view import build_view_for_request
 from accordion.model.boundaries import find_skipped_messages
 from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, Compaction, scope_prefix
-from accordion.model.conversation import Conversation, Message
-from accordion.model.plan import Plan, View
+from accordion.model.conversation import Message
 from accordion.model.ports import Put
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary, SummaryTask
@@ -55,15 +52,6 @@ class PlannedCompaction(msgspec.Struct, frozen=True):
     summary_task: SummaryTask | None
     last_summarized: int
     at: float
-    strategy_runs: int
-
-
-class FinishedCompaction(msgspec.Struct, frozen=True):
-    """A finished compaction: the compacted history, its record, and the writes to store before it is used."""
-
-    history: CompactedConversation
-    compaction: Compaction
-    writes: tuple[Put, ...]
     strategy_runs: int
 
 
@@ -96,7 +84,7 @@ class CompactionAssembler:
 
     def plan(
         self,
-        request: CompactionJob,
+        request: CompactionRequest,
         without_summary: bool = False,
         count_message: Callable[[Message], int] | None = None,
     ) -> tuple[Plan, int]:
@@ -115,23 +103,19 @@ class CompactionAssembler:
         )
         return planner.plan_first_fitting(build_view, kinds, must_succeed=decision.must_succeed)
 
-    def plan_compaction(
-        self, request: CompactionJob, uncompacted: Conversation, *, at: float, without_summary: bool
-    ) -> PlannedCompaction:
-        """Plans a compaction of `uncompacted`. Raises PlanNotApplicable if there is nothing to do."""
+    def plan_compaction(self, request: CompactionRequest, *, at: float, without_summary: bool) -> PlannedCompaction:
+        """Plans a compaction. Raises PlanNotApplicable if there is nothing to do."""
         count_message = self._message_counter(request)
         plan, strategy_runs = self.plan(request, without_summary, count_message)
-        layout = build_layout(plan, uncompacted, request.history.compaction, request.protocol)
-        origin = ContentOrigin(request.ref, request.protocol.name, at)
+        layout = build_layout(plan, request)
         count_text = self._text_counter(request, plan.view)
         removal = RemovalBuilder(
             layout,
-            origin,
+            request,
+            at,
             count_message,
             count_text,
             self._is_skipped_tool,
-            request.delegations_by_call,
-            request.provider_items,
         ).build()
         block = layout.summary_block
         task = self._build_summary_task(request, plan.view, layout, removal, block) if block is not None else None
@@ -139,36 +123,27 @@ class CompactionAssembler:
             plan, layout, removal, task, block.last if block is not None else -1, at, strategy_runs
         )
 
-    def finish(self, request: CompactionJob, planned: PlannedCompaction, summary: Summary | None) -> FinishedCompaction:
-        """Makes the compaction. Raises PlanNotApplicable if it would not be legal, or not shorter."""
-        decision, view = request.decision, planned.plan.view
-        count_message, scale = self._message_counter(request), _count_scale(view)
+    def finish(
+        self, request: CompactionRequest, planned: PlannedCompaction, summary: Summary | None
+    ) -> tuple[CompactedConversation, Compaction, list[Put]]:
+        """Makes the compaction: returns the compacted history, its record, and the writes to store before it is used.
+        Raises PlanNotApplicable if it would not be legal, or not shorter."""
+        count_message, scale = self._message_counter(request), planned.plan.view.scale
         executor = PlanExecutor(
-            request.protocol,
+            request,
             self._message_reader.reader_for(request.protocol, request.ref.tenant),
             lambda message: round(count_message(message) * scale),
         )
-        terms = CompactionTerms(
-            request.cause,
-            utilization_for_report(decision, request.utilization.ratio),
-            planned.at,
-            accepts_small_gain=decision.must_succeed or decision.is_requested or decision.trigger == 0,
-            is_for_other_limits=_exceeds_other_limits(view),
-            tool_tokens=request.tool_tokens,
-        )
-        history = executor.execute(planned.plan, planned.layout, summary, planned.removed_content.artifact_ids, terms)
+        removed = planned.removed_content
+        history = executor.execute(planned.plan, planned.layout, summary, removed.artifact_ids, planned.at)
         if history.compaction is None:
             raise PlanNotApplicable("nothing_to_compact", "no message may be compacted")
-        artifacts = _with_findings(planned.removed_content.artifacts, summary)
-        writes = self._archive.build_puts(
-            request.ref.tenant,
-            planned.removed_content.rows,
-            artifacts,
-            _build_compaction_write(request, history.compaction),
-        )
-        return FinishedCompaction(history, history.compaction, tuple(writes), planned.strategy_runs)
+        write = _build_compaction_write(request, history.compaction)
+        artifacts = _with_findings(removed.artifacts, summary)
+        writes = self._archive.build_puts(request.ref.tenant, removed.rows, artifacts, write)
+        return history, history.compaction, writes
 
-    def count_with(self, request: CompactionJob, history: CompactedConversation) -> int:
+    def count_with(self, request: CompactionRequest, history: CompactedConversation) -> int:
         """Counts the request with another history, that is, with another compaction applied."""
         before, after = (
             self._count_messages(request, each.conversation.messages) for each in (request.history, history)
@@ -179,8 +154,8 @@ class CompactionAssembler:
 
     def _build_summary_task(
         self,
-        request: CompactionJob,
-        view: View,
+        request: CompactionRequest,
+        view: StrategyView,
         layout: PlanLayout,
         removed_content: RemovedContent,
         block: TextBlock,
@@ -213,11 +188,11 @@ class CompactionAssembler:
             instructions=request.summary_instructions,
         )
 
-    def _count_messages(self, request: CompactionJob, messages: Sequence[Message]) -> int:
+    def _count_messages(self, request: CompactionRequest, messages: Sequence[Message]) -> int:
         count_message, skipped = self._message_counter(request), find_skipped_messages(messages)
         return sum(count_message(message) for at, message in enumerate(messages) if at not in skipped)
 
-    def _message_counter(self, request: CompactionJob) -> Callable[[Message], int]:
+    def _message_counter(self, request: CompactionRequest) -> Callable[[Message], int]:
         """Returns a function that counts messages, each once: a conversation may have more than the cache holds."""
         conversation, model, counts = request.history.conversation, request.actual_model, dict[bytes, int]()
 
@@ -229,9 +204,9 @@ class CompactionAssembler:
 
         return count_message
 
-    def _text_counter(self, request: CompactionJob, view: View) -> Callable[[str], int]:
+    def _text_counter(self, request: CompactionRequest, view: StrategyView) -> Callable[[str], int]:
         """Returns a function that counts texts on the scale of the view's budgets."""
-        scale, model = _count_scale(view), request.actual_model
+        scale, model = view.scale, request.actual_model
         return lambda text: ceil(self._message_tokens.count_text(text, model) * scale)
 
     def _is_skipped_tool(self, tool: str) -> bool:
@@ -260,7 +235,7 @@ def build_assembler(
     )
 
 
-def _with_provider_items(request: CompactionJob, messages: Sequence[Message]) -> Sequence[Message]:
+def _with_provider_items(request: CompactionRequest, messages: Sequence[Message]) -> Sequence[Message]:
     """Returns the messages with items that the client only references replaced by their full content."""
     return (
         [request.provider_items.get(message.key, message) for message in messages]
@@ -269,7 +244,7 @@ def _with_provider_items(request: CompactionJob, messages: Sequence[Message]) ->
     )
 
 
-def _build_compaction_write(request: CompactionJob, compaction: Compaction) -> CompactionWrite:
+def _build_compaction_write(request: CompactionRequest, compaction: Compaction) -> CompactionWrite:
     """Describes the compaction's own record for the archive: id, size, and every key that it may be stored under."""
     earlier = request.history.compaction
     prefix = scope_prefix(request.ref)
@@ -283,16 +258,6 @@ def _build_compaction_write(request: CompactionJob, compaction: Compaction) -> C
         (*compaction_keys(prefix, compaction.anchor), race_key(prefix, last_chain_key, compaction.cause), *forms),
         memory_size(compaction),
     )
-
-
-def _exceeds_other_limits(view: View) -> bool:
-    """Whether a history has more bytes or images than the provider takes."""
-    return isinstance(view, StrategyView) and (view.is_exceeded("images") or view.is_exceeded("bytes"))
-
-
-def _count_scale(view: View) -> float:
-    """Returns the factor from raw counts to the view's."""
-    return float(getattr(view, "scale", 1.0))
 
 
 def _with_findings(artifacts: Sequence[Artifact], summary: Summary | None) -> list[Artifact]:

@@ -23,6 +23,7 @@ import msgspec
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
+from accordion.compaction.request import CompactionRequest
 from accordion.model.cache import BoundedCache, count_entry, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
@@ -290,31 +291,29 @@ class BackgroundSummaries:
 
     def start(
         self,
-        conversation_ref: ConversationRef,
-        conversation: Conversation,
-        tokens: int,
+        request: CompactionRequest,
         summarized_count: int,
         build_task: Callable[[], Awaitable[SummaryTask | None]],
         first_index: int | None,
-        started_at: float,
         summary_caller: SummaryCaller | None = None,
     ) -> bool:
         """Starts to write a summary in the background. Returns whether one is being written now.
 
         Does not start one if one is prepared, the limits are reached, the model is paused, or the last attempt failed
-        and the history (of `tokens`) has hardly grown.
+        and the history has hardly grown.
 
         `summarized_count`: the number of the client's messages that an earlier compaction's summary covers.
         `build_task` returns the task, None if there is nothing to summarize. `first_index`: the first message to
         summarize, if known. `summary_caller`: on whose behalf the model is asked, None if none is. If the session was
-        erased after `started_at` (monotonic clock), the summary is neither stored nor used.
+        erased since the request came, the summary is neither stored nor used.
         """
+        conversation_ref = request.conversation_ref
         if conversation_ref in self._running:
             return True
         prepared = self._find_in_memory(conversation_ref)
-        if prepared is not None and prepared.is_valid_for(conversation, summarized_count, first_index):
+        if prepared is not None and prepared.is_valid_for(request.uncompacted, summarized_count, first_index):
             return False
-        if self.is_retry_too_early(conversation_ref, tokens):
+        if self.is_retry_too_early(conversation_ref, request.utilization.tokens):
             return False
         if summary_caller is not None and not self.may_try(summary_caller, conversation_ref):
             return False
@@ -322,16 +321,7 @@ class BackgroundSummaries:
         if len(self._running) >= self._limits.max_concurrent or tenant_count >= self._limits.max_per_tenant:
             return False
         self._running[conversation_ref] = self._waiter.create_signal()
-        work = self._run(
-            conversation_ref,
-            conversation,
-            tokens,
-            summarized_count,
-            build_task,
-            first_index,
-            started_at,
-            summary_caller,
-        )
+        work = self._run(request, summarized_count, build_task, first_index, summary_caller)
         self._tasks.spawn(work, "prepare a summary")
         return True
 
@@ -397,25 +387,21 @@ class BackgroundSummaries:
 
     async def _run(
         self,
-        conversation_ref: ConversationRef,
-        conversation: Conversation,
-        tokens: int,
+        request: CompactionRequest,
         summarized_count: int,
         build_task: Callable[[], Awaitable[SummaryTask | None]],
         first_index: int | None,
-        started_at: float,
         summary_caller: SummaryCaller | None,
     ) -> None:
+        conversation_ref = request.conversation_ref
         signal, prepared, failed = self._running[conversation_ref], None, False
         try:
             # Another worker may have prepared one.
-            prepared = await self.find(conversation_ref, conversation, summarized_count, first_index)
+            prepared = await self.find(conversation_ref, request.uncompacted, summarized_count, first_index)
             if prepared is None:
                 summary = await self._write_with_timeout(conversation_ref, build_task, summary_caller)
                 if summary is not None:
-                    prepared = await self._store_summary(
-                        conversation_ref, conversation, summarized_count, summary, started_at
-                    )
+                    prepared = await self._store_summary(request, summarized_count, summary)
         except (SummaryFailed, TimeoutError) as error:
             failed = True
             self.record_failure(conversation_ref, summary_caller, error)
@@ -424,10 +410,10 @@ class BackgroundSummaries:
             raise
         finally:
             if prepared is None:
-                self._failed_attempts[conversation_ref] = tokens, failed
+                self._failed_attempts[conversation_ref] = request.utilization.tokens, failed
             else:
                 self._failed_attempts.pop(conversation_ref)
-                self._prepared[conversation_ref] = prepared, started_at
+                self._prepared[conversation_ref] = prepared, request.started_at
             del self._running[conversation_ref]
             signal.set()
 
@@ -519,36 +505,27 @@ class BackgroundSummaries:
         return None
 
     async def _store_summary(
-        self,
-        conversation_ref: ConversationRef,
-        conversation: Conversation,
-        summarized_count: int,
-        summary: Summary,
-        started_at: float,
+        self, request: CompactionRequest, summarized_count: int, summary: Summary
     ) -> PreparedSummary:
         """Stores a summary for all workers. Raises SummaryFailed if it covers no new message."""
-        if not summarized_count < summary.narrative_end <= len(conversation.chain):
+        chain, conversation_ref = request.uncompacted.chain, request.conversation_ref
+        if not summarized_count < summary.narrative_end <= len(chain):
             raise SummaryFailed("everything is summarized already")
-        anchor = conversation.chain[summary.narrative_end - 1]
         if (unused := self._prepared.get(conversation_ref)) is not None:
             self._add_waste(conversation_ref, WastedTokens(unused[0].input, unused[0].output))
         prepared = PreparedSummary(
-            summary.narrative, summary.narrative_end, anchor, summary.writer, summary.input, summary.output,
-            summary.findings, summary.narrative_start,
+            summary.narrative, summary.narrative_end, chain[summary.narrative_end - 1], summary.writer, summary.input,
+            summary.output, summary.findings, summary.narrative_start,
         )  # fmt: skip
-        if self._erasures.was_erased_since(conversation_ref.tenant, conversation_ref.session, started_at):
+        tenant, session = conversation_ref.tenant, conversation_ref.session
+        if self._erasures.was_erased_since(tenant, session, request.started_at):
             return prepared
         with suppress(StoreUnavailable):
-            value = _ENCODER.encode(prepared)
-            writes = self._archive.single_value_puts(
-                conversation_ref.tenant,
-                conversation_ref.session,
-                "summary",
-                summary_key(conversation_ref),
-                value,
-                self._limits.retention_seconds,
+            value, key = _ENCODER.encode(prepared), summary_key(conversation_ref)
+            retention = self._limits.retention_seconds
+            await self._archive.write(
+                self._archive.single_value_puts(tenant, session, "summary", key, value, retention)
             )
-            await self._archive.write(writes)
         return prepared
 
 

@@ -1,6 +1,6 @@
 """Carries out a compaction decision: plans, obtains a summary, archives what is removed, publishes the record.
 
-`pipeline/compact.py` calls `Compactor.compact` with a `CompactionJob` whose decision `policy.py` made. One attempt
+`pipeline/compact.py` calls `Compactor.compact` with a `CompactionRequest`, whose decision `policy.py` made. One attempt
 goes through these steps:
 
 1. plan: `CompactionAssembler` (assembly.py) runs the planner over a view of the history; in a thread.
@@ -15,6 +15,7 @@ smaller, the next form of summary is tried: by a model, extracted, none.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -25,17 +26,17 @@ from msgspec.structs import replace
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.compaction.apply import PlanNotApplicable
-from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
+from accordion.compaction.assembly import CompactionAssembler, PlannedCompaction
 from accordion.compaction.background import BackgroundSummaries
 from accordion.compaction.policy import MIN_GAIN
 from accordion.compaction.reporting import report_compaction, report_failure, utilization_for_report
 from accordion.compaction.repository import CompactionRepository
-from accordion.compaction.request import CompactionJob, CompactionResult
+from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.model.budget import SUMMARIZE_AHEAD
 from accordion.model.cache import BoundedCache, string_size
-from accordion.model.conversation import Conversation
+from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.errors import AccordionError, StoreUnavailable, SummaryFailed
-from accordion.model.ports import Clock, Signal, Tasks, Waiter
+from accordion.model.ports import Clock, Put, Signal, Tasks, Waiter
 from accordion.model.records import ESTIMATED_WRITER, CompactionOutcome, FailureKind
 from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
@@ -78,30 +79,28 @@ class RetryLimit:
             ),
         )
 
-    def record_failure(
-        self, conversation_ref: ConversationRef, uncompacted: Conversation, compaction_id: str, tokens: int, reason: str
-    ) -> None:
-        """Records a failed attempt on a history of `tokens`, to which the compaction `compaction_id` applied."""
+    def record_failure(self, request: CompactionRequest, reason: str) -> None:
+        """Records a failed attempt."""
         # Clients may change the newest messages, so that a history is recognized by its first three quarters.
-        index = (len(uncompacted.chain) - 1) * 3 // 4
-        self._failures[conversation_ref] = _FailedAttempt(
-            tokens, index, uncompacted.chain[index], compaction_id, reason
+        chain = request.uncompacted.chain
+        index = (len(chain) - 1) * 3 // 4
+        self._failures[request.conversation_ref] = _FailedAttempt(
+            request.utilization.tokens, index, chain[index], _id_in_force(request), reason
         )
 
-    def refusal_reason(
-        self, conversation_ref: ConversationRef, uncompacted: Conversation, compaction_id: str, tokens: int
-    ) -> str:
+    def refusal_reason(self, request: CompactionRequest) -> str:
         """Returns why another attempt is too early, or an empty text. A rewound history counts as another one."""
-        attempt, chain = self._failures.get(conversation_ref), uncompacted.chain
+        attempt, chain = self._failures.get(request.conversation_ref), request.uncompacted.chain
         if (
             attempt is None
-            or attempt.compaction_id != compaction_id
+            or attempt.compaction_id != _id_in_force(request)
             or attempt.index >= len(chain)
             or chain[attempt.index] != attempt.chain_key
         ):
             return ""
         retry_at = int(attempt.tokens * (1 + MIN_GAIN))
-        return f"{attempt.reason}; not tried again under {retry_at:,} tokens" if tokens < retry_at else ""
+        is_early = request.utilization.tokens < retry_at
+        return f"{attempt.reason}; not tried again under {retry_at:,} tokens" if is_early else ""
 
 
 class CompactorServices(msgspec.Struct, frozen=True):
@@ -132,8 +131,8 @@ class Compactor:
         self._services = services
         self._wait = wait_seconds
 
-    async def compact(self, request: CompactionJob, uncompacted: Conversation) -> CompactionResult:
-        """Carries out `request.decision`. `uncompacted` is the visible conversation without any compaction.
+    async def compact(self, request: CompactionRequest) -> CompactionResult:
+        """Carries out `request.decision`.
 
         Never raises: after a failure the history is unchanged, and the outcome gives the reason.
         """
@@ -142,10 +141,10 @@ class Compactor:
             self._services.background_summaries.count_request(request.summary_caller, request.utilization.tokens)
         try:
             if decision.action == SUMMARIZE_AHEAD and not request.is_dry_run:
-                self._summarize_ahead(request, uncompacted)
-            if decision.action != "compact" or not uncompacted.chain:
+                self._summarize_ahead(request)
+            if decision.action != "compact" or not request.uncompacted.chain:
                 return CompactionResult(request.history)
-            return await self._compact_exclusively(request, uncompacted)
+            return await self._compact_exclusively(request)
         except SummaryPending:
             return CompactionResult(request.history, is_waiting_for_summary=True)
         except Exception as error:
@@ -153,10 +152,10 @@ class Compactor:
 
     # -- one at a time ------------------------------------------------------------
 
-    async def _compact_exclusively(self, request: CompactionJob, uncompacted: Conversation) -> CompactionResult:
+    async def _compact_exclusively(self, request: CompactionRequest) -> CompactionResult:
         """Compacts a conversation once at a time. A concurrent request waits, and uses the new compaction if that is
         enough for it."""
-        conversation_ref, has_waited = _conversation_ref(request, uncompacted), False
+        conversation_ref, has_waited = request.conversation_ref, False
         running = self._services.running_compactions
         while (other := running.get(conversation_ref)) is not None:
             await other.wait()
@@ -164,17 +163,17 @@ class Compactor:
         signal = running[conversation_ref] = self._services.waiter.create_signal()
         try:
             if has_waited:
-                request, is_enough = self._with_newest_compaction(request, uncompacted)
+                request, is_enough = self._with_newest_compaction(request)
                 if is_enough and (compaction := request.history.compaction) is not None:
                     return CompactionResult(request.history, report_compaction(compaction, "replayed"))
-            return await self._compact(request, uncompacted, conversation_ref)
+            return await self._compact(request)
         finally:
             del running[conversation_ref]
             signal.set()
 
-    def _with_newest_compaction(self, request: CompactionJob, uncompacted: Conversation) -> tuple[CompactionJob, bool]:
+    def _with_newest_compaction(self, request: CompactionRequest) -> tuple[CompactionRequest, bool]:
         """Returns the request with the compaction made since it came, and whether that is enough."""
-        history = self._services.compactions.find_local(request.protocol, request.ref, uncompacted)
+        history = self._services.compactions.find_local(request.protocol, request.ref, request.uncompacted)
         before, now = request.history.compaction, history.compaction
         if now is None or (before is not None and now.id == before.id):
             return request, False
@@ -183,25 +182,19 @@ class Compactor:
         is_enough = request.decision.is_requested or utilization.occupied_tokens < max(1, request.decision.trigger)
         return replace(request, history=history, utilization=utilization), is_enough
 
-    async def _compact(
-        self, request: CompactionJob, uncompacted: Conversation, conversation_ref: ConversationRef
-    ) -> CompactionResult:
+    async def _compact(self, request: CompactionRequest) -> CompactionResult:
         """Tries the forms of summary, the best first. Raises the error of the last one."""
         must_succeed, can_use_model = request.decision.must_succeed, self._can_use_model(request)
-        earlier, tokens = request.history.compaction, request.utilization.tokens
         is_limited = not (must_succeed or request.decision.is_requested or request.decision.trigger == 0)
-        earlier_id = earlier.id if earlier is not None else ""
-        if is_limited and (
-            reason := self._services.recent_failures.refusal_reason(conversation_ref, uncompacted, earlier_id, tokens)
-        ):
+        if is_limited and (reason := self._services.recent_failures.refusal_reason(request)):
             raise PlanNotApplicable("put_off", reason)
         summaries = self._services.background_summaries
         if (
             can_use_model
-            and _can_pass_meanwhile(request)
+            and request.can_pass_meanwhile
             and not request.is_summary_estimated
-            and summaries.is_running(conversation_ref)
-            and not summaries.has_failed(conversation_ref)
+            and summaries.is_running(request.conversation_ref)
+            and not summaries.has_failed(request.conversation_ref)
         ):
             raise SummaryPending
         forms: list[SummaryForm] = ["model"] if can_use_model else []
@@ -209,7 +202,7 @@ class Compactor:
         problem: Exception = PlanNotApplicable("nothing_to_compact", "no message may be compacted")
         for attempts, form in enumerate(forms):
             try:
-                return await self._attempt(request, uncompacted, conversation_ref, form, attempts)
+                return await self._attempt(request, form, attempts)
             except SummaryPending:
                 raise
             except StoreUnavailable as error:
@@ -221,37 +214,33 @@ class Compactor:
                     _log.warning(
                         "session %s (%s): one way to compact failed, the next is tried: %s",
                         request.ref.session,
-                        uncompacted.model,
+                        request.uncompacted.model,
                         _describe_origin(error),
                         extra={"request_id": request.request_id},
                     )
         if is_limited and not request.is_dry_run:
-            self._services.recent_failures.record_failure(
-                conversation_ref, uncompacted, earlier_id, tokens, _failure_reason(problem)
-            )
+            self._services.recent_failures.record_failure(request, _failure_reason(problem))
         raise problem
 
     async def _attempt(
         self,
-        request: CompactionJob,
-        uncompacted: Conversation,
-        conversation_ref: ConversationRef,
+        request: CompactionRequest,
         form: SummaryForm,
         earlier_strategy_runs: int,
     ) -> CompactionResult:
-        """Makes one compaction with this form of summary. `earlier_passes` counts the attempts before it."""
+        """Makes one compaction with this form of summary. `earlier_strategy_runs`: those of attempts before it."""
         tasks = self._services.tasks
         at = self._services.clock.now()
         planned = await tasks.offload(
-            partial(self._assembler.plan_compaction, request, uncompacted, at=at, without_summary=form == "none")
+            partial(self._assembler.plan_compaction, request, at=at, without_summary=form == "none")
         )
-        summary = await self._write_summary(request, uncompacted, conversation_ref, planned, form)
+        summary = await self._write_summary(request, planned, form)
         finished = await tasks.offload(partial(self._assembler.finish, request, planned, summary))
-        result = await self._publish(request, uncompacted, finished, earlier_strategy_runs + finished.strategy_runs)
+        result = await self._publish(request, *finished, earlier_strategy_runs + planned.strategy_runs)
         if summary is None or request.is_dry_run or result.outcome is None:
             return result
         # Useless answers cost tokens too; they are reported with the compaction that succeeds in the end.
-        waste = self._services.background_summaries.reset_after_compaction(conversation_ref)
+        waste = self._services.background_summaries.reset_after_compaction(request.conversation_ref)
         outcome = replace(
             result.outcome,
             input=result.outcome.input + waste.input,
@@ -264,20 +253,18 @@ class Compactor:
 
     # -- summaries ----------------------------------------------------------------
 
-    def _can_use_model(self, request: CompactionJob) -> bool:
+    def _can_use_model(self, request: CompactionRequest) -> bool:
         return request.summary_caller is not None and self._services.author.has_model
 
-    def _is_model_available(self, request: CompactionJob, conversation_ref: ConversationRef) -> bool:
+    def _is_model_available(self, request: CompactionRequest) -> bool:
         """Whether the model is not paused after failures."""
         return request.summary_caller is not None and self._services.background_summaries.may_try(
-            request.summary_caller, conversation_ref
+            request.summary_caller, request.conversation_ref
         )
 
     async def _write_summary(
         self,
-        request: CompactionJob,
-        uncompacted: Conversation,
-        conversation_ref: ConversationRef,
+        request: CompactionRequest,
         planned: PlannedCompaction,
         form: SummaryForm,
     ) -> Summary | None:
@@ -286,37 +273,33 @@ class Compactor:
         if task is None:
             return None
         if form == "model" and task.instructions:
-            summary = await self._write_instructed_summary(request, conversation_ref, task)
+            summary = await self._write_instructed_summary(request, task)
             if summary is not None:
                 return summary
         elif form == "model":
-            summary = await self._find_model_summary(request, uncompacted, conversation_ref, planned, task)
+            summary = await self._find_model_summary(request, planned, task)
             if summary is not None:
                 return summary
         return await self._services.tasks.offload(self._services.author.write_extractive, task)
 
-    async def _write_instructed_summary(
-        self, request: CompactionJob, conversation_ref: ConversationRef, task: SummaryTask
-    ) -> Summary | None:
+    async def _write_instructed_summary(self, request: CompactionRequest, task: SummaryTask) -> Summary | None:
         """Returns a model's summary by the client's own instructions, which no prepared summary followed.
 
         None if the model is paused, fails, or takes too long.
         """
-        if not self._is_model_available(request, conversation_ref):
+        if not self._is_model_available(request):
             return None
         if request.is_dry_run:
             return await self._estimate_summary(task) if request.is_summary_estimated else None
         try:
             return await self._services.waiter.wait_for(self._wait, self._services.author.write(task))
         except (SummaryFailed, TimeoutError) as error:
-            self._services.background_summaries.record_failure(conversation_ref, request.summary_caller, error)
+            self._services.background_summaries.record_failure(request.conversation_ref, request.summary_caller, error)
             return None
 
     async def _find_model_summary(
         self,
-        request: CompactionJob,
-        uncompacted: Conversation,
-        conversation_ref: ConversationRef,
+        request: CompactionRequest,
         planned: PlannedCompaction,
         task: SummaryTask,
     ) -> Summary | None:
@@ -326,35 +309,26 @@ class Compactor:
         Raises SummaryPending if a model is still writing and the request can be forwarded unchanged. After a failed
         preparation it does not: a conversation that grows fast would otherwise stay uncompacted up to the hard limit.
         """
-        summaries, tokens = self._services.background_summaries, request.utilization.tokens
+        summaries, conversation_ref = self._services.background_summaries, request.conversation_ref
 
         async def build_task() -> SummaryTask | None:
             return task
 
         summarized_count, first_index = task.prior_until, task.first_index
-        prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
+        prepared = await summaries.find(conversation_ref, request.uncompacted, summarized_count, first_index)
         can_retry = not summaries.has_failed(conversation_ref) or (
-            _must_have_summary(request) and not summaries.is_retry_too_early(conversation_ref, tokens)
+            request.must_have_summary and not summaries.is_retry_too_early(conversation_ref, request.utilization.tokens)
         )
-        if prepared is None and can_retry and self._is_model_available(request, conversation_ref):
+        if prepared is None and can_retry and self._is_model_available(request):
             if request.is_summary_estimated:
                 return await self._estimate_summary(task)
             if not request.is_dry_run:
-                summaries.start(
-                    conversation_ref,
-                    uncompacted,
-                    tokens,
-                    summarized_count,
-                    build_task,
-                    first_index,
-                    request.started_at,
-                    request.summary_caller,
-                )
-            if _can_pass_meanwhile(request):
+                summaries.start(request, summarized_count, build_task, first_index, request.summary_caller)
+            if request.can_pass_meanwhile:
                 raise SummaryPending
-            if _must_have_summary(request) and not request.is_dry_run:
+            if request.must_have_summary and not request.is_dry_run:
                 await summaries.wait(conversation_ref, self._wait)
-                prepared = await summaries.find(conversation_ref, uncompacted, summarized_count, first_index)
+                prepared = await summaries.find(conversation_ref, request.uncompacted, summarized_count, first_index)
         if prepared is None or planned.last_summarized < 0 or prepared.narrative_end > planned.last_summarized + 1:
             return None
         task_after_prepared = replace(task, prior_narrative=prepared.narrative, prior_until=prepared.narrative_end)
@@ -368,80 +342,74 @@ class Compactor:
         extract = await self._services.tasks.offload(self._services.author.write_extractive, task)
         return replace(extract, writer=ESTIMATED_WRITER)
 
-    def _summarize_ahead(self, request: CompactionJob, uncompacted: Conversation) -> None:
+    def _summarize_ahead(self, request: CompactionRequest) -> None:
         """Starts a summary in the background; without a model, caches the facts that an extract will need."""
-        conversation_ref, tokens = _conversation_ref(request, uncompacted), request.utilization.tokens
         summary_caller = (
-            request.summary_caller
-            if self._can_use_model(request) and self._is_model_available(request, conversation_ref)
-            else None
+            request.summary_caller if self._can_use_model(request) and self._is_model_available(request) else None
         )
         build = self._build_summary_task if summary_caller is not None else self._extract_facts
         earlier = request.history.compaction
         summarized_count = earlier.narrative_end if earlier is not None and earlier.kind == request.decision.kind else 0
         self._services.background_summaries.start(
-            conversation_ref,
-            uncompacted,
-            tokens,
-            summarized_count,
-            partial(build, request, uncompacted),
-            None,
-            request.started_at,
-            summary_caller,
+            request, summarized_count, partial(build, request), None, summary_caller
         )
 
-    async def _build_summary_task(self, request: CompactionJob, uncompacted: Conversation) -> SummaryTask | None:
-        work = partial(
-            self._assembler.plan_compaction, request, uncompacted, at=self._services.clock.now(), without_summary=False
-        )
+    async def _build_summary_task(self, request: CompactionRequest) -> SummaryTask | None:
+        work = partial(self._assembler.plan_compaction, request, at=self._services.clock.now(), without_summary=False)
         try:
             return (await self._services.tasks.offload(work)).summary_task
         except PlanNotApplicable:
             return None
 
-    async def _extract_facts(self, request: CompactionJob, uncompacted: Conversation) -> SummaryTask | None:
-        await self._services.tasks.offload(self._services.extractor.prepare_facts, uncompacted.messages)
+    async def _extract_facts(self, request: CompactionRequest) -> SummaryTask | None:
+        await self._services.tasks.offload(self._services.extractor.prepare_facts, request.uncompacted.messages)
         return None
 
     # -- publishing ---------------------------------------------------------------
 
     async def _publish(
-        self, request: CompactionJob, uncompacted: Conversation, finished: FinishedCompaction, strategy_runs: int
+        self,
+        request: CompactionRequest,
+        history: CompactedConversation,
+        compaction: Compaction,
+        writes: Sequence[Put],
+        strategy_runs: int,
     ) -> CompactionResult:
-        """Archives the removed content, then publishes the compaction.
+        """Archives the removed content, then publishes the compaction that `history` has.
 
         Neither happens in a dry run, or if the session was erased since the request came; if it is erased
         meanwhile, both are removed again. Nor if it is made from a compaction that the store no longer has: what that
         one removed would be lost. A later request compacts the whole history. Raises StoreUnavailable if neither the
         store nor the local spool takes the content.
         """
-        compactions, erasures, root = self._services.compactions, self._services.erasures, uncompacted.chain[0]
+        compactions, erasures = self._services.compactions, self._services.erasures
+        tenant, session = request.ref.tenant, request.ref.session
+        made = CompactionResult(history, report_compaction(compaction, "compacted", request.decision, strategy_runs))
         if (
             request.is_dry_run
-            or erasures.was_erased_since(request.ref.tenant, request.ref.session, request.started_at)
+            or erasures.was_erased_since(tenant, session, request.started_at)
             or await self._has_lost_base(request)
         ):
-            return CompactionResult(
-                finished.history, report_compaction(finished.compaction, "compacted", request.decision, strategy_runs)
-            )
-        await self._services.archive.write(finished.writes)
-        last_chain_key = request.history.conversation.chain[-1]
-        winner = await compactions.publish(request.ref, root, finished.compaction, last_chain_key=last_chain_key)
-        if await erasures.remove_if_erased(
-            request.ref.tenant, request.ref.session, request.started_at, finished.writes
-        ):
+            return made
+        await self._services.archive.write(writes)
+        winner = await compactions.publish(
+            request.ref,
+            request.uncompacted.chain[0],
+            compaction,
+            last_chain_key=request.history.conversation.chain[-1],
+        )
+        if await erasures.remove_if_erased(tenant, session, request.started_at, writes):
             compactions.forget()
         is_spooled = not self._services.archive.store.is_available
-        if winner.id != finished.compaction.id:
+        if winner.id != compaction.id:
             # Another worker published first, and counts it. Its compaction is not used if it does not hold for this
             # conversation: a call that it removed has been answered since.
             with suppress(ValueError):
-                history = compactions.apply(request.protocol, request.ref.tenant, uncompacted, winner)
+                history = compactions.apply(request.protocol, tenant, request.uncompacted, winner)
                 return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
-        outcome = report_compaction(finished.compaction, "compacted", request.decision, strategy_runs)
-        return CompactionResult(finished.history, outcome, is_spooled)
+        return replace(made, is_stored_locally_only=is_spooled)
 
-    async def _has_lost_base(self, request: CompactionJob) -> bool:
+    async def _has_lost_base(self, request: CompactionRequest) -> bool:
         base = request.history.compaction
         with suppress(StoreUnavailable):
             return base is not None and await self._services.compactions.is_gone(request.ref, base)
@@ -449,7 +417,7 @@ class Compactor:
 
     # -- reporting ----------------------------------------------------------------
 
-    def _report_failure(self, request: CompactionJob, error: Exception) -> CompactionOutcome:
+    def _report_failure(self, request: CompactionRequest, error: Exception) -> CompactionOutcome:
         reason = _failure_reason(error)
         _log.log(
             logging.DEBUG if request.is_dry_run else logging.WARNING,
@@ -471,19 +439,9 @@ class Compactor:
         )
 
 
-def _must_have_summary(request: CompactionJob) -> bool:
-    """Whether the request waits for a model's summary instead of being forwarded unchanged."""
-    return request.decision.must_succeed or request.decision.is_requested
-
-
-def _can_pass_meanwhile(request: CompactionJob) -> bool:
-    """Whether the request is forwarded unchanged while a model writes. At a trigger of 0 an extract is used instead."""
-    return not _must_have_summary(request) and request.decision.trigger > 0
-
-
-def _conversation_ref(request: CompactionJob, uncompacted: Conversation) -> ConversationRef:
-    ref = request.ref
-    return ref if ref.session else ConversationRef(ref.tenant, ref.scope, uncompacted.chain[0].hex())
+def _id_in_force(request: CompactionRequest) -> str:
+    compaction = request.history.compaction
+    return compaction.id if compaction is not None else ""
 
 
 def _failure_kind(error: Exception) -> FailureKind:

@@ -34,6 +34,8 @@ from accordion.compaction.strategies import select_for_other_limits, select_for_
 from accordion.compaction.strategies.base import (
     REMOVED_PART,
     DeferredReplace,
+    Plan,
+    Proposal,
     ProposedStep,
     Strategy,
     StrategyView,
@@ -46,17 +48,7 @@ from accordion.compaction.strategies.steps import replace_groups_before, replace
 from accordion.model.budget import CompactionKind
 from accordion.model.compaction import WHOLE_GROUPS
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.plan import (
-    WRITTEN_BY_COMPACTION,
-    Drop,
-    Plan,
-    PlanStep,
-    Proposal,
-    Replace,
-    Slot,
-    Summarize,
-    choose_block_slot,
-)
+from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Slot, Summarize, choose_block_slot
 
 _log = logging.getLogger("accordion")
 

@@ -6,7 +6,7 @@ Removed messages are archived in ranges that a model can read as a whole; a remo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import ceil
 
@@ -24,14 +24,13 @@ from accordion.archive.references import (
     slice_id,
 )
 from accordion.compaction.apply import PlanLayout, TextBlock
+from accordion.compaction.request import CompactionRequest
 from accordion.model.boundaries import (
     find_indivisible_groups,
     match_results_to_calls,
 )
 from accordion.model.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
-from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import REFERENCE_SHARE
 
 MAX_RANGE_TOKENS = 6_000
@@ -41,14 +40,6 @@ are artifacts of its slices too."""
 
 _RangeArtifacts = tuple[Artifact, ...]
 """A range, and its slices if it is too large to be read at once."""
-
-
-class ContentOrigin(msgspec.Struct, frozen=True):
-    """The origin of removed content: conversation, protocol, and time in seconds since the epoch."""
-
-    ref: ConversationRef
-    protocol: str
-    at: float
 
 
 class RemovedContent(msgspec.Struct, frozen=True):
@@ -70,24 +61,22 @@ class RemovalBuilder:
     """Builds the RemovedContent of a layout.
 
     `count_text` counts on the scale of the blocks' budgets. `is_skipped_tool`: results of this tool make no artifacts
-    of their own. `provider_items` are full messages for items that the client only references: the model reads those.
+    of their own. `at` is in seconds since the epoch. Of items that the client only references the full messages of the
+    request's `provider_items` count: the model reads those.
     """
 
     def __init__(
         self,
         layout: PlanLayout,
-        origin: ContentOrigin,
+        request: CompactionRequest,
+        at: float,
         count_message: Callable[[Message], int],
         count_text: Callable[[str], int],
         is_skipped_tool: Callable[[str], bool],
-        delegations_by_call: Mapping[str, DelegationNode] | None = None,
-        provider_items: Mapping[bytes, Message] | None = None,
     ) -> None:
-        self._delegations_by_call = delegations_by_call or {}
-        self._provider_items = provider_items or {}
+        self._request, self._at = request, at
         self._layout = layout
         self._messages = layout.uncompacted.messages
-        self._origin = origin
         self._count_message = count_message
         self._count_text = count_text
         self._is_skipped_tool = is_skipped_tool
@@ -163,7 +152,7 @@ class RemovalBuilder:
         slices = (
             replace(
                 artifact,
-                id=slice_id(self._origin.ref.tenant, artifact.keys, number, slice_count),
+                id=slice_id(self._request.ref.tenant, artifact.keys, number, slice_count),
                 characters=artifact.characters // slice_count,
                 tokens=artifact.tokens // slice_count,
                 description=f"{artifact.description}, slice {number} of {slice_count}",
@@ -179,13 +168,13 @@ class RemovalBuilder:
 
     def _build_note_artifact(self, block: TextBlock) -> Artifact:
         """Builds the artifact of all messages that a note replaces, under the id in the note."""
-        return self._build_range(range(block.first, block.last + 1), range_id(self._origin.ref.tenant, block.keys))
+        return self._build_range(range(block.first, block.last + 1), range_id(self._request.ref.tenant, block.keys))
 
     def _build_range(self, indexes: range, name: str = "") -> Artifact:
         messages = self._messages[indexes.start : indexes.stop]
         keys = tuple(message.key for message in messages)
         return self._build_artifact(
-            name or range_id(self._origin.ref.tenant, keys),
+            name or range_id(self._request.ref.tenant, keys),
             "range",
             keys,
             indexes,
@@ -197,11 +186,11 @@ class RemovalBuilder:
         )
 
     def _full_message(self, message: Message) -> Message:
-        return self._provider_items.get(message.key, message)
+        return self._request.provider_items.get(message.key, message)
 
     def _list_part_artifacts(self, index: int, slot: Slot) -> Iterator[Artifact]:
         """Yields artifacts of a slot's removed or changed results, and of other parts whose new text names one."""
-        original, tenant = self._messages[slot.origin], self._origin.ref.tenant
+        original, tenant = self._messages[slot.origin], self._request.ref.tenant
         changes = self._layout.changes.get(index)
         numbers = range(len(slot.message.parts)) if changes is None else sorted(changes)
         for number in numbers:
@@ -238,7 +227,7 @@ class RemovalBuilder:
         if not is_referenced and (not text.strip() or self._is_skipped_tool(tool)):
             return None
         message, description = self._messages[index], describe(text) or describe_size(text)
-        delegation = self._delegations_by_call.get(result.call_id)
+        delegation = self._request.delegations_by_call.get(result.call_id)
         keys = (message.key,) if first == index else (self._messages[first].key, message.key)
         artifact = self._build_artifact(
             name, "result", keys, range(first, index + 1), part=part, tool=tool,
@@ -284,10 +273,10 @@ class RemovalBuilder:
         arguments: str = "",
         call_id: str = "",
     ) -> Artifact:
-        origin = self._origin
+        ref = self._request.ref
         return Artifact(
-            name, kind, origin.protocol, keys, indexes.start, indexes.stop - 1, part, tool, arguments, call_id,
-            characters, tokens, description, origin.ref.scope, origin.ref.session, origin.at,
+            name, kind, self._request.protocol.name, keys, indexes.start, indexes.stop - 1, part, tool, arguments,
+            call_id, characters, tokens, description, ref.scope, ref.session, self._at,
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from accordion.model.budget import CompactionForm, Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import Cause, CompactedConversation
-from accordion.model.conversation import Message
+from accordion.model.conversation import Conversation, Message
 from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import SummaryCaller
@@ -29,10 +29,11 @@ class RequestBudgets(msgspec.Struct, frozen=True):
     max_images: int = 0
 
 
-class CompactionJob(StructWithHiddenFields, frozen=True):
+class CompactionRequest(StructWithHiddenFields, frozen=True):
     """A request with everything that its compaction needs.
 
-    `history` is the conversation with earlier compactions applied. `actual_model` is the model that receives the
+    `uncompacted` is the visible conversation without any compaction, `history` the one with earlier compactions
+    applied. `actual_model` is the model that receives the
     request; tokens are counted for it. `started_at` is when the request came, in seconds by the monotonic clock: if the
     session was erased since, nothing is stored. `body_size` is in bytes.
     """
@@ -41,6 +42,7 @@ class CompactionJob(StructWithHiddenFields, frozen=True):
 
     ref: ConversationRef
     protocol: WireProtocol
+    uncompacted: Conversation
     history: CompactedConversation
     utilization: Utilization
     window: Window
@@ -76,6 +78,22 @@ class CompactionJob(StructWithHiddenFields, frozen=True):
     """The history as it would be forwarded, with read-backs and recalls; None if it equals `history`."""
     summary_instructions: str = ""
     """The client's own instructions for a model's summary."""
+
+    @property
+    def conversation_ref(self) -> ConversationRef:
+        """The conversation that is compacted. Without a session its first message tells it from others."""
+        ref = self.ref
+        return ref if ref.session else ConversationRef(ref.tenant, ref.scope, self.uncompacted.chain[0].hex())
+
+    @property
+    def must_have_summary(self) -> bool:
+        """Whether the request waits for a model's summary instead of being forwarded unchanged."""
+        return self.decision.must_succeed or self.decision.is_requested
+
+    @property
+    def can_pass_meanwhile(self) -> bool:
+        """Whether the request is forwarded unchanged while a model writes. At a trigger of 0 an extract is used."""
+        return not self.must_have_summary and self.decision.trigger > 0
 
 
 class CompactionResult(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from accordion.accounting.token_meter import RESPONSE_START
 from accordion.compaction.policy import max_sendable_tokens
-from accordion.compaction.request import CompactionJob, RequestBudgets, ThinkingMode
+from accordion.compaction.request import CompactionRequest, RequestBudgets, ThinkingMode
 from accordion.compaction.strategies.base import (
     DigestFunction,
     StrategyView,
@@ -166,7 +166,7 @@ def build_view(
 
 
 def build_view_for_request(
-    request: CompactionJob,
+    request: CompactionRequest,
     kind: CompactionKind,
     *,
     count_message: Callable[[Message], int],

@@ -1,4 +1,4 @@
-"""The plan of a compaction: the view that strategies read, and the steps that they propose.
+"""The slots of a list, and the steps that change them.
 
 A strategy is a pure function from a view to steps. The planner accepts only steps that touch free slots; `apply` in
 `compaction/` carries them out. Everything that a step removes from the list is archived; a step need not say so.
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import msgspec
 
 from accordion.model.boundaries import is_provider_compaction
-from accordion.model.budget import CompactionKind
 from accordion.model.conversation import Message
 
 WRITTEN_BY_COMPACTION = -1
@@ -62,30 +61,6 @@ def choose_block_slot(slots: Sequence[Slot], leaving_slots: Sequence[int]) -> in
     return next(index for index in leaving_slots if index > last)
 
 
-class View(msgspec.Struct, frozen=True):
-    """The list as strategies see it.
-
-    `free[i]` is True if slot i may be changed, `removable[i]` if it may leave the list: it is free, and its group
-    has no pinned result and no open call. `groups` are ranges (first, last; inclusive) of slots that leave together or
-    not at all; they cover the list in order. `tokens` counts everything that would be sent; `overhead` is the part of
-    the system prompt, the tools and the tokens that begin the response. `target` is the goal of the compaction, in
-    tokens.
-    """
-
-    kind: CompactionKind
-    slots: tuple[Slot, ...]
-    free: tuple[bool, ...]
-    removable: tuple[bool, ...]
-    groups: tuple[tuple[int, int], ...]
-    tokens: int
-    overhead: int
-    target: int
-    task: int
-    """The slot of the task (the last message with user text and no tool result); -1 if there is none."""
-    pinned: frozenset[str] = frozenset()
-    """The call ids of results that no strategy may touch."""
-
-
 class Replace(msgspec.Struct, frozen=True):
     """A step that replaces part `part` of slot `slot` by `text`, which has `tokens` tokens (-1: the planner estimates
     them)."""
@@ -117,29 +92,3 @@ class Summarize(msgspec.Struct, frozen=True):
 
 
 PlanStep = Replace | Drop | Summarize
-
-
-class Proposal(msgspec.Struct, frozen=True):
-    """The steps of one strategy, and the tokens of the list before and after them."""
-
-    strategy: str
-    steps: tuple[PlanStep, ...]
-    before: int
-    after: int
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """All steps of one compaction, in the order in which the strategies proposed them."""
-
-    view: View
-    proposals: tuple[Proposal, ...]
-
-    @property
-    def after(self) -> int:
-        """The tokens of the list after all steps; a summary counts with its budget."""
-        return self.proposals[-1].after if self.proposals else self.view.tokens
-
-    @property
-    def steps(self) -> tuple[PlanStep, ...]:
-        """All steps in order. Of two steps for the same part the later one takes effect."""
-        return tuple(step for proposal in self.proposals for step in proposal.steps)

@@ -20,7 +20,7 @@ from accordion.compaction.planner import LAST_RESORT
 from accordion.compaction.policy import certainly_overflows, fits_beside_output, max_sendable_tokens
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.reporting import report_holdout
-from accordion.compaction.request import CompactionJob
+from accordion.compaction.request import CompactionRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies.base import Strategy
 from accordion.insertions.recall_source import RecallRequest, RecallSource
@@ -214,7 +214,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             job = replace(job, summary_caller=None)
         else:
             compactor = self.compactors(request.conversation.model, request.is_subagent)
-        result = await compactor.compact(job, request.conversation)
+        result = await compactor.compact(job)
         if decision.action == "compact" and not job.is_dry_run:
             self.session_overrides.set_waiting_for_summary(
                 tenant, session, result.is_waiting_for_summary and decision.kind == "conversation"
@@ -261,7 +261,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         body = self.renderer.render_body(request.protocol, request.forwarded_history)
         return replace(request, rewritten_body=body, compaction_outcome=outcome)
 
-    async def _build_job(self, request: PreparedRequest, cause: Cause) -> CompactionJob:
+    async def _build_job(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
         tenant = request.caller.tenant
         session, position = request.session_match.session.id, request.visible_request.position
         if request.decision.is_requested and cause == "automatic":
@@ -269,9 +269,10 @@ class CompactionStep(msgspec.Struct, frozen=True):
         # The message that handed over the conversation is the task.
         task_ids = frozenset({position.call_id} if position.evidence == "handoff" else ())
         pins = request.controls.pinned_call_ids | task_ids | await self.session_overrides.find_pins(tenant, session)
-        return CompactionJob(
+        return CompactionRequest(
             ref=request.ref,
             protocol=request.protocol,
+            uncompacted=request.conversation,
             history=request.history,
             utilization=request.utilization,
             window=request.window,

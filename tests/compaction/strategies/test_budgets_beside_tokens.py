@@ -8,8 +8,9 @@ from accordion.archive.references import artifact_id
 from accordion.compaction.planner import Planner
 from accordion.compaction.request import RequestBudgets
 from accordion.compaction.strategies import build_strategy
+from accordion.compaction.strategies.base import Plan
 from accordion.model.conversation import Media, Message, Text, ToolResult
-from accordion.model.plan import Plan, Replace
+from accordion.model.plan import Replace
 from tests.compaction.view_samples import (
     TENANT,
     assistant_message,

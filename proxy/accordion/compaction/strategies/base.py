@@ -15,11 +15,11 @@ import msgspec
 from accordion.archive.references import artifact_id
 from accordion.compaction.request import ThinkingMode
 from accordion.model.boundaries import PartPosition
-from accordion.model.budget import CompactionForm
+from accordion.model.budget import CompactionForm, CompactionKind
 from accordion.model.conversation import Media, Message, Part, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
-from accordion.model.plan import PlanStep, View
+from accordion.model.plan import PlanStep, Slot
 from accordion.model.tenant import NO_TENANT, TenantScope
 
 BUDGETS = ("tokens", "images", "bytes")
@@ -61,16 +61,32 @@ class StrategyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return iter(())
 
 
-class StrategyView(View, StructWithHiddenFields, frozen=True):
-    """A history as the earlier strategies left it. Slots and parts keep their indexes: a removed slot is marked in
-    `removed`, a removed part is an empty text.
+class StrategyView(StructWithHiddenFields, frozen=True):
+    """A history as the earlier strategies left it: the list that would be forwarded. Slots and parts keep their
+    indexes: a removed slot is marked in `removed`, a removed part is an empty text.
 
-    `limit` is the most tokens that the request may count. `reachable[i]`: slot i may be changed as a last resort, even
-    if it is not free. `newest_batch` is the first slot of the newest tool batch. Reasoning from slot `open_turn` on
-    stays, because its tool turn is still open. `calls` maps each result to its call, as (slot, part). `max_images` and
+    `free[i]` is True if slot i may be changed, `removable[i]` if it may leave the list: it is free, and its group has
+    no pinned result and no open call. `reachable[i]`: slot i may be changed as a last resort, even if it is not free.
+    `groups` are ranges (first, last; inclusive) of slots that leave together or not at all; they cover the list in
+    order. `tokens` counts everything that would be sent; `overhead` is the part of the system prompt, the tools and the
+    tokens that begin the response. `target` is the goal of the compaction, `limit` the most that the request may count,
+    in tokens. `newest_batch` is the first slot of the newest tool batch. Reasoning from slot `open_turn` on stays,
+    because its tool turn is still open. `calls` maps each result to its call, as (slot, part). `max_images` and
     `max_body_size` (bytes of the request) are the provider's limits; 0 means none.
     """
 
+    kind: CompactionKind
+    slots: tuple[Slot, ...]
+    free: tuple[bool, ...]
+    removable: tuple[bool, ...]
+    groups: tuple[tuple[int, int], ...]
+    tokens: int
+    overhead: int
+    target: int
+    task: int
+    """The slot of the task (the last message with user text and no tool result); -1 if there is none."""
+    pinned: frozenset[str] = frozenset()
+    """The call ids of results that no strategy may touch."""
     removed: tuple[bool, ...] = ()
     reachable: tuple[bool, ...] = ()
     limit: int = 0
@@ -161,6 +177,32 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
         position = self.calls.get((slot, part))
         call = self.slots[position[0]].message.parts[position[1]] if position is not None else None
         return call if isinstance(call, ToolCall) else None
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """The steps of one strategy, and the tokens of the list before and after them."""
+
+    strategy: str
+    steps: tuple[PlanStep, ...]
+    before: int
+    after: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All steps of one compaction, in the order in which the strategies proposed them."""
+
+    view: StrategyView
+    proposals: tuple[Proposal, ...]
+
+    @property
+    def after(self) -> int:
+        """The tokens of the list after all steps; a summary counts with its budget."""
+        return self.proposals[-1].after if self.proposals else self.view.tokens
+
+    @property
+    def steps(self) -> tuple[PlanStep, ...]:
+        """All steps in order. Of two steps for the same part the later one takes effect."""
+        return tuple(step for proposal in self.proposals for step in proposal.steps)
 
 
 class DeferredReplace(msgspec.Struct, frozen=True):
