@@ -157,10 +157,6 @@ class Proxy:
             while self.log.count(text) < times:
                 await asyncio.sleep(0.05)
 
-    def interrupt(self) -> None:
-        """Interrupts the proxy, as Ctrl-C does."""
-        os.kill(self.pid, signal.SIGINT)
-
     def hup(self) -> None:
         """Ask it to read its config again."""
         os.kill(self.pid, signal.SIGHUP)

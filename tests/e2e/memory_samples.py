@@ -7,9 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.agents import connected
 from tests.e2e.proxy_api import get_page, wait_until
-from tests.e2e.small_window import agent, broken_prefixes, compacted_requests, rounds, strict_provider
 from tests.loopback import replies_json
 from tests.proxy_process import PATIENT, Proxy
 from tests.strict_provider import StrictProvider
@@ -20,7 +18,6 @@ proxy_keys:
   - {id: one, key: "${KEY_ONE}"}
   - {id: two, key: "${KEY_TWO}"}
 """
-DECIDED = "We decided to move the ledger service to PostgreSQL 16 because MySQL lost two writes."
 ONE, TWO = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
 PLAN = [
     {"content": "Move the ledger to PostgreSQL 16", "status": "completed", "activeForm": "Moving"},
@@ -82,40 +79,9 @@ async def call_memories(proxy: Proxy, call: str, body: Any, **headers: str) -> d
     return found
 
 
-async def read_memories(proxy: Proxy) -> list[dict[str, Any]]:
-    """All memories but the saved sessions, in full."""
-    listed = (await call_memories(proxy, "list", {"limit": 20}))["memories"]
-    if not listed:
-        return []
-    found: list[dict[str, Any]] = (await call_memories(proxy, "read", {"ids": [each["id"] for each in listed]}))[
-        "memories"
-    ]
-    return found
-
-
 def last_entries(provider: StrictProvider) -> list[str]:
     """The list that the provider got last, without the system prompt."""
     return [entry.decode() for entry in provider.taken[-1].entries if b'"role":"system"' not in entry]
-
-
-async def check_text_stays(proxy: Proxy, protocol_name: str, begins: str, text: str) -> None:
-    """Checks that a text inserted behind the first message outlives a restart and leaves with a compaction."""
-    provider = strict_provider(protocol_name, begins)
-    async with proxy.provider(provider), agent(proxy, protocol_name, name=begins) as run:
-        run.begin()
-        await rounds(run, 2)
-        proxy.stop()
-        proxy.start()
-        async with connected(proxy.url, protocol_name) as client:
-            run.client = client
-            await rounds(run, 2)
-            assert broken_prefixes(provider.taken) == []
-            assert text in "".join(last_entries(provider))
-            while not compacted_requests(run):
-                await rounds(run, 1)
-            await rounds(run, 2)
-    assert not provider.problems
-    assert broken_prefixes(provider.taken) == compacted_requests(run)
 
 
 def memory_arguments(number: int, topic: str = "ledger") -> list[dict[str, Any]]:

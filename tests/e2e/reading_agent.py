@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.agents import Run, connected
 from tests.e2e.small_window import WINDOW, compacted_requests
-from tests.history_content import ContentItem, content_items
 from tests.loopback import Loopback
 from tests.proxy_process import Proxy
 from tests.reading_provider import OURS, WAYS, ReadingProvider
@@ -68,11 +67,6 @@ class ReadingAgent:
     def compactions(self) -> list[int]:
         """The provider's requests that were compacted anew."""
         return [self.starts[at] for at in compacted_requests(self.run)]
-
-    @property
-    def client_history(self) -> list[ContentItem]:
-        """The content of the client's own history."""
-        return content_items(self.run.protocol_name, json.loads(json.dumps(self.run.history, default=_plain)))
 
     def whole(self, *ways: str) -> None:
         """Checks all of the below, and that these ways were gone."""

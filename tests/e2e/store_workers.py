@@ -26,7 +26,7 @@ model_list:
   litellm_params: {model: openai/small, api_base: "UPSTREAM/v1"}
   model_info: {max_input_tokens: 6000, max_output_tokens: 600}
 """
-KEY, OTHER_KEY = "01" * 32, "02" * 32
+KEY = "01" * 32
 REPLY = {
     "id": "c", "object": "chat.completion", "model": "small",
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Well."}}],

@@ -9,27 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.agent_replies import TOOLS
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import EACH, Proxies, agent, compacted_requests, config, rounds, strict_provider
 from tests.proxy_process import PATIENT, Proxy
-from tests.strict_provider import FIXED, SYSTEM, result_of
-from tests.writers import LISTS, WRITERS
+from tests.strict_provider import result_of
 
 ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
-KEYS = """
-proxy_keys:
-  - {id: one, key: "${KEY_ONE}"}
-  - {id: two, key: "${KEY_TWO}"}
-"""
-ONE, TWO = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
-
-
-@pytest.fixture(scope="module")
-def proxies(start: Start) -> Proxies:
-    return Proxies(start, **ROOMY)
 
 
 @pytest.fixture(scope="module")
@@ -67,52 +54,6 @@ async def recorded(proxy: Proxy, session: str, **headers: str) -> None:
     await wait_until(there)
 
 
-def client_entries(run: Run, upto: int) -> list[Any]:
-    """The client's own list, up to so many entries, as JSON has it."""
-    plain = json.loads(json.dumps(run.history[:upto], default=lambda value: value.model_dump(exclude_none=True)))
-    return [{"role": "system", "content": SYSTEM}, *plain] if run.protocol_name == "chat" else plain
-
-
-@EACH
-async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Proxies, protocol_name: str):
-    proxy, provider = proxies[protocol_name], strict_provider(protocol_name, "archive")
-    async with proxy.provider(provider), agent(proxy, protocol_name, name="archive") as run:
-        session = await until_compacted(run)
-        asked = len(run.history)
-        await rounds(run, 1)
-    assert provider.problems == []
-
-    found = await listed(proxy, session)
-    results = [each for each in found if each["kind"] == "result" and each["call_id"]]
-    assert results
-    for each in results:
-        reply = await get_page(proxy, f"/accordion/artifacts/{each['id']}")
-        assert reply.text == result_of(each["call_id"])
-        line = await get_page(proxy, f"/accordion/artifacts/{each['id']}?pattern=src/{each['call_id']}/main_[0-9]%2B")
-        assert line.text.startswith("1:")
-    told = (await get_page(proxy, f"/accordion/artifacts/{results[0]['id']}", accept="application/json")).json()
-    assert told["sessions"] == [session]
-
-    async def whole() -> httpx.Response | None:
-        # What was said is written behind the reply.
-        reply = await get_page(proxy, f"/accordion/sessions/{session}/original")
-        return reply if reply.status_code == 200 and len(reply.json()[LISTS[protocol_name]]) >= asked else None
-
-    reply = await wait_until(whole)
-    assert reply.headers["x-accordion-protocol"] == protocol_name
-    assert "x-accordion-missing" not in reply.headers
-    body = reply.json()
-    assert body[LISTS[protocol_name]][: len(client_entries(run, asked))] == client_entries(run, asked)
-    writer = WRITERS[protocol_name]
-    sent = writer.with_tools(writer.with_system(writer.request("small", []), SYSTEM), TOOLS[protocol_name])
-    assert {name: body.get(name) for name in FIXED} == {name: sent.get(name) for name in FIXED}
-    # What artifacts count is found by it: message 0 stands behind the system prompt.
-    first = int(reply.headers["x-accordion-first"])
-    assert first == (1 if protocol_name == "chat" else 0)
-    for each in results:
-        assert each["call_id"] in json.dumps(body[LISTS[protocol_name]][first + each["messages"][1]])
-
-
 @EACH
 async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(
     other_proxies: Proxies, protocol_name: str
@@ -140,33 +81,6 @@ async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent
         await rounds(run, 2)
     assert provider.problems == []
     assert run.answers[-1]["x-accordion-session"]
-
-
-async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
-    proxy = start(config("chat") + KEYS, KEY_ONE=ONE, KEY_TWO=TWO)
-    provider = strict_provider("chat", "tenants")
-    async with proxy.provider(provider), agent(proxy, "chat", name="tenants") as run:
-        run.headers["x-accordion-key"] = ONE
-        session = await until_compacted(run)
-    mine, theirs = {"x-accordion-key": ONE}, {"x-accordion-key": TWO}
-    artifact = (await listed(proxy, session, **mine))[0]["id"]
-    await recorded(proxy, session, **mine)
-    for path, missing in (
-        (f"/accordion/artifacts/{artifact}", "/accordion/artifacts/art_000000000000"),
-        (f"/accordion/artifacts?session={session}", "/accordion/artifacts?session=s-000000000000000000000000"),
-        (f"/accordion/sessions/{session}/original", "/accordion/sessions/s-000000000000000000000000/original"),
-        (f"/accordion/sessions/{session}/export", "/accordion/sessions/s-000000000000000000000000/export"),
-    ):
-        one, two = [await get_page(proxy, each, **theirs) for each in (path, missing)]
-        assert one.status_code == two.status_code == 404
-        assert {**one.json()["error"], "message": ""} == {**two.json()["error"], "message": ""}
-        assert (await get_page(proxy, path, **mine)).status_code == 200
-    assert (await ask(proxy, "DELETE", f"/accordion/sessions/{session}", **theirs)).status_code == 404
-    assert (await ask(proxy, "DELETE", "/accordion/archive", **theirs)).json()["values"] == 0
-    assert (await get_page(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 200
-    assert (await ask(proxy, "DELETE", "/accordion/archive", **mine)).json()["verified"] is True
-    assert (await get_page(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 404
-    assert json.loads((await get_page(proxy, "/accordion/export", **mine)).text) == {"type": "end", "counts": {}}
 
 
 async def accordion(proxy: Proxy, *args: str, **environ: str) -> tuple[int, str]:

@@ -85,27 +85,3 @@ async def test_a_provider_that_does_not_read_makes_the_client_wait(proxy: Proxy,
         assert (await client.reply()).body == b"ok"
         await uploading
     assert len(provider.requests[0].body) == size
-
-
-async def test_many_slow_clients_hold_little(proxy: Proxy, before: int):
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-        for _ in range(1000):
-            await answer.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
-
-    async def one(number: int) -> None:
-        async with connected(proxy, window=1024) as client:
-            await client.ask("POST", CHAT.path, [], CHAT.body(f"Slow client {number}.", stream=True))
-            await client.head()
-            started.append(number)
-            await stop.wait()
-
-    stop, started = asyncio.Event(), list[int]()
-    async with proxy.provider(script) as provider:
-        clients = [asyncio.create_task(one(number)) for number in range(20)]
-        await provider.until(
-            lambda: len(started) == 20 and sum(answer.blocked.is_set() for answer in provider.answers) == 20
-        )
-        assert proxy.resident - before < ALLOWED
-        stop.set()
-        await asyncio.gather(*clients)

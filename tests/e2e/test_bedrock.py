@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
 
 from tests import frames
 from tests.agent_replies import converse_response, converse_stream
@@ -25,18 +21,12 @@ from tests.e2e.proxy_api import get_session, wait_until
 from tests.e2e.raw_client import post
 from tests.e2e.test_clouds import CLAUDE, CONFIG, USER, bedrock, converse
 from tests.loopback import Answer, Recorded
-from tests.outbound_network import certificate
 from tests.proxy_process import Proxy
 from tests.strict_provider import StrictProvider
 
 TARGET = f"/model/{CLAUDE}/invoke-with-response-stream"
 BODY = json.dumps({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": [USER]}).encode()
 BEARER = ("authorization", f"Bearer {KEY}")
-ODD = [
-    frames.frame(b"", message_type="event", event_type="initial-response"),
-    frames.chunk(b'{"completion": "of an older model"}'),
-    frames.chunk(b'{"type": "ping"}', 25),
-]
 
 
 @pytest.fixture(scope="module")
@@ -60,50 +50,11 @@ def streams(
     return script
 
 
-@asynccontextmanager
-async def behind_tls(proxy: Proxy, folder: Path) -> AsyncIterator[dict[str, Any]]:
-    """A server that ends TLS before the proxy, as AWS's clients need it for a key of Bedrock; gives their options."""
-    pem = certificate(folder / "localhost.pem")
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(pem)
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(pass_on(reader, behind_writer), pass_on(behind_reader, writer))
-
-    async with await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls) as server:
-        port = server.sockets[0].getsockname()[1]
-        yield {"endpoint_url": f"https://localhost:{port}", "verify": str(pem)}
-
-
 def client(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
     """AWS's own client, with a key of Bedrock."""
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", KEY)
     config = Config(retries={"total_max_attempts": 1})
     return boto3.client("bedrock-runtime", region_name="us-east-1", config=config, **options)
-
-
-@pytest.mark.parametrize("at", [(), (1, 12, 40, 700, 701), tuple(range(0, 1_500, 7))])
-async def test_frames_pass_byte_for_byte_and_are_read(proxy: Proxy, at: tuple[int, ...]):
-    first, *rest = frames.frames_of(TARGET, MESSAGES.stream("Hello.", 17, 5))
-    sent = [first, *ODD, *rest]
-    async with proxy.provider(streams(*sent, at=at)) as provider:
-        reply = await post(proxy, TARGET, BODY, BEARER)
-    assert (reply.status, reply.ended, reply.body) == (200, True, b"".join(sent))
-    assert (reply.header("content-type"), reply.header("x-amzn-requestid")) == (frames.KIND, "r-1")
-    [request] = provider.requests
-    assert (request.target, request.body) == (TARGET, BODY)
-    found = await get_session(proxy, reply.header("x-accordion-session"), authorization=f"Bearer {KEY}")
-    usage = found["exchanges"][-1]["usage"]
-    assert (found["exchanges"][-1]["stream"], usage["input"], usage["output"]) == (True, 17, 5)
 
 
 @pytest.mark.parametrize("at", [(), tuple(range(0, 1_500, 7))])
@@ -194,32 +145,3 @@ async def test_an_overflow_is_compacted_and_sent_once_more(
 
 
 # -- AWS's own client --------------------------------------------------------------------------------------------------
-
-
-async def test_awss_own_client_reads_a_stream(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    sent = frames.frames_of(TARGET, MESSAGES.stream("Hello."))
-    async with proxy.provider(streams(*sent)) as provider, behind_tls(proxy, tmp_path) as options:
-        aws = client(monkeypatch, **options)
-
-        def ask() -> list[Any]:
-            reply = aws.invoke_model_with_response_stream(modelId=CLAUDE, body=BODY)
-            return [json.loads(each["chunk"]["bytes"]) for each in reply["body"]]
-
-        told = await asyncio.to_thread(ask)
-        aws.close()
-    assert "".join(each["delta"].get("text", "") for each in told if each["type"] == "content_block_delta") == (
-        "Hello."
-    )
-    assert provider.requests[0].header("authorization") == f"Bearer {KEY}"
-
-
-async def test_awss_own_client_reads_our_errors(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    proxy = start(CONFIG + "proxy_keys: [{id: team, key: team-key-0123456789}]\n")
-    async with behind_tls(proxy, tmp_path) as options:
-        aws = client(monkeypatch, **options)
-        with pytest.raises(ClientError) as failed:
-            await asyncio.to_thread(lambda: aws.invoke_model(modelId=CLAUDE, body=BODY))
-        aws.close()
-    error = failed.value.response["Error"]
-    assert error["Code"] == "AccessDeniedException"
-    assert "This proxy needs one of its own keys" in error["Message"]

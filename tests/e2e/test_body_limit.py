@@ -23,14 +23,6 @@ def padded(protocol: ProtocolSamples, size: int) -> bytes:
 
 
 @EACH
-async def test_a_body_of_just_the_limit_passes(small: Proxy, protocol: ProtocolSamples):
-    async with small.provider(protocol.answers()) as provider:
-        reply = await post(small, protocol.path, padded(protocol, LIMIT))
-    assert reply.status == 200
-    assert len(provider.requests[0].body) == LIMIT
-
-
-@EACH
 async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, protocol: ProtocolSamples):
     """The head alone says it: the client need not send the body to be told."""
     async with small.provider(protocol.answers()) as provider, connected(small) as client:
@@ -95,11 +87,3 @@ async def test_what_unpacks_to_more_than_the_limit_is_not_read_but_passes(small:
         reply = await post(small, CHAT.path, body, ("Content-Encoding", "gzip"))
     assert (reply.status, provider.requests[0].body) == (200, body)
     assert reply.header("x-accordion-tokens") is None
-
-
-async def test_the_shipped_limit_is_64_mib(proxy: Proxy):
-    async with proxy.provider(CHAT.answers()), connected(proxy) as client:
-        await client.send(client.head_of("POST", CHAT.path, [], (64 << 20) + 1))
-        reply = await client.reply()
-    assert reply.status == 413
-    assert f"{64 << 20:,}" in CHAT.error_of(reply.body)["message"]

@@ -4,11 +4,9 @@ import asyncio
 import os
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
-from tests.e2e.protocol_samples import CHAT, EACH, KEY, MESSAGES, ProtocolSamples
+from tests.e2e.protocol_samples import CHAT, EACH, ProtocolSamples
 from tests.e2e.proxy_api import get_exchanges, get_page, sum_metric, wait_until
 from tests.e2e.raw_client import connected
 from tests.loopback import Answer, Recorded, wait_until_still
@@ -70,22 +68,6 @@ async def test_in_the_middle_of_a_stream(proxy: Proxy, protocol: ProtocolSamples
     assert (exchange["error"], exchange["status"]) == ("client_disconnected", 200)
 
 
-async def test_in_the_middle_of_a_reply_that_is_no_stream(proxy: Proxy):
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, [("Content-Type", "application/json")], length=1000)
-        await answer.send(b'{"id": "x", ')
-        await answer.until_gone()
-
-    async with proxy.provider(script) as provider:
-        async with connected(proxy) as client:
-            await client.ask("POST", CHAT.path, [("x-session-id", "mid-body")], CHAT.body("Body."))
-            assert await anext(client.pieces(await client.head())) == b'{"id": "x", '
-            client.leave()
-        await asyncio.wait_for(provider.all_gone(), SOON)
-    (exchange,) = await left(proxy, "mid-body")
-    assert exchange["error"] == "client_disconnected"
-
-
 @pytest.mark.parametrize("quick", [True, False], ids=["at once", "later"])
 @pytest.mark.parametrize("how", ["end", "reset"])
 async def test_while_another_request_of_its_waits_for_its_turn(proxy: Proxy, quick: bool, how: str):
@@ -103,29 +85,6 @@ async def test_while_another_request_of_its_waits_for_its_turn(proxy: Proxy, qui
     assert len(provider.requests) == 1
     (exchange,) = await left(proxy, label)
     assert (exchange["error"], exchange["status"]) == ("client_disconnected", 499)
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_on_a_path_that_is_not_read(proxy: Proxy, method: str):
-    async with proxy.provider(waits) as provider:
-        async with connected(proxy) as client:
-            await client.ask(method, "/v1/files/f/content", [], b"{}" if method == "POST" else None)
-            await provider.until(lambda: provider.answers)
-            client.leave()
-        await asyncio.wait_for(provider.all_gone(), SOON)
-
-
-@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
-async def test_in_the_middle_of_an_upload_that_is_passed_on(proxy: Proxy, chunked: bool):
-    piece = os.urandom(100_000)
-    async with proxy.provider(waits, eager=True) as provider:
-        async with connected(proxy) as client:
-            framing = [("Transfer-Encoding", "chunked")] if chunked else []
-            await client.send(client.head_of("POST", "/v1/files", framing, None if chunked else 1_000_000))
-            await client.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-            await provider.until(lambda: provider.answers)
-            client.leave()
-        await asyncio.wait_for(provider.all_gone(), SOON)
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["", "while it answers"])
@@ -167,21 +126,6 @@ async def test_in_the_middle_of_an_upload_that_the_provider_does_not_take(proxy:
         await asyncio.wait_for(wait_until(noticed), SOON)
 
 
-async def test_after_an_upload_in_pieces_while_the_provider_thinks(proxy: Proxy):
-    body = os.urandom(1_000_000)
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.body()
-        await answer.until_gone()
-
-    async with proxy.provider(script, eager=True) as provider:
-        async with connected(proxy) as client:
-            await client.ask("POST", "/v1/audio/transcriptions", [("Content-Type", "audio/wav")], body)
-            await provider.until(lambda: provider.requests and provider.requests[0].complete)
-            client.leave()
-        await asyncio.wait_for(provider.all_gone(), SOON)
-
-
 async def test_in_the_middle_of_a_request_that_is_read(proxy: Proxy):
     """Nothing was sent on, so there is nothing to stop."""
     body = CHAT.body("Half.")
@@ -194,52 +138,3 @@ async def test_in_the_middle_of_a_request_that_is_read(proxy: Proxy):
             await client.ask("POST", CHAT.path, [], body)
             assert (await client.reply()).status == 200
     assert [request.body for request in provider.requests] == [body]
-
-
-async def test_while_nobody_reads_what_the_provider_sends(proxy: Proxy):
-    """The proxy waits for the client then, not for the provider."""
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-        while True:
-            await answer.chunk(b"data: {}\n\n" * 10_000)
-
-    async with proxy.provider(script) as provider:
-        async with connected(proxy, window=1024) as client:
-            await client.ask("POST", CHAT.path, [("x-session-id", "not-reading")], CHAT.body("Much.", stream=True))
-            await provider.until(lambda: provider.answers and provider.answers[0].blocked.is_set())
-            client.leave()
-        await asyncio.wait_for(provider.all_gone(), SOON)
-    (exchange,) = await left(proxy, "not-reading")
-    assert exchange["error"] == "client_disconnected"
-
-
-async def test_the_openai_sdk_closes_its_stream(proxy: Proxy):
-    async with (
-        proxy.provider(streams(CHAT.events()[0])) as provider,
-        openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        ask = [{"role": "user", "content": "Hi."}]
-        stream = await client.chat.completions.create(model=CHAT.model, messages=ask, stream=True)
-        await anext(aiter(stream))
-        await stream.close()
-        await asyncio.wait_for(provider.all_gone(), SOON)
-
-
-async def test_the_anthropic_sdk_gives_up_waiting(proxy: Proxy):
-    async with (
-        proxy.provider(waits) as provider,
-        anthropic.AsyncAnthropic(base_url=proxy.url, api_key=KEY, max_retries=0) as client,
-    ):
-        patience = 0.15
-        while not provider.requests:
-            # On a busy machine it may give up before the provider is asked.
-            patience *= 2
-            with pytest.raises(anthropic.APITimeoutError):
-                await client.messages.create(
-                    model=MESSAGES.model,
-                    messages=[{"role": "user", "content": "Hi."}],
-                    max_tokens=5,
-                    timeout=patience,
-                )
-        await asyncio.wait_for(provider.all_gone(), SOON)

@@ -14,12 +14,11 @@ import pytest
 
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES
+from tests.e2e.protocol_samples import CHAT, KEY
 from tests.e2e.proxy_api import get_session
 from tests.e2e.raw_client import post
 from tests.e2e.reading_agent import ReadingAgent
 from tests.e2e.small_window import STREAMED, WINDOW
-from tests.e2e.test_compaction_summaries import good
 from tests.loopback import replies_json
 from tests.proxy_process import Proxy
 from tests.reading_provider import ReadingProvider
@@ -147,29 +146,6 @@ async def test_a_request_that_needs_nothing_is_forwarded_byte_for_byte(proxy: Pr
     assert [(each.target, each.body) for each in provider.requests] == [(target, raw)]
 
 
-async def test_the_model_of_a_path_has_its_window_and_its_own_tokens(proxy: Proxy):
-    body = json.dumps({"anthropic_version": "vertex-2023-10-16", "max_tokens": 5, "messages": [USER]}).encode()
-    async with proxy.provider(MESSAGES.answers()):
-        reply = await post(proxy, f"{VERTEX}/claude-sonnet-4-5@20250929:rawPredict", body)
-    assert reply.header("x-accordion-window") == "200000"
-
-
-async def test_tokens_are_counted_at_vertex_and_begin_no_session(proxy: Proxy):
-    async with proxy.provider(replies_json({"input_tokens": 7})) as provider, vertex(proxy.url) as client:
-        counted = await client.messages.count_tokens(model="claude-sonnet-4-5", messages=[USER])
-    assert counted.input_tokens == 7
-    assert provider.requests[0].target == f"{VERTEX}/count-tokens:rawPredict"
-
-
-async def test_invoke_with_a_key_of_bedrock_is_read(proxy: Proxy):
-    body = json.dumps({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": [USER]}).encode()
-    target = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke"
-    async with proxy.provider(MESSAGES.answers()):
-        reply = await post(proxy, target, body, ("authorization", f"Bearer {KEY}"))
-    assert (reply.header("x-accordion-session") or "").startswith("s-")
-    assert reply.header("x-accordion-window") == "200000"
-
-
 @pytest.mark.parametrize(
     ("target", "authorization", "reason"),
     [
@@ -192,24 +168,6 @@ async def test_what_is_not_read_is_forwarded_and_logged_once(
     assert proxy.log.count("WARNING") == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "cloud", "setting"),
-    [
-        ("/openai/deployments/d/chat/completions", "Azure OpenAI", "upstreams.azure.base_url"),
-        ("/model/anthropic.claude-x/invoke", "Amazon Bedrock", "upstreams.bedrock.base_url"),
-    ],
-)
-async def test_a_cloud_without_an_upstream_is_an_error_in_the_clients_format(
-    start: Start, target: str, cloud: str, setting: str
-):
-    proxy = start()
-    reply = await post(proxy, target, b'{"messages": []}')
-    error = json.loads(reply.body)["error"]
-    assert reply.status == 404
-    assert cloud in error["message"]
-    assert setting in error["message"]
-
-
 async def test_a_caller_with_a_proxy_key_gets_the_clouds_own_key(start: Start):
     key = "proxy_keys: [{id: team, key: team-key-0123456789}]\n"
     proxy = start(
@@ -221,22 +179,3 @@ async def test_a_caller_with_a_proxy_key_gets_the_clouds_own_key(start: Start):
     assert reply.status == 200
     assert provider.requests[0].header("api-key") == "azure-own"
     assert provider.requests[0].header("authorization") is None
-
-
-@pytest.mark.parametrize(("protocol_name", "connect", "target"), CLOUDS)
-async def test_the_requests_own_model_writes_summaries_at_its_cloud(
-    start: Start, protocol_name: str, connect: Callable[[str], Any], target: str
-):
-    proxy = start(CONFIG.replace("writer: extractive", "writer: request"))
-    async with agent(proxy, protocol_name, connect, f"{target} summaries", stream=True) as one:
-        one.provider.summary = good(protocol_name)
-        await one.rounds(60)
-        assert one.compactions
-        assert one.provider.problems == []
-        assert one.provider.summaries
-        version = {vertex: "vertex-2023-10-16", bedrock: "bedrock-2023-05-31"}.get(connect, "")
-        for each in one.provider.summaries:
-            assert each.target == (target + METHODS[connect][False] if connect in METHODS else target)
-            body = each.json()
-            assert body.get("anthropic_version", "") == version
-            assert ("model" in body) is (protocol_name not in ("messages", "converse"))

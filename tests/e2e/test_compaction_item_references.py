@@ -1,7 +1,6 @@
 """An agent whose client names what the model thought and said, and sends calls and results, as the AI SDK does."""
 
 import json
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from tests import agent_replies
 from tests.agent_replies import AgentReply, Json
-from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import STREAMED, WINDOW, Proxies, agent, broken_prefixes, compacted_requests, fetch_session
 from tests.loopback import Answer, Recorded
 from tests.strict_provider import StrictProvider
@@ -68,42 +66,3 @@ async def test_an_agent_that_names_its_reasoning_and_texts_is_compacted(proxies:
     assert broken_prefixes(provider.taken) == compacted_requests(run)
     assert 2 <= len(compacted_requests(run)) <= 20
     assert len({head["x-accordion-session"] for head in run.answers}) == 1
-
-
-@STREAMED
-async def test_words_that_are_only_named_are_given_back_whole(proxies: Proxies, stream: bool):
-    proxy, name = proxies["responses"], f"words {stream}"
-    provider = Naming("responses", WINDOW, rounds=60, run=name)
-    async with (
-        proxy.provider(provider),
-        agent(proxy, "responses", stream=stream, name=name, keeps=as_item_references, more={"store": True}) as run,
-    ):
-        await run.turns(1)
-        session = run.answers[-1]["x-accordion-session"]
-        await fetch_session(proxy, session, len(run.answers))
-        # All but the last reply's, which nobody has named yet.
-        words = {plan for each in run.history[:-1] if (plan := _plan(provider.said.get(each.get("id", ""))))}
-
-        async def whole() -> str | None:
-            text = (await get_page(proxy, f"/accordion/sessions/{session}/original")).text
-            return text if words <= _plans(text) else None
-
-        history = json.loads(await wait_until(whole))
-    assert len(words) > 15
-    assert provider.problems == []
-    assert len(compacted_requests(run)) >= 2
-    assert [each for each in history["input"] if each.get("id", "").startswith("msg_") and "content" not in each] == []
-
-    lines = (await get_page(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
-    exported = [json.loads(line) for line in lines]
-    left = {plan for line in exported if line["type"] == "artifact" for plan in _plans(str(line["text"]))}
-    assert words <= {plan for line in exported if line["type"] == "item" for plan in _plans(json.dumps(line["item"]))}
-    assert len(left) >= 8
-
-
-def _plans(text: str) -> set[str]:
-    return set(re.findall(r"plan_\d+\.md", text))
-
-
-def _plan(item: Json | None) -> str:
-    return next(iter(_plans(json.dumps(item))), "") if item is not None and item["type"] == "message" else ""

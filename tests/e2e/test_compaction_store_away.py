@@ -1,13 +1,7 @@
 """The store is away when a compaction is needed: requests are answered, what left the window is kept here, and goes
 there."""
 
-import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
 from pathlib import Path
-
-import openai
-import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
@@ -65,43 +59,6 @@ async def test_a_necessary_compaction_is_published_when_the_store_is_back(start:
     assert run.answers[-1].get("x-accordion-store") is None
 
 
-@asynccontextmanager
-async def nowhere_to_keep(start: Start, tmp_path: Path, provider: StrictProvider) -> AsyncIterator[Run]:
-    """An agent some rounds on, whose proxy has lost its store and has no spool."""
-    with running_valkey(tmp_path) as valkey:
-        text = config("chat") + "store: {timeout_seconds: 0.25, spool_bytes: 0}\n"
-        proxy = start(text, ACCORDION_STORE=valkey.url)
-        async with proxy.provider(provider), agent(proxy, "chat") as run:
-            await rounds(run, 3)
-            valkey.kill()
-            yield run
-    assert provider.problems == []
-
-
-async def test_a_compaction_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
-    """As long as the request fits, it goes as it came."""
-    provider = StrictProvider("chat", WINDOW, rounds=1_000)
-    async with nowhere_to_keep(start, tmp_path, provider) as run:
-        await rounds(run, 23)
-    assert broken_prefixes(provider.taken) == compacted_requests(run) == []
-    assert run.answers[-1]["x-accordion-store"] == "unavailable"
-    said = run.compactions[-1]
-    assert said is not None
-    assert said["state"] == "failed"
-    assert said["reason"]
-
-
-async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(start: Start, tmp_path: Path):
-    async with nowhere_to_keep(start, tmp_path, StrictProvider("chat", WINDOW, rounds=1_000)) as run:
-        # The proxy itself refuses only what is too much by its own count, too, and not by the reported usage alone.
-        await rounds(run, 10)
-        run.words = 20_000
-        with pytest.raises(openai.BadRequestError, match="Compaction failed: ") as raised:
-            await rounds(run, 60)
-    assert raised.value.code == "context_length_exceeded"
-    assert "was compacted" not in raised.value.message
-
-
 async def list_artifacts(proxy: Proxy, run: Run) -> list[dict[str, str]]:
     """Waits until the store has the artifacts of the run's session, and returns them.
 
@@ -146,27 +103,3 @@ async def test_after_the_store_was_emptied_a_history_is_compacted_and_archived_a
             server.command("FLUSHALL")
             await compacted_anew(proxy, run)
     assert provider.problems == []
-
-
-@pytest.mark.parametrize("restored", [True, False], ids=["replaced by a backup", "deleted"])
-async def test_the_same_holds_for_a_file_that_was_replaced_by_a_backup_of_it_or_deleted(start: Start, restored: bool):
-    provider = StrictProvider("chat", WINDOW, rounds=1_000)
-    proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
-    path, backup = proxy.folder / "one.db", proxy.folder / "backup.db"
-    await proxy.says("startup complete", 2)
-    async with proxy.provider(provider), agent(proxy, "chat") as run:
-        await rounds(run, 2)
-        with closing(sqlite3.connect(path)) as file, closing(sqlite3.connect(backup)) as copy:
-            file.backup(copy)
-        while not compacted_requests(run):
-            await rounds(run, 1)
-        # Else it would be published to the other file, and there would be nothing to compact anew.
-        await list_artifacts(proxy, run)
-        if restored:
-            backup.replace(path)
-        else:
-            path.unlink()
-        await compacted_anew(proxy, run)
-    assert provider.problems == []
-    with closing(sqlite3.connect(path)) as file:
-        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -141,49 +140,3 @@ async def test_an_agent_works_on_while_no_summary_can_be_had(start: Start, how: 
     for one in provider.taken:
         assert "81723" not in one.text
         assert "DO-NOT-KEEP" not in one.text
-
-
-@pytest.mark.parametrize("how", ["prose", "empty", "cut short"])
-async def test_a_summary_that_was_paid_for_and_not_used_is_accounted_too(start: Start, how: str):
-    """What models are asked in vain costs all the same."""
-    proxy = started(start, "chat")
-    provider = StrictProvider("chat", WINDOW, rounds=1_000, summary=failing(how, "chat"), words=220)
-    async with proxy.provider(provider), agent(proxy, "chat", words=220) as run:
-        while not compacted_requests(run):
-            await rounds(run, 1)
-        await rounds(run, 1)
-        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
-    assert provider.summaries
-    assert known["totals"]["summary_input"] == 700 * len(provider.summaries)
-
-
-@EACH
-async def test_nobody_waits_for_a_summary_that_takes_long(start: Start, protocol_name: str):
-    """It is asked for ahead; the agent's requests are answered meanwhile, and it is used when it is there."""
-    proxy, may = started(start, protocol_name), asyncio.Event()
-
-    async def slow(request: Recorded, answer: Answer) -> None:
-        await may.wait()
-        await good(protocol_name)(request, answer)
-
-    provider = StrictProvider(
-        protocol_name, WINDOW, rounds=1_000, thinks=protocol_name != "chat", summary=slow, words=220
-    )
-    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, words=220) as run:
-        while not provider.summaries:
-            await rounds(run, 1)
-            if float(run.answers[-1]["x-accordion-utilization"]) > 0.68:
-                # Real agents take longer than this one to come back.
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(upstream.until(lambda: provider.summaries), 5)
-        await rounds(run, 1)
-        asked = len(run.answers)
-        assert compacted_requests(run) == []
-        may.set()
-        while not compacted_requests(run):
-            await rounds(run, 1)
-        assert len(run.answers) > asked
-    assert provider.problems == []
-    said = run.compactions[-1]
-    assert said is not None
-    assert said["writer"] == "scribe"

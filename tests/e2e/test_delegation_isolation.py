@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from functools import partial
 
 from tests import reply_parts, strict_provider
 from tests.agent_replies import Json
 from tests.conftest import Start
 from tests.e2e.agent_branches import CALL, TOP, Branches, RoleJoiningProvider, start_branches
-from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import EACH, WINDOW, Proxies
 from tests.loopback import Answer, Recorded
-from tests.proxy_process import Proxy
 from tests.reply_parts import ReplyCall, ScriptedReply
 from tests.strict_provider import result_of
 
@@ -57,19 +54,6 @@ async def all_compacted(made: Branches) -> None:
             await made.step(name)
 
 
-async def artifacts(proxy: Proxy, session: str) -> list[Json]:
-    found: list[Json] = (await get_page(proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()[
-        "artifacts"
-    ]
-    return found
-
-
-async def page(proxy: Proxy, path: str) -> str:
-    """A page of the proxy's own; empty where it is not there yet."""
-    reply = await get_page(proxy, f"/accordion/{path}")
-    return reply.text if reply.status_code == 200 else ""
-
-
 def words(call: str) -> str:
     """What only the result of a call says."""
     return result_of(call).split(": ", 1)[1][:80]
@@ -77,32 +61,6 @@ def words(call: str) -> str:
 
 def forwarded(made: Branches, name: str, since: int = 0) -> str:
     return "\n".join(each.text for each in made.taken[name][since:])
-
-
-@EACH
-async def test_a_siblings_artifacts_are_read_neither_by_id_nor_by_search(proxies: Proxies, protocol_name: str):
-    proxy, model = proxies[protocol_name], prober(protocol_name, "by id")
-    async with start_branches(
-        proxy, protocol_name, {"id-red": TOP, "id-blue": TOP}, run="by id", provider=model
-    ) as made:
-        await all_compacted(made)
-        left = await artifacts(proxy, made.session("id-red"))
-        one = next(each for each in left if each["kind"] == "result" and made.made.get(each["call_id"]) == "id-red")
-        asked = [json.dumps({"id": each["id"]}) for each in left[-6:]]
-        asked.append(json.dumps({"id": one["id"], "pattern": words(one["call_id"])[:12]}))
-        for arguments in asked:
-            model.probes.append(arguments)
-            since = len(made.taken["id-blue"])
-            await made.step("id-blue")
-            assert not model.probes
-            assert len(made.taken["id-blue"]) == since + 2, "it was answered, and the model went on"
-        assert made.foreign() == []
-        assert words(one["call_id"]) not in forwarded(made, "id-blue")
-        since = len(made.taken["id-red"])
-        model.probes.append(json.dumps({"id": one["id"]}))
-        await made.step("id-red")
-        assert words(one["call_id"]) in forwarded(made, "id-red", since), "who found it reads it"
-    assert made.provider.problems == []
 
 
 @EACH
@@ -144,23 +102,6 @@ async def test_a_pin_of_anothers_result_shows_nothing_of_it(proxies: Proxies, pr
         await made.step("pin-blue")
     assert made.foreign() == []
     assert made.provider.problems == []
-
-
-@EACH
-async def test_a_sibling_session_tells_nothing_of_the_other(proxies: Proxies, protocol_name: str):
-    """Its page, its artifacts, its history as it was said."""
-    proxy, tree = proxies[protocol_name], {"se-red": TOP, "se-blue": TOP}
-    async with start_branches(proxy, protocol_name, tree, run="sessions") as made:
-        await all_compacted(made)
-        sessions = {name: made.session(name) for name in made.runs}
-        assert len(set(sessions.values())) == len(sessions)
-        of_red = {call for call, whose in made.made.items() if whose == "se-red"}
-        shown = []
-        for path in ("sessions/{}", "artifacts?session={}&limit=1000", "sessions/{}/original"):
-            shown.append(await wait_until(partial(page, proxy, path.format(sessions["se-blue"]))))
-        assert any(f"src/{call}/" in shown[2] for call, whose in made.made.items() if whose == "se-blue")
-    for call in of_red:
-        assert all(f"src/{call}/" not in text for text in shown), call
 
 
 @EACH

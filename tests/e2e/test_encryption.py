@@ -11,7 +11,6 @@ from accordion.composition.application import Application
 from tests.e2e.store_workers import (
     CANARY,
     KEY,
-    OTHER_KEY,
     api,
     ask,
     compaction_id,
@@ -57,36 +56,3 @@ async def test_no_file_holds_what_was_said_and_the_api_gives_it(tmp_path: Path):
         assert CANARY in original.text
         assert CANARY in (await api(application, "GET", f"/accordion/sessions/{session}/export")).text
         assert files_with_name(tmp_path) == []
-
-
-async def test_with_a_new_key_before_the_old_one_all_is_read_and_the_new_one_seals(tmp_path: Path):
-    async with workers(tmp_path, config_with_keys(KEY)) as [application]:
-        session, made = await compacted(application)
-    async with workers(tmp_path, config_with_keys(OTHER_KEY, KEY)) as [application]:
-        assert await readable(application, session)
-        assert compaction_id(await ask(application, request_with_name(12))) == made
-        later = await ask(application, request_with_name(12, f"{CANARY}-again"))
-        await application.outbox.flush()
-    async with workers(tmp_path, config_with_keys(OTHER_KEY)) as [application]:
-        assert await artifacts(application, session) == []
-        assert await readable(application, later["x-accordion-session"])
-
-
-@pytest.mark.parametrize("config", ["", config_with_keys(OTHER_KEY)], ids=["none", "another"])
-async def test_without_the_key_requests_go_on_and_that_it_is_missing_is_said_once(
-    tmp_path: Path, config: str, caplog: pytest.LogCaptureFixture
-):
-    async with workers(tmp_path, config_with_keys(KEY)) as [application]:
-        session, made = await compacted(application)
-        [first, *_] = await artifacts(application, session)
-    caplog.clear()
-    async with workers(tmp_path, config) as [application]:
-        reply = await api(application, "GET", f"/accordion/artifacts/{first['id']}")
-        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "artifact_not_found")
-        anew = await ask(application, request_with_name(12))
-        assert compaction_id(anew) not in ("", made)
-        # What left the window is archived anew, and can be read.
-        assert await readable(application, anew["x-accordion-session"])
-    told = [each.message for each in caplog.records if "as missing" in each.message]
-    assert len(told) == 1
-    assert "archive.key" in told[0]

@@ -11,25 +11,20 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accordion.model.memories import ALL_TYPES, MemoryFilter
-from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT
 from tests.e2e.protocol_samples import KEY as BEARER_KEY
 from tests.e2e.proxy_api import wait_until
 from tests.e2e.raw_client import post
 from tests.e2e.store_workers import (
-    CANARY,
     KEY,
     api,
     ask,
-    compaction_id,
     config_with_keys,
     files_with_name,
     request_with_name,
     workers,
 )
-from tests.memories import memory, put
 
 pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
 
@@ -60,25 +55,6 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
     assert session_rows(tmp_path / "kept.db", session) == ([] if whole else ["erased"])
 
 
-@pytest.mark.parametrize("config", ["", "memory: {enabled: false}\n"], ids=["on", "off"])
-async def test_of_a_tenant_that_was_erased_no_memory_is_left_either(tmp_path: Path, config: str):
-    async with workers(tmp_path, config, "") as [one, other]:
-        for application in (one, other):
-            tenant = application.tenants.identify({}).tenant
-            memories = await application.memory_builder.open_memories()
-            await put(memories, memory(f"The {CANARY} of {id(application)}."), tenant=tenant)
-            await application.outbox.flush()
-        assert files_with_name(tmp_path)
-        assert [name for name, _ in await other.store.scan(TENANTS_WITH_MEMORIES)]
-        reply = await api(one, "DELETE", "/accordion/archive")
-        assert (reply.status_code, reply.json()["memories"]) == (200, {"before": 2, "after": 0})
-        assert await other.memory_builder.load().memories().count(tenant, MemoryFilter(types=ALL_TYPES)) == 0
-        assert await other.store.scan(TENANTS_WITH_MEMORIES) == []
-        async with asyncio.timeout(30):
-            while files_with_name(tmp_path):
-                await asyncio.sleep(0.05)
-
-
 def session_rows(path: Path, session: str) -> list[str]:
     """The collections of all rows of the store that name a session."""
     with sqlite3.connect(path) as file:
@@ -89,31 +65,6 @@ def session_rows(path: Path, session: str) -> list[str]:
             for collection, name, value in rows
             if named in bytes(name or b"") + bytes(collection or b"") + bytes(value)
         ]
-
-
-async def test_what_one_worker_erased_is_no_longer_in_force_in_another(tmp_path: Path):
-    async with workers(tmp_path, "", "") as [one, other]:
-        first = await ask(one, request_with_name(12))
-        await one.outbox.flush()
-        again = await ask(other, request_with_name(12))
-        assert compaction_id(again) == compaction_id(first)
-        await other.poll()
-        assert (await api(one, "DELETE", f"/accordion/sessions/{first['x-accordion-session']}")).status_code == 200
-        await other.poll()
-        for application in (other, one):
-            anew = await ask(application, request_with_name(12))
-            assert compaction_id(anew) != compaction_id(first)
-            assert anew["x-accordion-session"]
-
-
-async def test_pending_writes_of_another_process_on_the_file_are_erased_too(tmp_path: Path):
-    config = "archive: {record: all}\n"
-    async with workers(tmp_path, config, config) as [one, other]:
-        session = (await ask(other, request_with_name(3)))["x-accordion-session"]
-        await other.outbox.flush()
-        assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).status_code == 200
-        await other.forward.responder.response_history.transcripts.flush()
-        assert (await api(one, "GET", f"/accordion/sessions/{session}/original")).status_code == 404
 
 
 async def test_of_what_was_erased_a_second_proxy_on_the_same_file_stores_nothing(start: Start, tmp_path: Path):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from accordion.composition.application import Application
-from tests.e2e.store_workers import REPLY, api, ask, compaction_id, request_with_name, workers
+from tests.e2e.store_workers import REPLY, api, ask, request_with_name, workers
 from tests.e2e.test_erasure import session_rows
 from tests.loopback import Answer, Recorded
 
@@ -45,22 +45,6 @@ class Provider:
         await answer.send(body)
 
 
-class Overflowing(Provider):
-    """Says of what it held that it does not fit, and takes what is sent in its place."""
-
-    async def __call__(self, request: Recorded, answer: Answer) -> None:
-        reply, status = {name: value for name, value in REPLY.items() if name != "usage"}, 200
-        if self.holds and not self.asked.is_set():
-            self.asked.set()
-            await self.free.wait()
-            words = "This model's maximum context length is 3000 tokens. Your messages resulted in 4500 tokens."
-            reply = {"error": {"message": words, "type": "invalid_request_error", "code": "context_length_exceeded"}}
-            status = 400
-        body = json.dumps(reply).encode()
-        await answer.head(status, [("Content-Type", "application/json")], length=len(body))
-        await answer.send(body)
-
-
 async def settled(*applications: Application) -> None:
     """All that is written behind replies is written."""
     for application in applications:
@@ -70,33 +54,6 @@ async def settled(*applications: Application) -> None:
 
 async def exported(application: Application) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (await api(application, "GET", "/accordion/export")).text.splitlines()]
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])
-@pytest.mark.parametrize("reads", [False, True], ids=["plain", "reading"])
-async def test_a_reply_that_ends_after_its_session_was_erased_brings_nothing_back(
-    tmp_path: Path, whole: bool, reads: bool
-):
-    provider = Provider(reads=reads)
-    async with workers(tmp_path, ALL if whole else "", script=provider) as [application]:
-        first = await ask(application, request_with_name(12))
-        session = first["x-accordion-session"]
-        provider.holds = True
-        turn = asyncio.create_task(ask(application, request_with_name(13)))
-        await provider.asked.wait()
-        path = "/accordion/archive" if whole else f"/accordion/sessions/{session}"
-        assert (await api(application, "DELETE", path)).json()["verified"]
-        provider.free.set()
-        assert (await turn)["x-accordion-session"] == session
-        await settled(application)
-        assert await exported(application) == [{"type": "end", "counts": {}}]
-        assert session_rows(tmp_path / "kept.db", session) == ([] if whole else ["erased"])
-        # What is said from now on is kept, and is another session's.
-        anew = await ask(application, request_with_name(14))
-        assert anew["x-accordion-session"] != session
-        assert compaction_id(anew) != compaction_id(first)
-        await settled(application)
-        assert {line.get("session") for line in await exported(application)} == {None, anew["x-accordion-session"]}
 
 
 @pytest.mark.parametrize("meanwhile", [True, False], ids=["before the erasure ends", "after it"])
@@ -124,27 +81,6 @@ async def test_a_reply_that_ends_at_another_worker_brings_nothing_back_either(
         assert await exported(one) == [{"type": "end", "counts": {}}]
         assert session_rows(tmp_path / "kept.db", session) == ["erased"]
         assert (await ask(other, request_with_name(14)))["x-accordion-session"] != session
-
-
-@pytest.mark.parametrize("config", ["", SEVERAL], ids=["alone", "several"])
-async def test_an_overflow_after_an_erasure_is_compacted_and_leaves_nothing_stored(tmp_path: Path, config: str):
-    provider = Overflowing()
-    async with workers(tmp_path, ALL + config, script=provider) as [application]:
-        session = (await ask(application, request_with_name(2)))["x-accordion-session"]
-        await settled(application)
-        provider.holds = True
-        turn = asyncio.create_task(ask(application, request_with_name(3), x_accordion_pin="c0"))
-        await provider.asked.wait()
-        assert (await api(application, "DELETE", f"/accordion/sessions/{session}")).json()["verified"]
-        provider.free.set()
-        told = await turn
-        assert (told["x-accordion-session"], json.loads(told["x-accordion-compaction"])["state"]) == (
-            session,
-            "compacted",
-        )
-        await settled(application)
-        assert await exported(application) == [{"type": "end", "counts": {}}]
-        assert session_rows(tmp_path / "kept.db", session) == ["erased"]
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])

@@ -9,9 +9,8 @@ import pytest
 from tests.agent_replies import TOOLS
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.proxy_api import wait_until
 from tests.e2e.small_window import agent, compacted_requests, config, rounds
-from tests.e2e.test_compaction_summaries import failing, good
+from tests.e2e.test_compaction_summaries import failing
 from tests.loopback import Script
 from tests.proxy_process import Proxy
 from tests.strict_provider import StrictProvider
@@ -60,28 +59,3 @@ async def test_a_model_that_never_writes_a_summary_costs_a_twentieth_at_most(sta
     failed = [said["summary_failed_answers"] for said in run.compactions if said and said["state"] == "compacted"]
     assert sum(failed) == len(provider.summaries)
     assert {said["writer"] for said in run.compactions if said and said["state"] == "compacted"} <= {"", "extractive"}
-
-
-async def test_a_model_that_works_has_its_summary_in_the_first_compaction(start: Start):
-    provider, run = await conversation(started(start), good("chat"))
-    made = [said for said in run.compactions if said and said["state"] == "compacted"]
-    assert made[0]["writer"] == "scribe"
-    assert made[0]["summary_failed_answers"] == 0
-    # The first piece is a short one, and it is not asked for again.
-    sizes = list(map(provider.count, provider.summaries))
-    assert sizes[0] < 4_500
-
-
-async def test_every_compaction_is_a_line_of_the_log(start: Start):
-    proxy = started(start)
-    _, run = await conversation(proxy, failing("prose", "chat"))
-
-    async def logged() -> list[str] | None:
-        found = [line for line in proxy.log.splitlines() if "compacted session" in line]
-        return found if len(found) >= len(compacted_requests(run)) else None
-
-    lines = await wait_until(logged)
-    assert len(lines) == len(compacted_requests(run))
-    assert "1 answer of the model failed before" in lines[0]
-    assert "summary by the extractive writer" in lines[0]
-    assert "a summary by small failed: the model's answer is not a summary" in proxy.log

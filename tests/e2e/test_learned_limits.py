@@ -12,7 +12,6 @@ from tests.proxy_process import PATIENT, Proxy
 LIMIT = 7_700
 TOO_LONG = f"This model's maximum context length is {LIMIT} tokens. However, your messages resulted in 9000 tokens."
 REFUSES = replies_json({"error": {"message": TOO_LONG, "code": "context_length_exceeded"}}, 400)
-WORDS = "Say how far this count is off. " * 40
 
 
 async def asked(proxy: Proxy, script: Script, *texts: str, header: str = "x-accordion-window") -> list[int]:
@@ -34,13 +33,3 @@ async def test_a_limit_that_one_worker_learnt_holds_for_all_and_after_a_restart(
     proxy.stop()
     proxy.start()
     assert set(await asked(proxy, CHAT.answers(), *(f"Later {number}" for number in range(16)))) == {LIMIT}
-
-
-async def test_how_far_counts_of_a_model_are_off_is_known_after_a_restart(start: Start):
-    proxy = start("server: {shutdown_seconds: 1}\n" + PATIENT, ACCORDION_STORE="sqlite:///taught.db")
-    [counted] = await asked(proxy, CHAT.answers(given=0), WORDS, header="x-accordion-tokens")
-    await asked(proxy, CHAT.answers(given=2 * counted), f"Once: {WORDS}")
-    proxy.stop()
-    proxy.start()
-    [corrected] = await asked(proxy, CHAT.answers(), f"Then: {WORDS}", header="x-accordion-tokens")
-    assert corrected > 1.5 * counted

@@ -15,13 +15,9 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.conftest import Start
 from tests.e2e.memory_samples import (
     KEYS,
-    MESSAGES,
     ONE,
-    PLAN,
     RECORDED,
-    SUMMARY,
     TWO,
-    memory_arguments,
     record_conversation,
 )
 from tests.proxy_process import Proxy
@@ -101,82 +97,6 @@ async def test_what_is_added_is_found_and_read_in_full(proxy: Proxy, way: str):
         read = await call(client, "memory_read", ids=[added["id"], "mem-none"])
     assert [memory["content"] for memory in read["memories"]] == [content]
     assert read["missing"] == ["mem-none"]
-
-
-@EACH
-async def test_a_recorded_conversation_is_compacted_after_a_search_and_leads_back(proxy: Proxy, way: str):
-    messages = [MESSAGES[0], {"role": "user", "content": f"Run {way}."}, *MESSAGES[1:]]
-    session = await record_conversation(proxy, messages)
-    given = {"conversation_id": session, "start_index": 0, "end_index": 8}
-    async with connected(proxy, way) as client:
-        assert "search" in await refused(client, "memory_compact_conversation", **given)
-        assert (await call(client, "memory_search", conversation_id=session))["compactions"] == []
-        made = await call(client, "memory_compact_conversation", **given)
-        assert made["messages_processed"] == 9
-        if way == HTTP[0]:
-            # The others say the same, which is remembered by then.
-            assert any("PostgreSQL 16" in each["content"] for each in made["memories_created"])
-            read = await call(client, "memory_read", ids=[made["memories_created"][0]["id"]], originals=True)
-            (memory,) = read["memories"]
-            assert memory["source"]["conversation_id"] == session
-            assert memory["originals"][0] == messages[memory["source"]["start_index"]]
-        again = await call(client, "memory_compact_conversation", **given)
-        assert again == made
-        listed = await call(client, "memory_search", conversation_id=session)
-    assert [(each["start_index"], each["end_index"]) for each in listed["compactions"]] == [(0, 8)]
-
-
-@EACH
-async def test_a_topic_is_consolidated_by_a_summary_that_names_its_memories(proxy: Proxy, way: str):
-    topic = f"ledger {way}"
-    async with connected(proxy, way) as client:
-        given = {"topic": topic, "content": SUMMARY}
-        for note in memory_arguments(9, topic):
-            await call(client, "memory_add", **note)
-        assert "9" in await refused(client, "memory_consolidate", **given)
-        for note in memory_arguments(24, topic)[9:]:
-            await call(client, "memory_add", **note)
-        assert "ids" in await refused(client, "memory_consolidate", **given)
-        found = await call(client, "memory_deep_search", query=topic, topics=[topic])
-        ids = [each["id"] for each in found["results"]]
-        assert len(ids) == 24
-        unknown = {"topic": topic, "content": f"{SUMMARY} [mem-unknown]"}
-        assert "mem-unknown" in await refused(client, "memory_consolidate", **unknown)
-        made = await call(client, "memory_consolidate", topic=topic, content=f"{SUMMARY} [{', '.join(ids)}]")
-        assert made["sources"] == 24
-        assert made["memories"] == 24
-        assert made["archived"] == ""
-        found = await call(client, "memory_search", query=f"what is the {topic}", type_filter=["summary"])
-    about = [each for each in found["results"] if topic in each["topics"]]
-    assert [(each["id"], "warning" in each) for each in about] == [(made["id"], False)]
-
-
-@EACH
-async def test_a_session_is_saved_with_its_plan_and_had_back_by_its_recovery_id(proxy: Proxy, way: str):
-    session = await record_conversation(proxy, [*MESSAGES, {"role": "user", "content": f"Save this for {way}."}])
-    async with connected(proxy, way) as client:
-        saved = await call(client, "core_memory", operation="import", conversation_id=session, tags=[way], force=True)
-        assert saved["id"] in saved["message"]
-        back = await call(client, "core_memory", operation="export", id=saved["id"])
-        assert all(todo["content"] in back["text"] for todo in PLAN)
-        assert "/srv/ledger/migrate.py" in back["text"]
-        listed = await call(client, "core_memory", operation="list", tags=[way])
-        found = await call(client, "core_memory", operation="search", query="retire the old cluster", tags=[way])
-    assert [each["id"] for each in listed["memories"]] == [each["id"] for each in found["memories"]] == [saved["id"]]
-
-
-@EACH
-async def test_a_bad_call_is_answered_by_a_tool_error_that_says_what_to_do(proxy: Proxy, way: str):
-    async with connected(proxy, way) as client:
-        assert "content (required)" in await refused(client, "memory_add", contents="x")
-        assert "words" in await refused(client, "memory_search", query="?!")
-        assert "ISO 8601" in await refused(client, "memory_search", query="ledger", since="yesterday")
-        unknown = {"conversation_id": "s-none", "start_index": 0, "end_index": 1}
-        assert "recorded" in await refused(client, "memory_compact_conversation", **unknown)
-        assert "no such artifact" in await refused(client, "read_artifact", id="art_000000000000")
-        assert "id" in await refused(client, "core_memory", operation="export")
-        assert "The tools are memory_add" in await refused(client, "memory_forget")
-        assert "recorded" in await refused(client, "memory.compact_conversation", **unknown)
 
 
 @pytest.mark.parametrize("way", HTTP)

@@ -28,10 +28,6 @@ TOLD = {
     "flow": {"decisions": [line("The user decided to move the ledger service to PostgreSQL 16", 1)]},
     "goals": {"secondary": [line("The user prefers that migrations of the ledger service run in one transaction", 7)]},
 }
-LIED = {
-    "overview": [line("The ledger service listens on port 9999 of host evil.example.org", 6)],
-    "flow": {"decisions": [line("The user decided to move the ledger service to Oracle 23", 1)]},
-}
 EACH = pytest.mark.parametrize("way", ["rest", "mcp"])
 
 
@@ -100,37 +96,3 @@ async def test_what_the_model_tells_and_the_messages_bear_out_is_remembered(prox
         # The second conversation says the same, and what is remembered already is not stored again.
         assert any("Decision: " in content and "PostgreSQL 16" in content for content in told)
     assert (await spent(proxy, "input") - before[0], await spent(proxy, "output") - before[1]) == (700, 90)
-
-
-@EACH
-@pytest.mark.parametrize(
-    ("answer", "status", "calls", "why"),
-    [
-        ("Here is your summary!", 200, 2, "failed the checks twice"),
-        (LIED, 200, 2, "failed the checks twice"),
-        ("", 500, 0, "status 500"),
-    ],
-)
-async def test_a_model_that_fails_leaves_the_writing_to_the_rules_and_the_answer_says_so(
-    proxy: Proxy, way: str, answer: object, status: int, calls: int, why: str
-):
-    room = f"{way}-{calls}-{type(answer).__name__}"
-    decided = {"role": "user", "content": f"We decided to keep the canaries of {room} in the northern hall of Turin."}
-    session = await record_conversation(proxy, [*MESSAGES, decided])
-    async with scribe(proxy, answer, status):
-        made = await compacted(proxy, way, session)
-    assert made["writer"] == "rules"
-    assert made["notice"].startswith("scribe could not write them: ")
-    assert why in made["notice"]
-    assert (made["writer_input"], made["writer_output"]) == (700 * calls, 90 * calls)
-    told = " ".join(each["content"] for each in made["memories_created"])
-    assert f"canaries of {room}" in told
-    assert "9999" not in told
-    assert "Oracle" not in told
-
-
-async def test_a_model_that_cannot_be_reached_is_an_answer_by_the_rules(proxy: Proxy):
-    session = await record_conversation(proxy, asking("nobody", "alone"))
-    made = await compacted(proxy, "rest", session)
-    assert made["writer"] == "rules"
-    assert "could not be called" in made["notice"]

@@ -49,21 +49,6 @@ async def test_a_provider_is_asked_through_the_proxy_that_the_environment_names(
         assert [request.target for request in way.server.requests] == [CHAT.path]
 
 
-async def test_whom_no_proxy_names_is_asked_directly(start: Start, tmp_path: Path):
-    async with out(tmp_path) as way:
-        environ = {"HTTPS_PROXY": way.relay.url, "NO_PROXY": "localhost,example.com", "SSL_CERT_FILE": way.known}
-        reply = await post(way.run(start, **environ), CHAT.path, CHAT.body("Hello"))
-        assert (reply.status, way.relay.requests) == (200, [])
-
-
-async def test_whom_nobody_vouches_for_is_not_asked(start: Start, tmp_path: Path):
-    async with out(tmp_path) as way:
-        reply = await post(way.run(start), CHAT.path, CHAT.body("Hello"))
-        assert reply.status == 502
-        assert "SSL_CERT_FILE" in CHAT.error_of(reply.body)["message"]
-        assert way.server.requests == []
-
-
 @pytest.mark.parametrize("direct", [False, True])
 async def test_a_web_socket_takes_the_same_way(start: Start, tmp_path: Path, direct: bool):
     async def echo(connection: object) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.protocol_samples import CHAT, MESSAGES, RESPONSES, ProtocolSamples
+from tests.e2e.protocol_samples import MESSAGES, RESPONSES, ProtocolSamples
 from tests.e2e.proxy_api import get_session
-from tests.e2e.raw_client import Reply, post
-from tests.e2e.test_utilization import SILENT, tokens, turn
+from tests.e2e.raw_client import post
+from tests.e2e.test_utilization import tokens, turn
 from tests.loopback import replies_events, replies_json
 from tests.proxy_process import Proxy
 
@@ -73,41 +73,3 @@ async def test_usage_summed_over_hosted_tool_rounds_is_not_taken_for_the_context
     kept = await get_session(proxy, first.header("x-accordion-session"))
     assert kept["totals"]["input"] == summed
     assert kept["exchanges"][-1]["utilization"]["carried"] == (stream and protocol is MESSAGES)
-
-
-async def test_a_continuation_of_a_hosted_tool_response_is_measured_by_what_was_sent(proxy: Proxy):
-    reply = searched(RESPONSES, 60_000) | {"id": "resp_searched"}
-    async with proxy.provider(replies_json(reply)):
-        first = await post(proxy, RESPONSES.path, RESPONSES.body(TEXT))
-    async with proxy.provider(replies_json(SILENT)):
-        second = await post(proxy, RESPONSES.path, RESPONSES.body("On.", previous_response_id="resp_searched"))
-    assert tokens(first) < tokens(second) < tokens(first) + 30
-    assert first.header("x-accordion-session") == second.header("x-accordion-session")
-
-
-async def test_another_models_report_says_nothing_of_this_one(proxy: Proxy):
-    label = "switching-models"
-    talk = (TEXT, "Yes.", "More?")
-    plain = tokens(await turn(proxy, CHAT, *talk, label="never-switched", model="switch-b"))
-
-    async def asked(model: str, *texts: str, reported: int = 0) -> Reply:
-        return await turn(proxy, CHAT, *texts, label=label, reported=reported, model=model)
-
-    await asked("switch-a", TEXT, reported=round(1.6 * plain))
-    assert tokens(await asked("switch-b", *talk)) == plain
-    # By what was reported to the first model in general.
-    assert 1.5 * plain < tokens(await asked("switch-a", *talk, "Yes.", "And?")) < 1.7 * plain
-    await asked("switch-b", *talk, "Yes.", "So?", reported=plain + 50)
-    last = await asked("switch-b", *talk, "Yes.", "So?", "Yes.", "Well?")
-    assert plain + 50 < tokens(last) < plain + 90
-
-
-async def test_a_response_without_usage_is_gone_on_from_in_its_session(proxy: Proxy):
-    """Such as one that is made in the background: it is queued, and its usage is not known yet."""
-    queued = {"id": "resp_queued", "object": "response", "status": "queued", "output": [], "usage": None}
-    async with proxy.provider(replies_json(queued)):
-        first = await post(proxy, RESPONSES.path, RESPONSES.body(TEXT, background=True))
-    async with proxy.provider(replies_json(SILENT)):
-        second = await post(proxy, RESPONSES.path, RESPONSES.body("On.", previous_response_id="resp_queued"))
-    assert first.header("x-accordion-session") == second.header("x-accordion-session")
-    assert tokens(first) < tokens(second) < tokens(first) + 30

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from accordion.composition.application import Application
-from accordion.config.load import build
 from tests.e2e.store_workers import api, ask, request_with_name, workers
 
 pytestmark = pytest.mark.rest  # each test starts processes, or waits for real time
@@ -47,11 +46,6 @@ async def metric(application: Application, name: str, key: str = "") -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " "))
 
 
-def test_unless_it_is_configured_30_days_and_2_gib_a_tenant_are_kept() -> None:
-    kept = build(b"", {}, {}).archive
-    assert (kept.retention_days, kept.max_bytes) == (30.0, 2 * 2**30)
-
-
 async def test_the_longest_unused_goes_first_of_its_own_tenant_only_and_is_counted(tmp_path: Path):
     one, two = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB"
     async with workers(tmp_path, KEYED + "archive: {max_bytes: 60000}\n") as [application]:
@@ -68,14 +62,3 @@ async def test_the_longest_unused_goes_first_of_its_own_tenant_only_and_is_count
         assert left == sorted(left)
         assert await metric(application, "accordion_archive_evicted_total", ADMIN) >= 1
         assert await metric(application, "accordion_archive_evicted_bytes_total", ADMIN) > 1_000
-
-
-async def test_what_is_older_than_configured_is_gone(tmp_path: Path):
-    async with workers(tmp_path, "archive: {retention_days: 0.00005}\n") as [application]:
-        session = await compacted(application, "old")
-        assert await listed(application, session)
-
-        async def gone() -> bool:
-            return await listed(application, session) == 0
-
-        await until(gone)

@@ -12,13 +12,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.typing import Subprotocol
 
 from tests.conftest import Start
-from tests.e2e.protocol_samples import CHAT, KEY
+from tests.e2e.protocol_samples import KEY
 from tests.e2e.raw_client import ask, connected
 from tests.e2e.resident_memory import warm_up
-from tests.loopback import Answer, Recorded, replies_bytes, replies_json, wait_until_still
+from tests.loopback import replies_bytes, replies_json
 from tests.proxy_process import Proxy
 
 SOON = 30.0
@@ -143,57 +142,6 @@ async def test_a_message_over_the_body_limit_closes_both_sides_and_is_not_buffer
     assert "Traceback" not in small.log
 
 
-async def test_the_provider_may_speak_first_and_at_any_time(proxy: Proxy):
-    async def speaks(connection: ServerConnection) -> None:
-        for number in range(100):
-            await connection.send(f"{number}")
-
-    async with provider(proxy, speaks), client(proxy) as socket:
-        assert [int(await socket.recv()) for _ in range(100)] == list(range(100))
-
-
-async def test_the_subprotocol_that_the_provider_chose_is_kept(proxy: Proxy):
-    wanted = [Subprotocol("realtime"), Subprotocol("openai-beta.realtime-v1")]
-    async with provider(proxy, echo, subprotocols=wanted[1:]), client(proxy, subprotocols=wanted) as socket:
-        assert socket.subprotocol == wanted[1]
-
-
-@pytest.mark.parametrize(("code", "reason"), [(1000, "done"), (1008, "policy"), (1011, "broke"), (4000, "own é")])
-async def test_the_providers_close_is_the_clients(proxy: Proxy, code: int, reason: str):
-    async def closes(connection: ServerConnection) -> None:
-        await connection.send("last words")
-        await connection.close(code, reason)
-
-    async with provider(proxy, closes), client(proxy) as socket:
-        assert await socket.recv() == "last words"
-        with pytest.raises(ConnectionClosed):
-            await socket.recv()
-        assert (socket.close_code, socket.close_reason) == (code, reason)
-
-
-@pytest.mark.parametrize(("code", "reason"), [(1000, "done"), (4001, "own")])
-async def test_the_clients_close_is_the_providers(proxy: Proxy, code: int, reason: str):
-    closed = asyncio.Future[tuple[int | None, str | None]]()
-
-    async def waits(connection: ServerConnection) -> None:
-        await connection.wait_closed()
-        closed.set_result((connection.close_code, connection.close_reason))
-
-    async with provider(proxy, waits), client(proxy) as socket:
-        await socket.close(code, reason)
-        assert await closed == (code, reason)
-
-
-async def test_a_provider_that_goes_away_closes_the_clients_socket(proxy: Proxy):
-    async def breaks(connection: ServerConnection) -> None:
-        connection.transport.abort()
-
-    async with provider(proxy, breaks), client(proxy) as socket:
-        with pytest.raises(ConnectionClosed):
-            await socket.recv()
-        assert socket.close_code == 1011
-
-
 async def test_a_client_that_goes_away_closes_the_providers_socket(proxy: Proxy):
     closed = asyncio.Event()
 
@@ -204,14 +152,6 @@ async def test_a_client_that_goes_away_closes_the_providers_socket(proxy: Proxy)
     async with provider(proxy, waits), client(proxy) as socket:
         socket.transport.abort()
         await asyncio.wait_for(closed.wait(), SOON)
-
-
-async def test_a_provider_that_is_away_is_a_502(proxy: Proxy):
-    with pytest.raises(InvalidStatus) as caught:
-        async with client(proxy):
-            pass
-    assert caught.value.response.status_code == 502
-    assert CHAT.error_of(caught.value.response.body)["code"] == "upstream_unreachable"
 
 
 async def test_every_upgrade_is_counted_and_one_that_failed_is_a_line_with_its_id(start: Start):
@@ -233,39 +173,6 @@ async def test_every_upgrade_is_counted_and_one_that_failed_is_a_line_with_its_i
     for status in ("5xx", "4xx", "1xx"):
         assert f'accordion_requests_total{{agent="main",model="",status="{status}",upstream="openai"}} 1.0' in page
     assert len(lines) == 2
-
-
-async def test_an_upgrade_that_the_client_did_not_wait_for_is_counted_as_left(start: Start):
-    fresh, asked = start(), asyncio.Event()
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        asked.set()
-        await answer.until_gone()
-
-    async with fresh.provider(script) as provider:
-        async with connected(fresh) as raw:
-            await raw.ask("GET", PATHS[0], headers=UPGRADE)
-            await asyncio.wait_for(asked.wait(), SOON)
-        await asyncio.wait_for(provider.all_gone(), SOON)
-    counted = 'accordion_requests_total{agent="main",model="",status="4xx",upstream="openai"} 1.0'
-    async with asyncio.timeout(SOON):
-        while counted not in (await ask(fresh, "GET", "/metrics")).body.decode():
-            await asyncio.sleep(0.05)
-
-
-async def test_an_unanswered_upgrade_times_out_after_the_configured_time(start: Start):
-    hasty = start("timeouts: {connect_seconds: 0.5}")
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.until_gone()
-
-    async with hasty.provider(script) as provider:
-        with pytest.raises(InvalidStatus) as caught:
-            async with client(hasty):
-                pass
-        await asyncio.wait_for(provider.all_gone(), SOON)
-    assert caught.value.response.status_code == 504
-    assert "within 0.5 s" in CHAT.error_of(caught.value.response.body)["message"]
 
 
 async def test_a_model_of_ones_own_is_spoken_with_where_it_is(start: Start):
@@ -290,33 +197,3 @@ async def test_an_upgrade_of_a_path_of_our_own_is_refused(proxy: Proxy):
         async with client(proxy, "/accordion/sessions"):
             pass
     assert caught.value.response.status_code in (400, 403, 404, 426)
-
-
-async def test_a_request_that_only_mentions_an_upgrade_is_answered_as_a_request(proxy: Proxy):
-    """`Upgrade: h2c`, as curl sends it, is hop-by-hop and may be ignored (RFC 9110 7.8)."""
-    async with proxy.provider(replies_json({"ok": 1})) as server:
-        headers = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABk")]
-        reply = await ask(proxy, "GET", "/v1/models", headers)
-    assert (reply.status, reply.body) == (200, b'{"ok": 1}')
-    assert {name.lower() for name in server.requests[0].names} == {"host"}
-
-
-async def test_a_slow_reader_makes_the_provider_wait_and_may_still_go_away(proxy: Proxy):
-    sent, gone = [0], asyncio.Event()
-
-    async def pours(connection: ServerConnection) -> None:
-        try:
-            while True:
-                await connection.send(b"x" * 1_000_000)
-                sent[0] += 1
-        except ConnectionClosed:
-            gone.set()
-
-    async with provider(proxy, pours):
-        async with connected(proxy, window=1024) as socket:
-            await socket.ask("GET", PATHS[0], UPGRADE)
-            assert (await socket.head()).status == 101
-            await wait_until_still(lambda: sent[0])
-            assert sent[0] < 60
-            assert not gone.is_set()
-        await asyncio.wait_for(gone.wait(), SOON)

@@ -7,14 +7,12 @@ import re
 import signal
 
 import pytest
-from websockets.asyncio.client import connect
-from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
-from tests.e2e.protocol_samples import CHAT, EACH, RESPONSES, ProtocolSamples
+from tests.e2e.protocol_samples import CHAT, EACH, ProtocolSamples
 from tests.e2e.proxy_api import get_page, get_session
-from tests.e2e.raw_client import Reply, connected, post
-from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
+from tests.e2e.raw_client import Reply, connected
+from tests.loopback import Answer, Recorded, Script
 from tests.proxy_process import Proxy
 
 ONE_SECOND = "server: {shutdown_seconds: 1}\n"
@@ -128,30 +126,3 @@ async def test_a_second_signal_ends_running_requests_and_writes_all_that_is_pend
     proxy.start()
     [listed] = (await get_page(proxy, "/accordion/sessions")).json()["sessions"]
     assert [entry["error"] for entry in (await get_session(proxy, listed["id"]))["exchanges"]] == ["proxy_stopping"]
-
-
-async def test_spans_of_the_last_seconds_are_sent(start: Start):
-    async with Loopback(replies_json({})) as receiver:
-        endpoint = f"http://127.0.0.1:{receiver.port}"
-        proxy = await asyncio.to_thread(start, ONE_SECOND, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
-        async with proxy.provider(CHAT.answers()):
-            assert (await post(proxy, CHAT.path, CHAT.body("Hello."))).status == 200
-        assert await asyncio.to_thread(proxy.stop) == -signal.SIGTERM
-    assert [request.target for request in receiver.requests] == ["/v1/traces"]
-
-
-async def test_a_socket_that_is_open_is_closed_with_a_word(start: Start):
-    proxy = start(ONE_SECOND)
-
-    async def echo(connection: ServerConnection) -> None:
-        async for message in connection:
-            await connection.send(message)
-
-    url = f"ws://127.0.0.1:{proxy.port}{RESPONSES.path}"
-    async with serve(echo, "127.0.0.1", proxy.upstream_port), connect(url, proxy=None, open_timeout=60) as socket:
-        await socket.send("hello")
-        assert await socket.recv() == "hello"
-        stopping = asyncio.create_task(asyncio.to_thread(proxy.stop))
-        await socket.wait_closed()
-        await stopping
-    assert socket.close_code == 1012

@@ -107,25 +107,3 @@ async def test_a_proxy_starts_and_forwards_while_its_store_is_away(start: Start,
             return (await say(proxy, "Back?", "Well?", "?")).header("x-accordion-store") is None
 
         await wait_until(back)
-
-
-async def test_a_file_that_cannot_be_written_is_a_store_that_is_away(start: Start):
-    """The folder of the file is no folder. Forwarding is a promise: the proxy serves, and says what is wrong."""
-    proxy = start(CONFIG, ACCORDION_STORE="sqlite:///log/inside-a-file.db")
-    assert (await say(proxy, "Anyone?", "Yes.", "Good.")).header("x-accordion-store") == "unavailable"
-    assert (await get_page(proxy, "/readyz")).json()["store"] == "unavailable"
-    assert "the store is unavailable" in proxy.log
-
-
-def test_a_file_that_is_no_database_is_an_error_in_the_settings(start: Start):
-    """It is somebody's file: nothing starts that could write to it."""
-    with pytest.raises(RuntimeError, match=r"config: \$\.store\S* .*accordion\.yaml is not an SQLite database"):
-        start(CONFIG, ACCORDION_STORE="sqlite:///accordion.yaml")
-
-
-@pytest.mark.parametrize("scheme", ["redis", "valkey"])
-async def test_a_password_in_the_stores_url_is_never_shown(start: Start, scheme: str):
-    proxy = start(CONFIG, ACCORDION_STORE=f"{scheme}://someone:hush-Tr0mbone@127.0.0.1:9/0")
-    await say(proxy, "Anyone?", "Yes.", "Good.")
-    assert "hush-Tr0mbone" not in proxy.log
-    assert f"its store is {scheme}://" in proxy.log

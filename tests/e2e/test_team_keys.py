@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -87,19 +83,3 @@ async def test_while_the_store_is_away_known_keys_work_and_a_new_proxy_refuses_t
         answer = await call(late, "POST", CHAT.path, made["key"], content=CHAT.body("Hi."))
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "keys_unavailable")
         server.start()
-
-
-def run(proxy: Proxy, *arguments: str) -> str:
-    """Runs `accordion keys` with the proxy's config."""
-    environ = {**os.environ, **proxy.environ, "HOME": str(proxy.folder)}
-    command = [sys.executable, "-m", "accordion", "keys", *arguments, "--config", str(proxy.config)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def test_the_command_line_creates_and_revokes_keys_of_a_running_proxy(start: Start, tmp_path: Path) -> None:
-    proxy = start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=f"sqlite:///{tmp_path}/one.db")
-    made = json.loads(run(proxy, "create", "research", "--json"))
-    asyncio.run(until_all([proxy], made["key"], 200))
-    run(proxy, "revoke", made["id"], "--yes")
-    time.sleep(SOON)
-    assert asyncio.run(statuses([proxy], made["key"])) == {401}

@@ -105,20 +105,6 @@ async def test_a_tool_runner_of_a_hundred_rounds_never_sees_an_overflow(start: S
     assert list(map(int, found)) == list(range(1, 101))
 
 
-async def test_a_thread_of_the_helper_is_compacted_each_time_it_is_full(start: Start):
-    proxy, name = start(config("messages")), "helper"
-    upstream = provider(name, 1_000)
-    async with proxy.provider(upstream), client(proxy) as agent:
-        thread = await rounds(agent, name, 60)
-        (session,) = await sessions(proxy)
-        await fetch_session(proxy, session["id"], 61)
-    assert upstream.problems == []
-    assert upstream.refusals == []
-    assert upstream.gone == []
-    assert max(one.tokens for one in upstream.taken) <= WINDOW
-    assert len(thread.messages) == 122
-
-
 async def test_a_thread_that_its_provider_lost_is_begun_again_in_the_same_session(start: Start):
     proxy, name = start(config("messages", window=400_000)), "lost"
     upstream = provider(name, 1_000, loses=4)
@@ -209,32 +195,6 @@ async def test_a_thread_that_is_not_on_record_any_more_is_begun_again(start: Sta
         for _ in range(2):
             reply = await thread.send(answered(reply))
     assert (upstream.begun, upstream.continued) == (2, 1)
-
-
-async def test_a_thread_that_no_compaction_makes_smaller_is_not_let_go_of_each_time(start: Start):
-    """Its tools alone are over the trigger."""
-    proxy, name = start(config("messages")), "large"
-    large = read_file.to_dict() | {"description": "Reads a file. " + "word parser build " * 1_200}
-    upstream = provider(name, 1_000, tools=[large])
-    upstream.window = 40_000
-    async with proxy.provider(upstream), client(proxy) as agent:
-        await rounds(agent, name, 5, tools=[large])
-        (session,) = await sessions(proxy)
-        known = await fetch_session(proxy, session["id"], 6)
-    assert known["exchanges"][-1]["utilization"]["utilization"] > 0.75
-    assert upstream.continued >= 2
-    assert upstream.begun < 6
-
-
-@pytest.mark.parametrize("word", ["off", "observe"])
-async def test_where_nothing_is_compacted_a_thread_is_left_to_its_provider(start: Start, word: str):
-    proxy, name = start(config("messages")), word
-    upstream = provider(name, 1_000)
-    async with proxy.provider(upstream), client(proxy) as agent:
-        with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
-            await rounds(agent, name, 60, extra_headers={"x-accordion-compact": word})
-    assert upstream.begun == 1
-    assert upstream.continued > 5
 
 
 async def test_a_thread_that_the_provider_finds_too_long_is_let_go_of_and_compacted(start: Start):

@@ -23,15 +23,3 @@ async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(
     assert known["totals"]["read_back_rounds"] == rounds
     assert known["totals"]["read_back_calls"] == calls
     assert known["totals"]["requests"] == len(one.run.answers)
-
-
-@STREAMED
-async def test_the_client_reads_what_two_rounds_said_as_two_paragraphs(proxies: Proxies, stream: bool):
-    async with start_reading_agent(
-        proxies["chat"], "chat", f"paragraphs, {stream}", ways=("wo w",), every=1, stream=stream
-    ) as one:
-        await one.until_offered()
-        await one.rounds(6)
-    one.whole("wo w")
-    texts = [entry["content"] for entry in one.run.history if entry["role"] == "assistant" and entry.get("content")]
-    assert any("\n\n" in text for text in texts)

@@ -1,150 +1,24 @@
 """What was read back stays where it was read, whatever the client makes of its copy of the reply."""
 
 import asyncio
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.agent_replies import Json
-from tests.agents import Run, connected
+from tests.agents import connected
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_exchanges, wait_until
-from tests.e2e.reading_agent import ReadingAgent, start_reading_agent
-from tests.e2e.small_window import EACH, PROTOCOL_NAMES, STREAMS, WINDOW, Proxies, compacted_requests, config
+from tests.e2e.reading_agent import start_reading_agent
+from tests.e2e.small_window import STREAMS, Proxies, compacted_requests, config
 from tests.loopback import Answer
-from tests.reading_provider import ProviderExchange, ReadingProvider
-from tests.response_recorder import ResponseRecorder
+from tests.reading_provider import ProviderExchange
 
 SOME = ("o", "wot", "wo to", "wo w", "tot")
-Keeps = Callable[[list[Json]], list[Json]]
 
 
 # -- clients that write their copy down in their own way ---------------------------------------------------------------
 
 
-def respelled(entries: list[Json]) -> list[Json]:
-    """Arguments are read and written anew, with spaces and in another order."""
-
-    def anew(value: Any) -> Any:
-        if isinstance(value, list):
-            return [anew(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        out = {name: anew(value[name]) for name in sorted(value, reverse=True)}
-        if isinstance(out.get("arguments"), str):
-            out["arguments"] = json.dumps(json.loads(out["arguments"]), indent=2)
-        return out
-
-    return [anew(entry) for entry in entries]
-
-
-def bare(entries: list[Json]) -> list[Json]:
-    """What is null or empty is left out, and so is what says nothing."""
-
-    def without_dropped_fields(value: Any) -> Any:
-        if isinstance(value, list):
-            return [without_dropped_fields(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        dropped = ("annotations", "logprobs", "citations", "refusal", "status", "caller", "reasoning_content")
-        # A call of Chat Completions needs its id, an item of Responses does not.
-        own = ("id",) if "status" in value or value.get("type") == "reasoning" else ()
-        return {
-            name: without_dropped_fields(each)
-            for name, each in value.items()
-            if each is not None and name not in (*dropped, *own)
-        }
-
-    return [
-        {"content": None, **out} if out.get("role") == "assistant" else out
-        for out in map(without_dropped_fields, entries)
-    ]
-
-
-def joined(entries: list[Json]) -> list[Json]:
-    """All that was said is one text."""
-    if "role" in entries[0] and isinstance(entries[0].get("content"), list) and "id" not in entries[0]:
-        blocks = entries[0]["content"]
-        text = "".join(block["text"] for block in blocks if block["type"] == "text")
-        others = [block for block in blocks if block["type"] != "text"]
-        thoughts = [block for block in others if block["type"] == "thinking"]
-        calls = [block for block in others if block["type"] != "thinking"]
-        said = [{"type": "text", "text": text}] if text else []
-        return [{**entries[0], "content": [*thoughts, *said, *calls]}]
-    told = [entry for entry in entries if entry.get("type") == "message"]
-    if len(told) < 2:
-        return entries
-    text = "".join(part["text"] for entry in told for part in entry["content"])
-    one = {**told[-1], "content": [{**told[-1]["content"][0], "text": text}]}
-    return [one if entry is told[-1] else entry for entry in entries if entry not in told[:-1]]
-
-
-def thoughtless(entries: list[Json]) -> list[Json]:
-    """What was reasoned is left out."""
-    return bare([entry for entry in entries if entry.get("type") != "reasoning"])
-
-
-KEPT = [
-    *((protocol_name, keeps) for protocol_name in PROTOCOL_NAMES for keeps in (respelled, bare)),
-    *((protocol_name, joined) for protocol_name in ("responses", "messages")),
-    ("responses", thoughtless),
-]
-
-
-@pytest.mark.parametrize(
-    ("protocol_name", "keeps"), KEPT, ids=[f"{protocol_name}, {keeps.__name__}" for protocol_name, keeps in KEPT]
-)
-async def test_a_client_may_write_its_copy_down_in_its_own_way(proxies: Proxies, protocol_name: str, keeps: Keeps):
-    proxy = proxies[protocol_name]
-    async with start_reading_agent(
-        proxy, protocol_name, keeps.__name__, ways=SOME, stream=keeps is bare, keeps=keeps
-    ) as one:
-        one.provider.loose = keeps is thoughtless
-        await one.until_offered()
-        await one.rounds(2 * len(SOME) + 4)
-    one.whole(*SOME)
-
-
 # -- clients that ask again --------------------------------------------------------------------------------------------
-
-
-@EACH
-async def test_a_reply_that_is_made_again_has_its_own_readings(proxies: Proxies, protocol_name: str):
-    """The client goes on from either, and turns back to the other."""
-    proxy = proxies[protocol_name]
-    async with start_reading_agent(proxy, protocol_name, "again", ways=("wo t", "ot"), every=1) as one:
-        await one.until_offered()
-        one.provider.ways = ()
-        for way in ("wo t", "ot", "wo wt"):
-            await one.rounds(1)
-            before = list(one.run.history)
-            branches: list[list[Any]] = []
-            for _ in range(2):
-                one.provider.ways = (way,)
-                one.run.history = list(before)
-                await one.rounds(1)
-                branches.append(list(one.run.history))
-            one.provider.ways = ()
-            for branch in (*branches, *branches):
-                one.run.history = list(branch)
-                await one.rounds(1)
-    one.whole("wo t", "ot", "wo wt")
-
-
-@EACH
-async def test_a_turn_that_was_answered_twice_in_the_same_words_goes_on(proxies: Proxies, protocol_name: str):
-    """A reply without calls is known by its words."""
-    proxy = proxies[protocol_name]
-    async with start_reading_agent(proxy, protocol_name, "twice", ways=("o w",), every=1) as one:
-        await one.until_offered()
-        while one.provider.exchanges[-1].way != "o w":
-            await one.rounds(1)
-        one.provider.ways = ()
-        await one.rounds(3)
-    one.whole("o w")
 
 
 # -- proxies that forget, and several of them --------------------------------------------------------------------------
@@ -161,21 +35,6 @@ async def test_what_was_read_is_there_after_a_restart(start: Start, tmp_path: Pa
         async with connected(proxy.url, "messages", one.witness) as client:
             one.run.client = client
             await one.rounds(len(SOME))
-    one.whole(*SOME)
-
-
-async def test_what_was_read_is_the_same_whichever_worker_is_asked(start: Start, tmp_path: Path):
-    proxy = start(config("responses"), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/read_backs.db")
-    provider, witness = (
-        ReadingProvider("responses", WINDOW, rounds=1_000, thinks=True, run="workers", ways=SOME, every=1),
-        ResponseRecorder(),
-    )
-    async with proxy.provider(provider) as behind:
-        one = ReadingAgent(Run(None, "responses", name="workers", stream=True), provider, witness, behind)
-        while len(provider.done) < len(SOME):
-            async with connected(proxy.url, "responses", witness) as client:
-                one.run.client = client
-                await one.rounds(1)
     one.whole(*SOME)
 
 

@@ -113,8 +113,8 @@ async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
     assert [exchange.error for exchange in setup.recorder.exchanges] == ["", ""]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/openai/v1/responses", "/openai/responses"])
-async def test_a_response_is_retrieved_without_our_calls_at_azure_too(path: str):
+async def response_with_a_read_back(path: str) -> tuple[PipelineSetup, Json, FakeReply]:
+    """The setup behind a response of two rounds, what its client was shown, and the provider's last round."""
     setup, items = PipelineSetup(windows=FakeWindows(2_000)), [{"role": "user", "content": "Look."}]
 
     def reply(number: int, *output: Json) -> FakeReply:
@@ -123,10 +123,32 @@ async def test_a_response_is_retrieved_without_our_calls_at_azure_too(path: str)
 
     for at in range(8):
         items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
-    rounds = reply(1, function("ours", '{"id": "art_1"}', OURS)), reply(2, message("m", "Well."))
-    setup.upstream.answers = [*rounds, rounds[1]]
+    last = reply(2, message("m", "Well."))
+    setup.upstream.answers = [reply(1, function("ours", '{"id": "art_1"}', OURS)), last]
     _, shown = await setup.ask(path, {"model": "gpt-5", "input": items})
-    assert json.loads(shown)["id"] == "resp_1"
+    return setup, json.loads(shown), last
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/openai/v1/responses", "/openai/responses"])
+async def test_a_response_is_retrieved_without_our_calls_at_azure_too(path: str):
+    setup, shown, last = await response_with_a_read_back(path)
+    assert shown["id"] == "resp_1"
+    setup.upstream.answers = [last]
     _, retrieved = await setup.ask(f"{path}/resp_1", b"", method="GET")
     assert setup.upstream.requests[-1].url.endswith("/responses/resp_2")
-    assert json.loads(retrieved) == json.loads(shown)
+    assert json.loads(retrieved) == shown
+
+
+@pytest.mark.parametrize(
+    ("method", "below", "asked"), [("POST", "/cancel", ["resp_2/cancel"]), ("DELETE", "", ["resp_2", "resp_1"])]
+)
+async def test_a_response_is_cancelled_by_its_last_round_and_deleted_with_all(
+    method: str, below: str, asked: list[str]
+) -> None:
+    setup, shown, last = await response_with_a_read_back("/v1/responses")
+    before = len(setup.upstream.requests)
+    setup.upstream.answers = [last, last]
+    _, told = await setup.ask(f"/v1/responses/resp_1{below}", b"", method=method)
+    sent = setup.upstream.requests[before:]
+    assert [each.url.partition("/responses/")[2] for each in sent] == asked
+    assert json.loads(told)["id"] == shown["id"]

@@ -44,38 +44,6 @@ async def read(setup: PipelineSetup, artifact: Artifact) -> ArtifactPart:
     return lent
 
 
-async def test_each_call_makes_one_but_for_empty_results_and_hand_offs() -> None:
-    setup = PipelineSetup(windows=FakeWindows(size=2_900))
-    kinds = [("read", long("r")), ("run", "  \n"), ("transfer_to_reviewer", long("t")), ("look", long("l"))]
-    made = [(name, {"n": at}, result) for at in range(5) for name, result in kinds]
-    out, _ = await setup.ask(CHAT, asked(made))
-    found = await results(setup, header(out, "x-accordion-session"))
-    assert {each.tool for each in found} == {"read", "look"}
-    assert len({each.call_id for each in found}) == len(found) > 2
-
-
-async def test_what_is_skipped_is_a_matter_of_the_config() -> None:
-    pipeline = "compaction: {pipeline: [{compact_tool_results: {replacement: reference, skip: [look]}}, summarize]}\n"
-    setup = PipelineSetup(windows=FakeWindows(size=2_900), config=pipeline)
-    made = [(name, {"n": at}, long(f"{name}{at}")) for at in range(8) for name in ("look", "transfer_to_b")]
-    out, _ = await setup.ask(CHAT, asked(made))
-    assert {each.tool for each in await results(setup, header(out, "x-accordion-session"))} == {"transfer_to_b"}
-
-
-async def test_input_and_output_are_archived_and_300_characters_of_the_input_shown() -> None:
-    setup = PipelineSetup(windows=FakeWindows(size=3_000))
-    made = [("write", {"path": f"{at}.py", "text": long(f"in{at}", 60)}, long(f"out{at}", 100)) for at in range(14)]
-    out, _ = await setup.ask(CHAT, asked(made))
-    found = await results(setup, header(out, "x-accordion-session"))
-    assert found
-    for each in found:
-        number = int(each.call_id[1:])
-        lent = await read(setup, each)
-        assert lent.part.text == long(f"out{number}", 100)
-        assert json.loads(lent.input) == {"path": f"{number}.py", "text": long(f"in{number}", 60)}
-        assert len(each.arguments) <= 300
-
-
 async def test_what_was_read_back_makes_none() -> None:
     setup = PipelineSetup(windows=FakeWindows(size=2_700))
     request = asked([("read", {"n": at}, long(f"r{at}")) for at in range(14)])
