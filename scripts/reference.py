@@ -22,12 +22,12 @@ from accordion.cli.main import app
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.config import ENVIRONMENT, RESTART, Settings
 from accordion.config.value_types import Keys, Secret, Size, StoreUrl
+from accordion.features.page.routes import Pages
 from accordion.http.admin_api import AdminApi
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.memory_api import MemoryApi
 from accordion.http.metrics import Metrics
-from accordion.http.pages.routes import Pages
 from accordion.stores.memory_store import InMemoryStore
 
 ROOT = Path(__file__).parents[1]

@@ -33,7 +33,7 @@ settings.register_profile(
 )
 settings.load_profile("full")
 
-REST_FOLDERS = ("campaign", "deploy", "page")
+REST_FOLDERS = tuple(Path(__file__).parent / name for name in ("campaign", "deploy", "page"))
 """Folders with tests of the rest only, which may need packages that the quick tier does not install."""
 REST_FIXTURES = frozenset({"start", "proxies"})
 """A test with one of these starts a proxy of its own."""
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    is_rest = collection_path.is_dir() and collection_path.name in REST_FOLDERS
+    is_rest = collection_path.is_dir() and collection_path in REST_FOLDERS
     return True if is_rest and config.getoption("--tier") == "quick" else None
 
 
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_of_tier(item: pytest.Item, tier: str) -> bool:
     is_rest = (
         item.get_closest_marker("rest") is not None
-        or item.path.parent.name in REST_FOLDERS
+        or item.path.parent in REST_FOLDERS
         or not REST_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     )
     is_property = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))

@@ -43,7 +43,7 @@ UNUSED = (
     "accordion.composition.memory_parts",
     "accordion.http.mcp_server",
     "accordion.http.memory_operations",
-    "accordion.http.pages.routes",
+    "accordion.features.page.routes",
     "accordion.features.telemetry.spans",
     "accordion.memory.extraction",
     "accordion.providers.litellm.calls",
@@ -86,11 +86,11 @@ def test_a_default_proxy_starts_without_memories_translation_and_the_page() -> N
 def test_the_memories_are_imported_with_the_first_request_to_them() -> None:
     imported = modules_of(STARTED, "/accordion/memory/openapi.json")
     assert {"accordion.composition.memory_parts", "accordion.http.memory_operations"} <= imported
-    assert "accordion.http.pages.routes" not in imported
+    assert "accordion.features.page.routes" not in imported
 
 
 def test_the_page_is_imported_with_the_first_request_to_it() -> None:
-    assert {"accordion.http.pages.routes", "jinja2"} <= modules_of(STARTED, "/accordion/sign-in")
+    assert {"accordion.features.page.routes", "jinja2"} <= modules_of(STARTED, "/accordion/sign-in")
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version", "version"])

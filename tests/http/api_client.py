@@ -9,14 +9,14 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.export_format import describe_value
+from accordion.features.page.feed import ExchangeFeed
+from accordion.features.page.routes import Pages
+from accordion.features.page.services import PageServices
+from accordion.features.page.views import Health
 from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.metrics import Metrics
-from accordion.http.pages.feed import ExchangeFeed
-from accordion.http.pages.routes import Pages
-from accordion.http.pages.services import PageServices
-from accordion.http.pages.views import Health
 from accordion.protocols.registry import PROTOCOLS
 from tests.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup

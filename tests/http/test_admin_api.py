@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from accordion.accounting.key_limits import KeyLimits
-from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
+from accordion.features.page.addresses import SIGN_IN, SIGN_OUT
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
 from tests.holdouts import groups, spread, write_sessions

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from accordion.http.pages.feed import MAX_READERS
+from accordion.features.page.feed import MAX_READERS
 from accordion.server.event_loop import LoopClock
 from accordion.stores.sqlite import SqliteStore
 from tests.conftest import Start

@@ -28,10 +28,10 @@ from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition.application import Application
 from accordion.composition.configured_store import build_spool, propose_secret
+from accordion.composition.features import load_features
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import how_to_install, is_installed
 from accordion.config.value_types import is_loopback
-from accordion.http.pages.addresses import SIGN_IN
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
 from accordion.server.interpreter import set_up_interpreter
@@ -370,6 +370,7 @@ def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
         else f"the defaults; `{own_command('init')}` writes them to a file"
     )
     base = loopback_url(settings.server.host, port)
+    own_lines = "".join(feature.greet(settings, base, owner_token) for feature in load_features())
     return f"""
   Accordion listens on {base}, its store is {settings.store.url}
   Its settings are {source}
@@ -378,19 +379,7 @@ def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
     Gemini CLI, SDK                                             GOOGLE_GEMINI_BASE_URL={base}
 
-{_format_page_links(settings, base, owner_token)}
-{_format_missing_extras(settings)}"""
-
-
-def _format_page_links(settings: Settings, base: str, owner_token: str) -> str:
-    """Formats the lines about the page. Without proxy keys, one signs the proxy's owner in."""
-    sign_in = f"{base}{SIGN_IN}?token={owner_token}"
-    if settings.needs_proxy_key:
-        return f"    look             {base}/accordion/   {base}/metrics"
-    if is_loopback(settings.server.host):
-        return f"    look             {base}/accordion/   {base}/metrics\n    erase, export    {sign_in}"
-    return f"""    look             {sign_in}
-                     Keep this link for yourself: it shows everybody's conversations."""
+{own_lines}{_format_missing_extras(settings)}"""
 
 
 def _format_missing_extras(settings: Settings) -> str:

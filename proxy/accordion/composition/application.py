@@ -13,9 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accordion import __version__
@@ -43,19 +41,14 @@ from accordion.composition.tables import (
     thresholds_by_model,
 )
 from accordion.config import Settings
-from accordion.config.extras import is_installed
 from accordion.config.value_types import is_loopback
 from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
-from accordion.http.deferred_routes import DeferredRoutes
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
 from accordion.http.metrics import Metrics
-from accordion.http.pages import addresses
-from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.path_prefix import CODEX_PATH, PathPrefix
 from accordion.http.proxy_app import ProxyApp, new_id
-from accordion.http.request_health import RequestHealth
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
@@ -80,7 +73,6 @@ from accordion.pipeline.response_hooks import (
     TranscriptHook,
 )
 from accordion.pipeline.send import DeploymentPauses, Sender
-from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.session_exchanges import RequestPoints
 from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
@@ -99,7 +91,6 @@ from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.server.interpreter import FreeMemoryObserver, find_trim
-from accordion.server.recent_log import RecentLog
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
@@ -109,9 +100,6 @@ from accordion.stores.open import open_store
 from accordion.stores.sqlite import SqliteStore
 from accordion.stores.worker_sync import Slots, StoreBoard, worker_sync_for
 from accordion.stores.write_queue import WriteQueue
-
-if TYPE_CHECKING:
-    from accordion.http.pages.views import Health
 
 _log = logging.getLogger("accordion")
 _POINTS_BYTES = 4 * 2**20
@@ -141,7 +129,6 @@ class Application:
         self.settings = settings
         self.clock, self.tasks = LoopClock(), LoopTasks()
         self.metrics = Metrics()
-        self._recent_log = RecentLog()
         self.counter = TiktokenCounter()
         self._worker = secrets.token_hex(6)
         url = settings.store.url.reveal()
@@ -172,18 +159,12 @@ class Application:
     def _build_lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
         """Builds the parts that keep their state when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
-        self._feed, self._request_health = ExchangeFeed(), RequestHealth()
         observers: list[Observer] = [
             self.metrics,
-            self._feed,
             FailureLogger(),
-            self._request_health,
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
             FreeMemoryObserver(self.tasks, find_trim()),
         ]
-        self._features = open_features(Core(lambda: self.settings, environ, self.store, self.clock, self.tasks))
-        for feature in self._features:
-            observers += feature.observers
         self._block_sealer = open_block_sealer(settings.archive.key.reveal())
         self._missing_features = MissingFeatures(self.clock.now)
         self._tool_refusals = ToolRefusals(self.clock.now)
@@ -233,13 +214,42 @@ class Application:
             lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
         )  # fmt: skip
         self._request_points = RequestPoints(_POINTS_BYTES)
+        self._sent_history = self._compaction_builder.sent_history(
+            lambda: self.forward.prepare.compaction_step.list_meter.insertion_composer
+        )
         ledger_queue = self.outbox.slow_queue()
         self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
         self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused)
+        self._administration = Administration(
+            lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries
+        )
+        self._features = open_features(self._core(environ))
+        for feature in self._features:
+            observers += feature.observers
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
         self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
         self._upstream = self._connect(settings)
         self._deployment_pauses = DeploymentPauses(self.clock)
+
+    def _core(self, environ: Mapping[str, str]) -> Core:
+        """Returns what features may use."""
+        return Core(
+            settings=lambda: self.settings,
+            tenants=lambda: self.tenants,
+            queries=lambda: self.queries,
+            environ=environ,
+            clock=self.clock,
+            tasks=self.tasks,
+            store=self.store,
+            spooled=self.spooled,
+            outbox=self.outbox,
+            archive_reader=self._compaction_builder.archive_reader,
+            sent_history=self._sent_history,
+            session_overrides=self._compaction_builder.session_overrides,
+            learned_limits=self._limits,
+            administration=self._administration,
+            memory=self.memory_builder,
+        )
 
     def _build_configured(self, settings: Settings) -> None:
         """Builds the parts that depend on settings."""
@@ -397,7 +407,8 @@ class Application:
 
     async def start(self) -> None:
         """Opens the store, reads the shared state and starts the background tasks, so that no request waits for it."""
-        _log.addHandler(self._recent_log)
+        for feature in self._features:
+            await feature.start()
         self._store_identity.recall(self.spooled.recall(self._store_identity.secret))
         # Opening a store takes longer than reading it, and a request waits for the store only briefly.
         with suppress(StoreUnavailable):
@@ -418,7 +429,6 @@ class Application:
 
     async def stop(self) -> None:
         """Cancels the background tasks, writes what is queued, and closes all connections."""
-        _log.removeHandler(self._recent_log)
         await self.tasks.cancel()
         await self._archive.close()
         self._learned_sync.publish()
@@ -441,21 +451,16 @@ class Application:
     def app(self) -> ASGIApp:
         """Builds the ASGI application."""
         openai = PROTOCOLS["chat"]
-        reader, overrides = self._compaction_builder.archive_reader, self._compaction_builder.session_overrides
-        sent = self._compaction_builder.sent_history(
-            lambda: self.forward.prepare.compaction_step.list_meter.insertion_composer
-        )
+        overrides = self._compaction_builder.session_overrides
         archive_api = ArchiveApi(
             lambda: self.queries,
             lambda: self.tenants,
-            reader,
+            self._compaction_builder.archive_reader,
             overrides,
             self.memory_builder.open_memories,
-            sent,
+            self._sent_history,
             self.clock.now,
         )
-        administration = Administration(lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries)
-        page = DeferredRoutes(lambda: self._page_routes(sent, administration), self.tasks.offload)
         api = RestApi(
             lambda: self.queries,
             lambda: self.tenants,
@@ -465,9 +470,9 @@ class Application:
             overrides,
             [
                 *archive_api.routes(),
-                *AdminApi(lambda: self.tenants, administration, self.clock.now).routes(),
+                *AdminApi(lambda: self.tenants, self._administration, self.clock.now).routes(),
                 *self.memory_builder.routes(lambda: self.tenants, __version__),
-                *page.at(*addresses.ALL_PATHS),
+                *(route for feature in self._features for route in feature.routes()),
             ],
             self.spooled.describe,
             self.clock.now,
@@ -484,45 +489,6 @@ class Application:
         app = ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
         codex_app, base_path = PathPrefix(app, CODEX_PATH, "/v1"), self.settings.server.base_path
         return PathPrefix(codex_app, base_path) if base_path else codex_app
-
-    def _page_routes(self, sent: SentHistory, administration: Administration) -> list[Route]:
-        """Builds the routes of the web page, with the memories that it shows."""
-        from accordion.http.pages.routes import Pages  # noqa: PLC0415  # most workers never serve a page
-        from accordion.http.pages.services import PageServices  # noqa: PLC0415
-
-        has_memory = self.settings.memory.enabled and is_installed("memory")
-        return Pages(
-            PageServices(
-                lambda: self.queries,
-                lambda: self.tenants,
-                self._compaction_builder.archive_reader,
-                sent,
-                self._compaction_builder.session_overrides,
-                self.memory_builder.load().services if has_memory else None,
-                self.memory_builder.open_memories,
-                self._health,
-                self._feed,
-                self.clock,
-                self.tasks,
-                __version__,
-                administration,
-            )
-        ).routes()
-
-    def _health(self, tenant: str) -> Health:
-        """Describes the state of this process to a tenant."""
-        from accordion.http.pages.views import Health  # noqa: PLC0415  # for the page alone
-
-        return Health(
-            str(self.settings.store.url),
-            self.store.is_available,
-            "" if self.store.is_available else self.store.problem,
-            self.outbox.waiting,
-            self.spooled.describe(),
-            self._limits.list_limits(tenant),
-            self._request_health.of(tenant),
-            self._recent_log.lines,
-        )
 
     def _on_store_change(self, available: bool) -> None:
         self.metrics.note_store(available)

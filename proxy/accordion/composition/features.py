@@ -19,27 +19,54 @@ import msgspec
 
 if TYPE_CHECKING:
     import typer
+    from starlette.routing import Route
 
+    from accordion.accounting.calibration import LearnedLimits
+    from accordion.archive.archive_reader import ArchiveReader
+    from accordion.compaction.session_overrides import SessionOverrideStore
+    from accordion.composition.memory_builder import MemoryBuilder
     from accordion.config import Settings
-    from accordion.model.ports import Clock, KeyValueStore, Observer, Tasks
+    from accordion.http.admin_api import Administration
+    from accordion.model.ports import Clock, Observer, Tasks
+    from accordion.pipeline.queries import Queries
+    from accordion.pipeline.sent_history import SentHistory
+    from accordion.sessions.tenants import Tenants
+    from accordion.stores.guarded import GuardedStore
+    from accordion.stores.spool import SpooledStore
+    from accordion.stores.write_queue import WriteQueue
 
 FEATURES = (
     "telemetry",
     "offline",
+    "page",
 )  # fmt: skip
 """The features of this program, by the names of their packages. Without its line, a feature is not there."""
 
 
-class Core(msgspec.Struct, frozen=True):
-    """The services of the core that features may use. They live as long as the process."""
+class Core(msgspec.Struct, frozen=True, kw_only=True):
+    """The services of the core that features may use. They live as long as the process.
+
+    The settings in force, and what is built from them, are returned by functions, since they change.
+    """
 
     settings: Callable[[], Settings]
-    """Returns the settings in force."""
+    tenants: Callable[[], Tenants]
+    queries: Callable[[], Queries]
     environ: Mapping[str, str]
     """The variables of the environment."""
-    store: KeyValueStore
     clock: Clock
     tasks: Tasks
+    store: GuardedStore
+    spooled: SpooledStore
+    """The store behind the spool, in which writes wait while it is unavailable."""
+    outbox: WriteQueue
+    """The queue of writes that no request waits for."""
+    archive_reader: ArchiveReader
+    sent_history: SentHistory
+    session_overrides: SessionOverrideStore
+    learned_limits: LearnedLimits
+    administration: Administration
+    memory: MemoryBuilder
 
 
 class RunningFeature:
@@ -47,6 +74,13 @@ class RunningFeature:
 
     observers: Sequence[Observer] = ()
     """They get each exchange, after its response."""
+
+    def routes(self) -> Sequence[Route]:
+        """Returns the routes that the feature adds to those of the API. Called once."""
+        return ()
+
+    async def start(self) -> None:
+        """Begins the feature, when the process begins to serve."""
 
     async def close(self) -> None:
         """Ends the feature, when the process ends."""
@@ -60,6 +94,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     or if it has no part in a process."""
     add_commands: Callable[[typer.Typer], None] = lambda _: None
     """Adds the feature's commands to those of the program. The work of a command is imported when it runs."""
+    greet: Callable[[Settings, str, str], str] = lambda *_: ""
+    """Returns lines for the greeting of a proxy that starts, by its settings, base URL and owner's token."""
 
 
 def load_features() -> tuple[Feature, ...]:

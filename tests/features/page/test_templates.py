@@ -17,12 +17,11 @@ from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ErasureResult
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.admin_api import KeyView, TenantPage
-from accordion.http.holdout_text import ComparedRow
-from accordion.http.pages import rendering
-from accordion.http.pages.compaction_view import Verdict
-from accordion.http.pages.session_view import CompactionRow, RequestRow
-from accordion.http.pages.views import (
+from accordion.features.page import rendering
+from accordion.features.page.compaction_view import Verdict
+from accordion.features.page.request_health import TenantHealth
+from accordion.features.page.session_view import CompactionRow, RequestRow
+from accordion.features.page.views import (
     AgentRow,
     BlockView,
     CitedLine,
@@ -35,7 +34,8 @@ from accordion.http.pages.views import (
     PartView,
     SessionRow,
 )
-from accordion.http.request_health import TenantHealth
+from accordion.http.admin_api import KeyView, TenantPage
+from accordion.http.holdout_text import ComparedRow
 from accordion.model.compaction import Compaction
 from accordion.model.costs import Costs
 from accordion.model.records import Session, Totals

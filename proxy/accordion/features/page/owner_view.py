@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from accordion.features.page import access
+from accordion.features.page.addresses import TENANT, ask_to_sign_in, redirect
+from accordion.features.page.forms import read_form
+from accordion.features.page.services import PageServices
 from accordion.http.api_requests import check_origin, find_origin
-from accordion.http.pages import access
-from accordion.http.pages.addresses import TENANT, ask_to_sign_in, redirect
-from accordion.http.pages.forms import read_form
-from accordion.http.pages.services import PageServices
 from accordion.model.errors import AccordionError, NotFound, Unauthorized
 
 _DAYS = 30

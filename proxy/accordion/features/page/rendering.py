@@ -123,7 +123,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # see above
 
     environment = Environment(
-        loader=PackageLoader("accordion.http.pages"),
+        loader=PackageLoader("accordion.features.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -15,9 +15,9 @@ from markupsafe import Markup
 from accordion.accounting.calibration import LearnedLimit, LimitOwner
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.pages.charts import curve_points, draw_meter, draw_small_curve
-from accordion.http.pages.rendering import capitalize
-from accordion.http.request_health import TenantHealth
+from accordion.features.page.charts import curve_points, draw_meter, draw_small_curve
+from accordion.features.page.rendering import capitalize
+from accordion.features.page.request_health import TenantHealth
 from accordion.model.budget import TokenLimits
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import TOP, display_name

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.pages.charts import MOST_COLUMNS, CurvePoint
+from accordion.features.page.charts import MOST_COLUMNS, CurvePoint
 from accordion.model.records import CompactionOutcome, Exchange
 from accordion.pipeline.session_exchanges import NO_POSITION, ExchangePage, RequestPoint
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.pages.charts import MOST_COLUMNS, describe_cut
-from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
+from accordion.features.page.charts import MOST_COLUMNS, describe_cut
+from accordion.features.page.session_view import list_columns, list_compactions, list_requests
 from accordion.model.budget import Thresholds, Utilization
 from accordion.model.records import CompactionOutcome, RecallUsage, ToolLoopUsage
 from accordion.pipeline.session_exchanges import ExchangePage, NumberedExchange, RequestPoint

@@ -8,10 +8,10 @@ import msgspec
 
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.features.page.feed import ExchangeFeed
+from accordion.features.page.views import Health
 from accordion.http.admin_api import Administration
 from accordion.http.memory_operations import MemoryServices
-from accordion.http.pages.feed import ExchangeFeed
-from accordion.http.pages.views import Health
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.pipeline.queries import Queries

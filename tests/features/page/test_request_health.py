@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from accordion.http.request_health import MOST_EVENTS, RequestHealth
+from accordion.features.page.recent_log import MOST_LINES, RecentLog
+from accordion.features.page.request_health import MOST_EVENTS, RequestHealth
 from accordion.model.budget import Utilization
 from accordion.model.records import CompactionOutcome, Exchange
-from accordion.server.recent_log import MOST_LINES, RecentLog
 
 
 def exchange(at: float, status: int = 200, error: str = "", **fields: object) -> Exchange:

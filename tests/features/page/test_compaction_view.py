@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from accordion.http.pages.compaction_view import judge
-from accordion.http.pages.views import view_blocks
+from accordion.features.page.compaction_view import judge
+from accordion.features.page.views import view_blocks
 from accordion.model.budget import Utilization
 from accordion.model.compaction import Compaction, CompactionEntry, StrategyRecord
 from accordion.model.conversation import Message, Text, ToolCall, ToolResult

@@ -24,6 +24,38 @@ from accordion.archive.archive_reader import ArtifactPage
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides
+from accordion.features.page import access
+from accordion.features.page.addresses import (
+    BASE,
+    PATH,
+    SIGN_IN,
+    SIGN_OUT,
+    ask_to_sign_in,
+    base_of,
+    check_view,
+    redirect,
+    root_of,
+    view_of,
+)
+from accordion.features.page.charts import describe_cut, draw_curve, draw_days
+from accordion.features.page.compaction_view import judge
+from accordion.features.page.forms import Form, read_form
+from accordion.features.page.owner_view import OwnerView
+from accordion.features.page.rendering import format_client, render_template
+from accordion.features.page.services import PageServices
+from accordion.features.page.session_view import list_columns, list_compactions, list_requests
+from accordion.features.page.tenants_view import VIEW as TENANTS_VIEW
+from accordion.features.page.tenants_view import TenantsView
+from accordion.features.page.views import (
+    BlockView,
+    MemoryRow,
+    agent_rows,
+    link_text,
+    model_rows,
+    session_row,
+    sum_totals,
+    view_blocks,
+)
 from accordion.http import memory_operations
 from accordion.http.api_requests import (
     ReadableResponse,
@@ -36,38 +68,6 @@ from accordion.http.api_requests import (
 )
 from accordion.http.holdout_text import list_compared_rows
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
-from accordion.http.pages import access
-from accordion.http.pages.addresses import (
-    BASE,
-    PATH,
-    SIGN_IN,
-    SIGN_OUT,
-    ask_to_sign_in,
-    base_of,
-    check_view,
-    redirect,
-    root_of,
-    view_of,
-)
-from accordion.http.pages.charts import describe_cut, draw_curve, draw_days
-from accordion.http.pages.compaction_view import judge
-from accordion.http.pages.forms import Form, read_form
-from accordion.http.pages.owner_view import OwnerView
-from accordion.http.pages.rendering import format_client, render_template
-from accordion.http.pages.services import PageServices
-from accordion.http.pages.session_view import list_columns, list_compactions, list_requests
-from accordion.http.pages.tenants_view import VIEW as TENANTS_VIEW
-from accordion.http.pages.tenants_view import TenantsView
-from accordion.http.pages.views import (
-    BlockView,
-    MemoryRow,
-    agent_rows,
-    link_text,
-    model_rows,
-    session_row,
-    sum_totals,
-    view_blocks,
-)
 from accordion.http.proxy_app import STOPPING
 from accordion.http.session_export import export_records
 from accordion.http.session_requests import check_name, read_cursor, read_filter, write_cursor

@@ -12,12 +12,12 @@ from starlette.testclient import TestClient
 
 from accordion.accounting.ledger import DAY, ENCODER, DaySavings, exchanges_key
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.pages.access import COOKIE, TICKET_SECONDS
-from accordion.http.pages.addresses import SIGN_IN, SIGN_OUT
-from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve, level_class
-from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
-from accordion.http.pages.rendering import capitalize, describe_basis, format_dollars
-from accordion.http.pages.views import link_text, view_blocks
+from accordion.features.page.access import COOKIE, TICKET_SECONDS
+from accordion.features.page.addresses import SIGN_IN, SIGN_OUT
+from accordion.features.page.charts import CurvePoint, draw_curve, draw_days, draw_small_curve, level_class
+from accordion.features.page.feed import MAX_READERS, ExchangeFeed, TooManyReaders
+from accordion.features.page.rendering import capitalize, describe_basis, format_dollars
+from accordion.features.page.views import link_text, view_blocks
 from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
 from accordion.model.costs import Basis, Costs

@@ -12,7 +12,7 @@ import msgspec
 from markupsafe import Markup
 
 from accordion.accounting.ledger import DaySavings
-from accordion.http.pages.rendering import format_dollars
+from accordion.features.page.rendering import format_dollars
 from accordion.model.budget import TokenLimits
 from accordion.model.records import Exchange
 

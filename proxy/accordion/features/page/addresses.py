@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from accordion.http.pages import access
+from accordion.features.page import access
 
 PATH: Final = "/accordion"
 BASE: Final = f"{PATH}/pages"
