@@ -15,7 +15,7 @@ PACKAGE = ROOT / "proxy" / "accordion"
 FENCES = {
     "uvicorn": "server/uvicorn_compat.py",
     "aiohttp": "providers/http/aiohttp_compat.py",
-    "litellm": "providers/litellm/litellm_compat.py",
+    "litellm": "features/translation/litellm_compat.py",
     "jsonpath_rfc9535": "archive/path_walk.py",
     "websockets": "providers/http/websockets.py",
 }

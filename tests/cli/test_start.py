@@ -46,7 +46,7 @@ UNUSED = (
     "accordion.features.page.routes",
     "accordion.features.telemetry.spans",
     "accordion.memory.extraction",
-    "accordion.providers.litellm.calls",
+    "accordion.features.translation.calls",
     "accordion.providers.models.static_embedder",
     "accordion.stores.memories",
     "accordion.stores.redis",

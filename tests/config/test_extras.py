@@ -16,8 +16,8 @@ from accordion.composition.application import Application
 from accordion.config import extras
 from accordion.config.extras import EXTRAS, how_to_install, is_installed
 from accordion.config.load import build
+from accordion.features.translation.litellm_compat import load_litellm
 from accordion.model.errors import ConfigError, UpstreamError
-from accordion.providers.litellm.litellm_compat import load_litellm
 from tests.pipeline_setup import OWNER, OWNER_TOKEN
 
 PACKAGES = {

@@ -27,7 +27,7 @@ from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
-from accordion.composition.features import Core, open_features
+from accordion.composition.features import Core, create_translator, open_features
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.composition.tables import (
@@ -84,7 +84,6 @@ from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import RouteTable
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from accordion.providers.http.websockets import SocketClosed, open_socket
-from accordion.providers.litellm.translator import LiteLLMTranslator
 from accordion.providers.models.prices import load_price_table
 from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
@@ -227,7 +226,7 @@ class Application:
         for feature in self._features:
             observers += feature.observers
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
-        self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
+        self._translator = create_translator()
         self._upstream = self._connect(settings)
         self._deployment_pauses = DeploymentPauses(self.clock)
 

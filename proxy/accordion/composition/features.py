@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from accordion.model.errors import MissingFeature
+
 if TYPE_CHECKING:
     import typer
-    from starlette.routing import Route
+    from starlette.routing import Route as HttpRoute
 
     from accordion.accounting.calibration import LearnedLimits
     from accordion.archive.archive_reader import ArchiveReader
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from accordion.composition.memory_builder import MemoryBuilder
     from accordion.config import Settings
     from accordion.http.admin_api import Administration
-    from accordion.model.ports import Clock, Observer, Tasks
+    from accordion.model.ports import Clock, Observer, Route, Tasks, Translator, UpstreamResponse
     from accordion.pipeline.queries import Queries
     from accordion.pipeline.sent_history import SentHistory
     from accordion.sessions.tenants import Tenants
@@ -39,6 +41,7 @@ FEATURES = (
     "telemetry",
     "offline",
     "page",
+    "translation",
 )  # fmt: skip
 """The features of this program, by the names of their packages. Without its line, a feature is not there."""
 
@@ -75,7 +78,7 @@ class RunningFeature:
     observers: Sequence[Observer] = ()
     """They get each exchange, after its response."""
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> Sequence[HttpRoute]:
         """Returns the routes that the feature adds to those of the API. Called once."""
         return ()
 
@@ -96,6 +99,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """Adds the feature's commands to those of the program. The work of a command is imported when it runs."""
     greet: Callable[[Settings, str, str], str] = lambda *_: ""
     """Returns lines for the greeting of a proxy that starts, by its settings, base URL and owner's token."""
+    create_translator: Callable[[], Translator] | None = None
+    """Creates what gets the requests, in place of the upstream, for models whose provider has another protocol."""
 
 
 def load_features() -> tuple[Feature, ...]:
@@ -112,3 +117,22 @@ def open_features(core: Core) -> tuple[RunningFeature, ...]:
     """Opens the features that are switched on, in their order."""
     opened = (feature.open(core) for feature in load_features())
     return tuple(feature for feature in opened if feature is not None)
+
+
+def create_translator() -> Translator:
+    """Creates the translator of the feature that has one; without such a feature, one that refuses all requests."""
+    creators = (feature.create_translator for feature in load_features())
+    return next((create() for create in creators if create is not None), NoTranslator())
+
+
+class NoTranslator:
+    """The Translator port of a program without translation."""
+
+    async def send(
+        self, protocol_name: str, body: bytes, route: Route, credential: str, request_id: str = ""
+    ) -> UpstreamResponse:
+        """Raises MissingFeature."""
+        raise MissingFeature("Translation between providers' protocols")
+
+    async def close(self) -> None:
+        """Has nothing to end."""

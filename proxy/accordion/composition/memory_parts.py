@@ -17,6 +17,7 @@ from accordion.accounting.calibration import LearnedLimits
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.transcripts import TranscriptStore
 from accordion.composition.cache_shares import divide_cache
+from accordion.composition.features import create_translator
 from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings
 from accordion.config.settings import EndpointModel
@@ -40,7 +41,6 @@ from accordion.pipeline.session_import import SessionImport
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
-from accordion.providers.litellm.translator import LiteLLMTranslator
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, TokenUsageCallback
@@ -85,7 +85,7 @@ class MemoryParts:
         # It has its own client, which opens no connection until an endpoint or a model is called.
         self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
         self._protocols = PROTOCOLS
-        self._translator = LiteLLMTranslator(self._protocols)
+        self._translator = create_translator()
         self._endpoints = EmbeddingEndpoints()
         self._applied_settings: Settings | None = None
 

@@ -21,6 +21,7 @@ AccordionError
 │   └── TooManyMessages     a body has more messages than the proxy reads
 ├── SummaryFailed           no model wrote a usable summary; another strategy is used
 ├── MissingExtra            501, an optional dependency is not installed
+├── MissingFeature          501, the program was built without a feature
 ├── StoreUnavailable        the store is unavailable or slow; forwarding goes on without it
 │   └── StoreFull           the store's disk is full; reading and deleting still work
 └── ConfigError             config.yaml is wrong; the message has the path of the file and of the key
@@ -233,6 +234,16 @@ class MissingExtra(AccordionError):
             f"{purpose} needs the extra `{extra}`, which is not installed where the proxy runs. `accordion doctor` "
             "says there how to install it."
         )
+
+
+class MissingFeature(AccordionError):
+    """`purpose` needs a feature that was left out of this program (composition/features.py)."""
+
+    status = 501
+    code = "feature_left_out"
+
+    def __init__(self, purpose: str) -> None:
+        super().__init__(f"{purpose} was left out of this proxy.")
 
 
 class KeysUnavailable(AccordionError):

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from accordion.features.translation.translator import LiteLLMTranslator
 from accordion.model.ports import Route
-from accordion.providers.litellm.translator import LiteLLMTranslator
+from tests.features.translation.translator_setup import PROTOCOLS, Provider, TranslatorSetup
 from tests.loopback import Answer, Loopback, Recorded, Script, events, replies_events, replies_json
-from tests.providers.litellm.translator_setup import PROTOCOLS, Provider, TranslatorSetup
 
 Block = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""LiteLLM's code on which providers/litellm/litellm_compat.py depends, and the reasons for its patches."""
+"""LiteLLM's code on which features/translation/litellm_compat.py depends, and the reasons for its patches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-from accordion.providers.litellm import litellm_compat
-from accordion.providers.litellm.litellm_compat import has_invented_end, load_litellm, message_events, provider_config
+from accordion.features.translation import litellm_compat
+from accordion.features.translation.litellm_compat import (
+    has_invented_end,
+    load_litellm,
+    message_events,
+    provider_config,
+)
 from tests.code_fingerprints import find_changes
 
 CODE = {

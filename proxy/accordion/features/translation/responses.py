@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from accordion.features.translation.litellm_compat import collected_chunks, has_invented_end, message_events
+from accordion.features.translation.requests import LiteLLMCall
 from accordion.model.errors import UpstreamDisconnected
 from accordion.model.ports import Headers
 from accordion.protocols.sse import SseBuffer, parse, split_events
-from accordion.providers.litellm.litellm_compat import collected_chunks, has_invented_end, message_events
-from accordion.providers.litellm.requests import LiteLLMCall
 
 _USEFUL_HEADERS = (
     "retry-after",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from accordion.model.ports import Route
+from tests.features.translation.translator_setup import TranslatorSetup, request
 from tests.outbound_network import certificate
-from tests.providers.litellm.translator_setup import TranslatorSetup, request
 
 PASSWORD = "PXSECRET"
 

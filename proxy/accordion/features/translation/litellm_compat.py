@@ -1,8 +1,8 @@
 """Everything that depends on LiteLLM's internals: its import, its settings, patches, and its streams' attributes.
 
-`pyproject.toml` has an upper bound for its version, and `tests/providers/litellm/test_litellm_contract.py` fails when
-the code changes that is patched or read here. Each patch names the client or the measurement that it is there for. A
-patch that does not fit the installed version is skipped.
+`pyproject.toml` has an upper bound for its version, and `tests/features/translation/test_litellm_contract.py` fails
+when the code changes that is patched or read here. Each patch names the client or the measurement that it is there for.
+A patch that does not fit the installed version is skipped.
 
 LiteLLM's transport class is patched to use the connections of a call: their time limit, the responses' headers, and
 streams that must be closed.

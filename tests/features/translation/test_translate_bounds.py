@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from accordion.features.translation.channel import ResponseChannel, ResponseEnd
+from accordion.features.translation.litellm_compat import load_litellm
+from accordion.features.translation.translator import LiteLLMTranslator
 from accordion.model.errors import UpstreamDisconnected, UpstreamError
 from accordion.model.ports import Route
-from accordion.providers.litellm.channel import ResponseChannel, ResponseEnd
-from accordion.providers.litellm.litellm_compat import load_litellm
-from accordion.providers.litellm.translator import LiteLLMTranslator
-from tests.providers.litellm.translator_setup import KEY, PROTOCOLS, TranslatorSetup, chat, request, say
+from tests.features.translation.translator_setup import KEY, PROTOCOLS, TranslatorSetup, chat, request, say
 
 
 async def test_fields_that_litellm_would_take_for_its_own_never_steer_it(translator: TranslatorSetup) -> None:
@@ -193,7 +193,7 @@ _FRESH = """
 import asyncio, gc, json, sys
 from accordion.model.ports import Route
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.providers.litellm.translator import LiteLLMTranslator
+from accordion.features.translation.translator import LiteLLMTranslator
 
 async def main():
     assert "litellm" not in sys.modules

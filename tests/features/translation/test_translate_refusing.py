@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request, say
+from tests.features.translation.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request, say
 
 TEXT = {"type": "text", "text": "see"}
 FILE = {"type": "file", "file_id": "file_1"}

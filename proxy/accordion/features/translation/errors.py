@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from traceback import walk_tb
 
 from accordion.accounting.overflow import read_overflow
+from accordion.features.translation.channel import TranslationRequest
+from accordion.features.translation.responses import truncation_error, useful_headers
 from accordion.model.errors import AccordionError, Unreachable, UpstreamError, UpstreamTimeout
 from accordion.model.ports import Headers
 from accordion.model.secret_names import is_secret_name
-from accordion.providers.litellm.channel import TranslationRequest
-from accordion.providers.litellm.responses import truncation_error, useful_headers
 from accordion.providers.trusted_certificates import advise_on_certificates
 
 # status: OpenAI's type and code, Anthropic's type

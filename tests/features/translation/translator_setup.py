@@ -16,12 +16,12 @@ import httpx2
 import openai
 from aiohttp import web
 
+from accordion.features.translation.translator import LiteLLMTranslator
 from accordion.model.errors import AccordionError
 from accordion.model.ports import Route, UpstreamResponse
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from accordion.providers.litellm.translator import LiteLLMTranslator
 
 PROTOCOLS = {"chat": OpenAIChat(), "responses": OpenAIResponses(), "messages": AnthropicMessages()}
 KEY = "callers-own-0123456789"

@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.accounting.overflow import read_overflow
+from accordion.features.translation.channel import TranslationRequest
+from accordion.features.translation.errors import read_problem
+from accordion.features.translation.litellm_compat import load_litellm
 from accordion.model.ports import Route
-from accordion.providers.litellm.channel import TranslationRequest
-from accordion.providers.litellm.errors import read_problem
-from accordion.providers.litellm.litellm_compat import load_litellm
+from tests.features.translation.thinking_provider import answer_with
+from tests.features.translation.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request
 from tests.loopback import replies_json
-from tests.providers.litellm.thinking_provider import answer_with
-from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request
 
 QUOTED = (
     "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key. Request timed out."

@@ -16,16 +16,16 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from accordion.model.errors import UpstreamDisconnected
-from accordion.model.ports import Headers, Route, UpstreamResponse
-from accordion.protocols.base import WireProtocol
-from accordion.providers.litellm.channel import (
+from accordion.features.translation.channel import (
     ResponseChannel,
     ResponseEnd,
     ResponseHead,
     TranslationRequest,
     call_soon,
 )
+from accordion.model.errors import UpstreamDisconnected
+from accordion.model.ports import Headers, Route, UpstreamResponse
+from accordion.protocols.base import WireProtocol
 
 # -- the thread --------------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class LiteLLMTranslator:
     async def _run_call(self, request: TranslationRequest, channel: ResponseChannel) -> None:
         """Runs one call, on the worker's loop."""
         # Imported by the thread, so that neither the start of a proxy nor its loop waits for it.
-        from accordion.providers.litellm.calls import run_call  # noqa: PLC0415
+        from accordion.features.translation.calls import run_call  # noqa: PLC0415
 
         await run_call(request, channel, self._protocols[request.protocol_name], self._load)
 

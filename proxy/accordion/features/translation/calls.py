@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
+from accordion.features.translation.channel import ResponseChannel, ResponseHead, TranslationRequest
+from accordion.features.translation.errors import read_problem
+from accordion.features.translation.litellm_compat import CallConnections, bind_task, load_litellm
+from accordion.features.translation.requests import connect_limit, prepare_call
+from accordion.features.translation.responses import render_document, stream_events, useful_headers
 from accordion.protocols.base import WireProtocol
-from accordion.providers.litellm.channel import ResponseChannel, ResponseHead, TranslationRequest
-from accordion.providers.litellm.errors import read_problem
-from accordion.providers.litellm.litellm_compat import CallConnections, bind_task, load_litellm
-from accordion.providers.litellm.requests import connect_limit, prepare_call
-from accordion.providers.litellm.responses import render_document, stream_events, useful_headers
 
 _JSON = (b"content-type", b"application/json")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")

@@ -8,8 +8,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from tests.features.translation.translator_setup import PROTOCOLS, TranslatorSetup, request
 from tests.loopback import full_queue
-from tests.providers.litellm.translator_setup import PROTOCOLS, TranslatorSetup, request
 
 WAYS = [
     (protocol_name, provider)

@@ -12,7 +12,7 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from accordion.model.errors import UpstreamDisconnected
-from tests.providers.litellm.translator_setup import (
+from tests.features.translation.translator_setup import (
     ARGUMENTS,
     CHAT_TOOL,
     KEY,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.features.translation.thinking_provider import answer_with, chunks, leading, text, thinker
+from tests.features.translation.translator_setup import request, say
 from tests.loopback import replies_json
-from tests.providers.litellm.thinking_provider import answer_with, chunks, leading, text, thinker
-from tests.providers.litellm.translator_setup import request, say
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from tests.providers.litellm.thinking_provider import (
+from tests.features.translation.thinking_provider import (
     Block,
     answer_with,
     call,
@@ -24,7 +24,7 @@ from tests.providers.litellm.thinking_provider import (
     thoughts,
     whole,
 )
-from tests.providers.litellm.translator_setup import TranslatorSetup, request, say
+from tests.features.translation.translator_setup import TranslatorSetup, request, say
 from tests.tiers import examples
 
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

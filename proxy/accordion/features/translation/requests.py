@@ -23,11 +23,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from accordion.features.translation.channel import TranslationRequest
+from accordion.features.translation.litellm_compat import provider_config
 from accordion.model.errors import BadRequest, Unauthorized
 from accordion.model.ports import Route
 from accordion.protocols.tool_loop import legible_arguments
-from accordion.providers.litellm.channel import TranslationRequest
-from accordion.providers.litellm.litellm_compat import provider_config
 
 # -- rewriting ---------------------------------------------------------------------------------------------------------
 

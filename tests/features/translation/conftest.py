@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.providers.litellm.translator_setup import TranslatorSetup, start_translator
+from tests.features.translation.translator_setup import TranslatorSetup, start_translator
 
 
 @pytest.fixture

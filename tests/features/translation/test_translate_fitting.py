@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from accordion.features.translation.channel import TranslationRequest
+from accordion.features.translation.litellm_compat import load_litellm
+from accordion.features.translation.requests import TranslationTarget, fit, prepare_call
 from accordion.model.ports import Route
-from accordion.providers.litellm.channel import TranslationRequest
-from accordion.providers.litellm.litellm_compat import load_litellm
-from accordion.providers.litellm.requests import TranslationTarget, fit, prepare_call
-from tests.providers.litellm.translator_setup import ARGUMENTS, CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request, say
+from tests.features.translation.translator_setup import (
+    ARGUMENTS,
+    CHAT_TOOL,
+    SCHEMA,
+    TranslatorSetup,
+    chat,
+    request,
+    say,
+)
 
 TOOL: dict[str, Any] = {"name": "get_weather", "input_schema": SCHEMA}
 TEXT = {"type": "text", "text": "see"}

@@ -1,1 +1,0 @@
-"""Translation to other providers by LiteLLM, and all patches of it."""
