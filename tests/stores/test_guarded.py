@@ -1,11 +1,13 @@
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.model.ports import Key, Put
@@ -284,7 +286,8 @@ async def test_a_full_store_is_read_and_erased_while_its_writes_are_refused():
     assert bench.store.is_available
 
 
-async def test_an_answer_that_came_while_the_loop_was_busy_is_taken():
+@pytest.mark.parametrize("create_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_answer_that_came_while_the_loop_was_busy_is_taken(create_loop: Callable[[], asyncio.AbstractEventLoop]):
     class Busy(InMemoryStore):
         async def get(self, key: Key) -> bytes | None:
             loop = asyncio.get_running_loop()
@@ -296,5 +299,26 @@ async def test_an_answer_that_came_while_the_loop_was_busy_is_taken():
             return await answer
 
     store = GuardedStore(Busy(), timeout=0.01, write_timeout=20.0, monotonic=lambda: 0.0)
-    assert await store.get(KEY) == b"v"
+    with asyncio.Runner(loop_factory=create_loop) as runner:
+        assert runner.run(store.get(KEY)) == b"v"
+    assert store.is_available
+
+
+@pytest.mark.parametrize("create_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_answer_in_a_socket_counts_while_the_loop_was_busy(create_loop: Callable[[], asyncio.AbstractEventLoop]):
+    class Busy(InMemoryStore):
+        async def get(self, key: Key) -> bytes | None:
+            ours, theirs = socket.socketpair()
+            reader, writer = await asyncio.open_connection(sock=ours)
+            theirs.send(b"v")
+            theirs.close()
+            time.sleep(0.03)  # noqa: ASYNC251
+            try:
+                return await reader.readexactly(1)
+            finally:
+                writer.close()
+
+    store = GuardedStore(Busy(), timeout=0.01, write_timeout=20.0, monotonic=lambda: 0.0)
+    with asyncio.Runner(loop_factory=create_loop) as runner:
+        assert runner.run(store.get(KEY)) == b"v"
     assert store.is_available

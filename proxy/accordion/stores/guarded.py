@@ -8,7 +8,6 @@ store.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.model.ports import Append, Key, KeyValueStore, Put
+from accordion.stores.time_limit import within
 
 T = TypeVar("T")
 
@@ -167,12 +167,7 @@ class GuardedStore:
 
     async def _with_timeout(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         try:
-            async with asyncio.timeout(None) as deadline:
-                timer = asyncio.get_running_loop().call_later(seconds, _expire, deadline)
-                try:
-                    result = await method(*args, **options)
-                finally:
-                    timer.cancel()
+            result = await within(seconds, method(*args, **options))
             self.has_answered = True
             return result
         except StoreUnavailable as error:
@@ -196,8 +191,7 @@ class GuardedStore:
             self._logged.add(type(error))
             _log.error("the store rejected a call: %s", type(error).__name__, exc_info=error)
         try:
-            async with asyncio.timeout(self._timeout):
-                await self._store.ping()
+            await within(self._timeout, self._store.ping())
         except Exception:
             return self._fail(reason)
         return StoreUnavailable(reason)
@@ -214,11 +208,3 @@ class GuardedStore:
             self._available = available
             if self._on_change is not None:
                 self._on_change(available)
-
-
-def _expire(deadline: asyncio.Timeout) -> None:
-    """Ends a call at the next turn of the event loop.
-
-    If the loop was busy for long, an answer that came in time waits behind this timer: it is taken first.
-    """
-    deadline.reschedule(asyncio.get_running_loop().time())

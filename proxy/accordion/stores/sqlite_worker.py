@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.stores.disk_reserve import is_full
+from accordion.stores.time_limit import within
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Closable")
@@ -99,14 +100,12 @@ class SqliteWorker(Generic[C]):
                 await self._submit(None, ())
 
     async def _submit(self, call: Callable[..., Any] | None, args: tuple[Any, ...]) -> Any:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        timer = loop.call_later(self._timeout, _set_timeout, future, self._timeout)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._enqueue(_Job(call, args, future))
         try:
-            return await future
-        finally:
-            timer.cancel()
+            return await within(self._timeout, future)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"SQLite did not answer within {self._timeout:g} s") from error
 
     def _enqueue(self, job: _Job) -> None:
         self._jobs.put(job)
@@ -177,8 +176,3 @@ def _set_future(future: asyncio.Future[Any], result: Any, error: Exception | Non
         future.set_result(result)
     else:
         future.set_exception(error)
-
-
-def _set_timeout(future: asyncio.Future[Any], timeout: float) -> None:
-    if not future.done():
-        future.set_exception(StoreUnavailable(f"SQLite did not answer within {timeout:g} s"))
