@@ -376,6 +376,24 @@ class UnavailableStore(InMemoryStore):
     is_available = False
 
 
+async def test_while_the_store_is_away_all_that_the_spool_has_is_found():
+    """A read of which the spool has nothing fails, and the next one may find the compaction."""
+
+    class Spool(UnavailableStore):
+        async def get_many(self, keys):
+            values = await super().get_many(keys)
+            if not any(values):
+                raise StoreUnavailable("away, and the spool has none of these")
+            return values
+
+    whole, spool = client(turns=40), Spool()
+    made = await publish(CompactionRepository(spool), whole, compact(whole, 5))
+    compactions = CompactionRepository(spool)
+    spool.is_available = True
+    assert await find(compactions, whole, fresh=True) == made.id
+    assert not compactions.knows_position(CONVERSATION, whole.chain[-1])
+
+
 async def test_a_compaction_in_force_here_alone_is_replaced_by_who_was_first():
     whole, store = client(), InMemoryStore()
     here, there = CompactionRepository(UnavailableStore()), CompactionRepository(store)

@@ -411,9 +411,7 @@ class Compactor:
 
     async def _has_lost_base(self, request: CompactionRequest) -> bool:
         base = request.history.compaction
-        with suppress(StoreUnavailable):
-            return base is not None and await self._services.compactions.is_gone(request.ref, base)
-        return False
+        return base is not None and await self._services.compactions.is_gone(request.ref, base)
 
     # -- reporting ----------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Literal
 
@@ -175,8 +174,8 @@ class CompactedPrefixCache:
         self._prefixes.clear()
 
 
-_Source = Literal["memory", "store", "unavailable"]
-"""Where a compaction was looked up: in memory alone, in the store too, or in memory because the store was away."""
+_Source = Literal["memory", "store"]
+"""Where a compaction was looked up: in memory alone, or in the store too."""
 
 
 class _CachedCompaction(msgspec.Struct, frozen=True):
@@ -238,6 +237,8 @@ class CompactionRepository:
         """The change count when a compaction was last evicted."""
         self._undone = frozenset[str]()
         """The ids of the compactions that somebody undid."""
+        self._failed_reads = 0
+        """How often the store could not be read."""
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
         """Tenant keys by prefix, for compactions that wait for the store and so apply in this worker alone."""
 
@@ -261,26 +262,22 @@ class CompactionRepository:
 
         The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
         evicted. `previous_compaction` is what applied to the request before, if that is known: then only that one is
-        looked up. While the store is unavailable, memory alone counts, and the next request asks again.
+        looked up. While the store is unavailable, memory and the spool count, and the next request asks again.
         `has_same_form`, `had_other_form`: see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
-        prefix = scope_prefix(ref)
+        prefix, failed_reads = scope_prefix(ref), self._failed_reads
         index, cached, source = await self._find_deepest(ref.tenant, prefix, chain, check_store, previous_compaction)
         if not has_same_form or (had_other_form and source != "memory"):
-            try:
-                index, cached = await self._find_in_other_form(
-                    protocol, ref.tenant, prefix, conversation, index, cached
-                )
-            except StoreUnavailable:
-                source = "unavailable"
+            index, cached = await self._find_in_other_form(protocol, ref.tenant, prefix, conversation, index, cached)
         history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if hides_newest_message(history, conversation):
             index, cached, source = await self._find_deepest(ref.tenant, prefix, chain[:-1], check_store)
             history = self._apply_entry(protocol, ref.tenant, conversation, cached)
-        if source != "unavailable":
+        # While the store is unavailable, the spool answers for it, and has only a part.
+        if self._failed_reads == failed_reads and (source == "memory" or self._store.is_available):
             self._remember_lookup(prefix, chain, index)
         if history.compaction is not None and cached is not None:
             self._on_use(ref, conversation, cached.source or history.compaction)
@@ -307,28 +304,23 @@ class CompactionRepository:
             positions = _list_deeper_positions(chain, index, cached)
         if not positions:
             return index, cached, "store" if check_store else "memory"
-        try:
-            index, cached = await self._find_in_store(tenant, prefix, chain, index, cached, positions)
-        except StoreUnavailable:
-            return index, cached, "unavailable"
+        index, cached = await self._find_in_store(tenant, prefix, chain, index, cached, positions)
         published_index, published, _ = self._find_in_memory(prefix, chain)
         if published is not None and published_index >= index:
             # Another request of this worker may have published it since the store was read.
             index, cached = published_index, published
-        # While the store is unavailable, the spool answers for it, and has only a part.
-        return index, cached, "store" if self._store.is_available else "unavailable"
+        return index, cached, "store"
 
     async def _load_previous(
         self, tenant: TenantScope, prefix: ScopePrefix, chain: Sequence[bytes], previous_compaction: AppliedCompaction
     ) -> _CachedCompaction | None:
         """Loads the compaction that applied to the request before; None if the store has another one there."""
         anchor = chain[previous_compaction.covered_count - 1]
-        with suppress(StoreUnavailable):
-            stored = await self._find_uppermost(tenant, prefix, anchor)
-            if stored is not None and stored[0].id == previous_compaction.compaction_id:
-                self._cache(prefix, chain[0], *stored, is_local_only=self._is_waiting_for_store(tenant, prefix))
-                return self._cached[prefix + anchor]
-        return None
+        stored = await self._find_uppermost(tenant, prefix, anchor)
+        if stored is None or stored[0].id != previous_compaction.compaction_id:
+            return None
+        self._cache(prefix, chain[0], *stored, is_local_only=self._is_waiting_for_store(tenant, prefix))
+        return self._cached[prefix + anchor]
 
     def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
         """Whether this worker knows which compaction applies to the history that ends at this chain key."""
@@ -363,17 +355,14 @@ class CompactionRepository:
         return self._prefix_cache.apply(protocol, tenant, conversation, compaction)
 
     async def is_gone(self, ref: ConversationRef, compaction: Compaction) -> bool:
-        """Whether the store no longer has a published compaction: it was emptied or replaced, or its time is over.
-
-        Raises StoreUnavailable.
-        """
-        prefix = scope_prefix(ref)
+        """Whether the store no longer has a published compaction: it was emptied or replaced, or its time is over."""
+        prefix, failed_reads = scope_prefix(ref), self._failed_reads
         cached = self._cached.get(prefix + compaction.anchor)
         if cached is not None and cached.source is not None:
             return False
         is_there = await self._find_uppermost(ref.tenant, prefix, compaction.anchor) is not None
         # While the store is away, the spool answers for it, and has only a part.
-        return not is_there and self._store.is_available
+        return not is_there and self._failed_reads == failed_reads and self._store.is_available
 
     async def publish(
         self, ref: ConversationRef, root: bytes, compaction: Compaction, *, last_chain_key: bytes = b""
@@ -550,7 +539,7 @@ class CompactionRepository:
         """Returns the deepest compaction that the store has after the cached one or on a higher level of its anchor.
 
         A cached one that applies in this worker alone may also be replaced at its own level. The store is asked for
-        these positions only. Raises StoreUnavailable.
+        these positions only.
         """
         level = cached.level + (not cached.is_local_only) if cached is not None else 0
         sizes, start = iter(_BATCHES), 0
@@ -558,7 +547,7 @@ class CompactionRepository:
             batch = positions[start : start + next(sizes, _BATCH)]
             start += len(batch)
             keys = [_compaction_key(prefix, chain[at], level if at == index else 0) for at in batch]
-            values = await self._store.get_many(keys)
+            values = await self._read(keys)
             for at, value in zip(batch, values, strict=True):
                 if value is None:
                     continue
@@ -580,7 +569,7 @@ class CompactionRepository:
     ) -> tuple[int, _CachedCompaction | None]:
         """Returns the deepest compaction whose covered messages say the same as the conversation's, adapted to it.
 
-        It is not published, since every worker adapts it in the same way. Raises StoreUnavailable.
+        It is not published, since every worker adapts it in the same way.
         """
         async for source, level in self._load_by_identity(tenant, prefix, conversation, index):
             is_adapted = source.anchor not in conversation.chain
@@ -616,7 +605,7 @@ class CompactionRepository:
             batch = identity[start : start + next(sizes, _BATCH)]
             start += len(batch)
             keys = [form_key(prefix, key) for key in batch] + [_compaction_key(prefix, key, 0) for key in batch]
-            values = await self._store.get_many(keys)
+            values = await self._read(keys)
             for key, form, own in zip(batch, values, values[len(batch) :], strict=False):
                 for anchor in (form, key if own is not None else None):
                     stored = await self._find_uppermost(tenant, prefix, anchor) if anchor is not None else None
@@ -633,12 +622,23 @@ class CompactionRepository:
             return False
         return not find_new_problem(protocol, conversation.messages, history.conversation.messages)
 
+    async def _read(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Returns the values of these keys; while the store is unavailable, those that the spool has.
+
+        It raises if it has none of them. Others that are asked for next may still be there.
+        """
+        try:
+            return await self._store.get_many(keys)
+        except StoreUnavailable:
+            self._failed_reads += 1
+            return [None] * len(keys)
+
     async def _find_uppermost(
         self, tenant: TenantScope, prefix: ScopePrefix, anchor: bytes
     ) -> tuple[Compaction, int] | None:
         """Returns the readable compaction on the highest level of an anchor, with its level."""
         keys = compaction_keys(prefix, anchor)
-        stored = list(zip(keys, await self._store.get_many(keys), strict=True))
+        stored = list(zip(keys, await self._read(keys), strict=True))
         for level in reversed(range(_MAX_LEVELS)):
             compaction = self._decrypt(tenant, *stored[level])
             if compaction is not None and compaction.anchor == anchor:
