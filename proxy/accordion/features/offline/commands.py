@@ -1,4 +1,4 @@
-"""The options of the commands `replay`, `explain` and `savings`. Their work is imported when one runs."""
+"""The options of the commands `replay`, `explain`, `savings` and `trajectory`. Their work is imported when one runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PastFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE...]",
-        help="Sessions of Claude Code, Codex or OpenCode, or transcripts, plain or gzipped; - reads standard input.",
+        help="Sessions of Claude Code, Codex or OpenCode, trajectories (ATIF), or transcripts, plain or gzipped; "
+        "- reads standard input.",
         show_default=False,
     ),
 ]
@@ -170,7 +171,18 @@ def savings(
     raise typer.Exit(run(load_settings(config), tenant, days, as_json))
 
 
+def trajectory(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The id of a session in the store.")],
+    tenant: Tenant = None,
+    config: Config = None,
+) -> None:
+    """Print a recorded session as a trajectory (ATIF), which other tools read."""
+    from accordion.features.offline.trajectories import export_session  # noqa: PLC0415  # only when it runs
+
+    raise typer.Exit(export_session(load_settings(config), tenant, session))
+
+
 def add_commands(app: typer.Typer) -> None:
     """Adds the commands to those of the program."""
-    for command in (replay, explain, savings):
+    for command in (replay, explain, savings, trajectory):
         app.command()(command)

@@ -5,7 +5,8 @@ as in Chat Completions or Messages, or `input` as in Responses, and optionally `
 `instructions`, `id`, and `usage`: one entry for each response, in order, with the provider's `usage` object of that
 response or null. Other fields are ignored. `messages` are those of Messages if the line has a `system`, a block or a
 tool that Chat Completions does not know. A file may be gzipped. A file that begins like a session file of a coding
-agent is read by `session_files`, and a database or session of OpenCode by `opencode_sessions`.
+agent is read by `session_files`, a database or session of OpenCode by `opencode_sessions`, a document in ATIF by
+`trajectories`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from accordion.features.offline import opencode_sessions, session_files
+from accordion.features.offline import opencode_sessions, session_files, trajectories
 from accordion.features.offline.recordings import (
     AgentRequest,
     MalformedTranscript,
@@ -173,7 +174,7 @@ class TranscriptSource:
             return session_files.read_codex_document(self.name, self._known_responses)
         if opencode_sessions.is_opencode_session(path):
             return opencode_sessions.read_opencode_session(self.name, self._known_responses)
-        return None
+        return trajectories.read_trajectory(self.name) if trajectories.is_trajectory(path) else None
 
     def _set_share(self, share: float) -> None:
         self._read_share = share
