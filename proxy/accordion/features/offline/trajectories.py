@@ -229,7 +229,7 @@ def write_trajectory(
 def _add_response(steps: list[dict[str, Any]], message: Message, exchange: Exchange | None) -> None:
     """Adds a response. Items of one response, which some protocols have apart, are one step."""
     is_same = bool(steps) and steps[-1]["source"] == "agent" and "observation" not in steps[-1] and exchange is None
-    step = steps[-1] if is_same else {"source": "agent", "message": ""}
+    step: dict[str, Any] = steps[-1] if is_same else {"source": "agent", "message": ""}
     if not is_same:
         steps.append(step)
     for name, text in (
