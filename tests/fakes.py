@@ -151,9 +151,10 @@ class FakeWindows:
         self.learnt: list[tuple[str, str, str, str, int]] = []
         self.counts_output = False
         self.refused_form: RefusedForm = ""
+        self.refused_fields: tuple[str, ...] = ()
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
-        return Window(self.size, self.size, "table", 0, self.counts_output, self.refused_form)
+        return Window(self.size, self.size, "table", 0, self.counts_output, self.refused_form, self.refused_fields)
 
     def learn(
         self,
@@ -165,7 +166,9 @@ class FakeWindows:
         *,
         counts_output: bool = False,
         refused_form: RefusedForm = "",
+        refused_fields: tuple[str, ...] = (),
     ) -> None:
+        self.refused_fields = refused_fields or self.refused_fields
         self.refused_form = most_careful(self.refused_form, refused_form)
         self.counts_output = self.counts_output or counts_output
         self.learnt.append((model, upstream, beta, tenant, limit))

@@ -353,6 +353,12 @@ async def test_names_as_long_as_no_models_are_not_written(store: Fickle, clock: 
     assert len(await store.scan(RATIOS_COLLECTION)) == 1
 
 
+def refusal(worker: Worker) -> LearnedLimit:
+    found = worker.limits.find(WHOSE)
+    assert found is not None
+    return found
+
+
 async def test_how_long_responses_are_and_that_output_counts_is_known_to_all(store: Fickle, clock: FakeClock) -> None:
     one, later = Worker(store, clock), Worker(store, clock)
     for _ in range(9):
@@ -361,7 +367,7 @@ async def test_how_long_responses_are_and_that_output_counts_is_known_to_all(sto
     await one.look()
     await later.look()
     assert later.calibrations.output_space("up", "m", 128_000, 0, 20.0) == 12_000
-    assert later.limits.counts_output(WHOSE)
+    assert refusal(later).counts_output
     assert later.limits.get(WHOSE) is None
     assert later.limits.list_limits(WHOSE.tenant) == []
 
@@ -371,21 +377,22 @@ async def test_an_error_that_names_a_limit_does_not_end_what_another_taught(stor
     one.limits.learn(WHOSE, 64_000, 60.0)
     one.limits.learn(WHOSE, 0, 60.0, counts_output=True)
     one.limits.learn(WHOSE, 32_000, 60.0)
-    assert (one.limits.get(WHOSE), one.limits.counts_output(WHOSE)) == (32_000, True)
+    assert (one.limits.get(WHOSE), refusal(one).counts_output) == (32_000, True)
     clock.advance(61.0)
-    assert not one.limits.counts_output(WHOSE)
+    assert one.limits.find(WHOSE) is None
 
 
-async def test_all_workers_know_the_form_that_a_provider_refuses(store: Fickle, clock: FakeClock) -> None:
+async def test_all_workers_know_what_a_provider_refuses(store: Fickle, clock: FakeClock) -> None:
     one, other = Worker(store, clock), Worker(store, clock)
     one.limits.learn(WHOSE, 0, 60.0, refused_form="whole")
+    one.limits.learn(WHOSE, 0, 60.0, refused_fields=("schema",))
     one.limits.learn(WHOSE, 0, 60.0, refused_form="free")
     await one.look()
     await other.look()
-    assert other.limits.refused_form(WHOSE) == "whole"
+    assert (refusal(other).refused_form, refusal(other).refused_fields) == ("whole", ("schema",))
     assert len(other.limits.list_limits(WHOSE.tenant)) == 1
     clock.advance(61.0)
-    assert other.limits.refused_form(WHOSE) == ""
+    assert other.limits.find(WHOSE) is None
 
 
 async def test_limits_of_an_earlier_version_are_read(store: Fickle, clock: FakeClock) -> None:
@@ -393,4 +400,4 @@ async def test_limits_of_an_earlier_version_are_read(store: Fickle, clock: FakeC
     await store.put(Key(LIMITS_COLLECTION, name), b"[64000,%d]" % (clock.now() + 60), ttl=60.0)
     one = Worker(store, clock)
     await one.look()
-    assert (one.limits.get(WHOSE), one.limits.counts_output(WHOSE)) == (64_000, False)
+    assert (one.limits.get(WHOSE), refusal(one).counts_output) == (64_000, False)

@@ -246,13 +246,15 @@ class LearnedLimit(NamedTuple):
     """A limit in tokens (0: none was named), and the time when it expires, in seconds since the epoch.
 
     `counts_output` says that the provider refuses a request whose input and requested output together exceed the
-    window, `refused_form` that it refuses compacted lists of this form.
+    window, `refused_form` that it refuses compacted lists of this form, and `refused_fields` that it refuses these
+    fields of requests for summaries.
     """
 
     tokens: int
     until: float
     counts_output: bool = False
     refused_form: RefusedForm = ""
+    refused_fields: tuple[str, ...] = ()
 
 
 class LimitCache:
@@ -268,20 +270,11 @@ class LimitCache:
 
     def get(self, owner: LimitOwner) -> int | None:
         """Returns the limit in tokens; None if none was learned, or it has expired."""
-        limit = self._find(owner)
+        limit = self.find(owner)
         return limit.tokens or None if limit else None
 
-    def counts_output(self, owner: LimitOwner) -> bool:
-        """Whether the provider is known to count the requested output towards the window."""
-        limit = self._find(owner)
-        return limit is not None and limit.counts_output
-
-    def refused_form(self, owner: LimitOwner) -> RefusedForm:
-        """Returns the form of compacted lists that the provider is known to refuse."""
-        limit = self._find(owner)
-        return limit.refused_form if limit is not None else ""
-
-    def _find(self, owner: LimitOwner) -> LearnedLimit | None:
+    def find(self, owner: LimitOwner) -> LearnedLimit | None:
+        """Returns what was learned; None if nothing was, or it has expired."""
         with self._lock:
             limit = self.limits.get(owner)
             if limit is not None and limit.until <= self._now():
@@ -306,13 +299,15 @@ class LimitCache:
         *,
         counts_output: bool = False,
         refused_form: RefusedForm = "",
+        refused_fields: tuple[str, ...] = (),
     ) -> None:
         """Learns from a refusal; it applies for `seconds`. What it does not say stays as it was."""
-        known = self._find(owner)
+        known = self.find(owner)
         if known is not None:
             tokens, counts_output = tokens or known.tokens, counts_output or known.counts_output
             refused_form = most_careful(refused_form, known.refused_form)
-        limit = LearnedLimit(tokens, self._now() + seconds, counts_output, refused_form)
+            refused_fields = refused_fields or known.refused_fields
+        limit = LearnedLimit(tokens, self._now() + seconds, counts_output, refused_form, refused_fields)
         with self._lock:
             self._changed[owner] = limit
             self.limits[owner] = limit

@@ -28,7 +28,7 @@ class Window(msgspec.Struct, frozen=True):
     Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` if input
     and output share the window. `counts_output` says that the provider refuses a request whose input and requested
     output together exceed the window, as one of its errors has shown; `refused_form` is what it refused of compacted
-    lists.
+    lists, and `refused_fields` which fields of requests for summaries.
     """
 
     size: int
@@ -37,6 +37,7 @@ class Window(msgspec.Struct, frozen=True):
     max_output: int = 0
     counts_output: bool = False
     refused_form: RefusedForm = ""
+    refused_fields: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:

@@ -320,6 +320,7 @@ class WindowTable(Protocol):
         *,
         counts_output: bool = False,
         refused_form: RefusedForm = "",
+        refused_fields: tuple[str, ...] = (),
     ) -> None:
         """Records the limit of an overflow error (0: it names none), for this tenant only and for a limited time.
 

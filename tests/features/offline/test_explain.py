@@ -103,6 +103,7 @@ def test_a_chat_request_is_understood_and_counted() -> None:
         "max_output": 16_384,
         "counts_output": False,
         "refused_form": "",
+        "refused_fields": [],
     }
     limits = {"window": 128_000, "conversation": 64_000, "generation": 106_240, "hard": 115_200}
     assert limits.items() <= count["limits"].items()

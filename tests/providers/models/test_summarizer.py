@@ -13,14 +13,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from accordion.accounting.calibration import LearnedLimits
 from accordion.model.budget import Window
 from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
-from accordion.model.ports import Headers, Route, SummaryCaller, SummaryLimits, SummaryRequest, SummaryResponse
+from accordion.model.ports import (
+    Headers,
+    Route,
+    SummaryCaller,
+    SummaryLimits,
+    SummaryRequest,
+    SummaryResponse,
+    WindowTable,
+)
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import ModelEntry, RouteTable, Upstreams, routes_from
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, find_fault
+from accordion.providers.models.windows import ModelWindows
 from accordion.summaries.author import SummaryRejected
 from accordion.summaries.schema import answer_schema
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
@@ -130,7 +140,7 @@ def build_summarizer(
     translator: FakeTranslator | None = None,
     router: RouteTable | None = None,
     model: str = "",
-    windows: FakeWindows | None = None,
+    windows: WindowTable | None = None,
 ) -> ModelSummarizer:
     return ModelSummarizer(
         upstream or FakeUpstream([build_reply()]),
@@ -298,6 +308,15 @@ async def test_structured_output_is_requested_until_a_model_refuses_it(protocol_
         assert "section" not in json.dumps(sent)
         with pytest.raises(KeyError):
             SCHEMA_FIELDS[protocol_name](sent)
+
+
+async def test_a_refusal_of_structured_output_outlives_the_proxy() -> None:
+    windows = ModelWindows(LearnedLimits(lambda: 0.0))
+    refused = FakeReply(400, pieces=(b'{"error": {"message": "Unknown field", "code": "unknown_field"}}',))
+    upstream, request = FakeUpstream([refused, build_reply(), build_reply()]), replace(REQUEST, schema=SCHEMA)
+    for _ in range(2):
+        await build_summarizer(upstream, windows=windows).write(request, build_caller())
+    assert ["response_format" in json.loads(each.body) for each in upstream.requests] == [True, False, False]
 
 
 async def test_a_refusal_without_a_schema_too_is_no_refusal_of_the_schema() -> None:

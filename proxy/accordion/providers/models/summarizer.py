@@ -2,8 +2,8 @@
 
 The caller whose request is compacted pays for its summary. A caller's credential is sent only to the provider that the
 caller uses anyway. A model's configured key is used only for callers with a proxy key, or of this machine. Structured
-output is requested; a model that refuses it is asked for free text, also later on. No temperature is sent, which newer
-models refuse. The provider is told not to store Responses.
+output is requested; a model that refuses it is asked for free text, for a day and by all workers. No temperature is
+sent, which newer models refuse. The provider is told not to store Responses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from accordion.model.budget import Window
-from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.errors import AccordionError, SummaryFailed
 from accordion.model.ports import (
     Headers,
@@ -60,8 +59,9 @@ _THINKING: Final = 6_000
 _MAX_RESPONSE_BYTES: Final = 4 << 20
 _REFUSED: Final = frozenset({400, 404, 415, 422, 501})
 """The statuses by which servers refuse a field."""
-_MAX_MODELS: Final = 1_000
-"""The number of models whose accepted fields are remembered."""
+_SCHEMA: Final = "schema"
+_MAX_TOKENS, _MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
+"""The names of fields that models refuse."""
 
 _FORWARDED_HEADERS: Final = frozenset(
     {
@@ -123,8 +123,6 @@ class ModelSummarizer:
         self._protocols = protocols
         self._model = model
         self._max_answer = max_answer
-        self._accepted_forms = BoundedCache[tuple[str, ...], tuple[str, bool]](_MAX_MODELS, count_entry)
-        """The fields that models accepted which refused others: that of the longest answer, and whether a schema."""
 
     def limits(self, caller: SummaryCaller) -> SummaryLimits:
         """Returns the window's usable input less the answer, and the longest answer.
@@ -152,20 +150,20 @@ class ModelSummarizer:
             raise SummaryFailed(f"the model could not be called: {type(error).__name__}") from error
 
     async def _request(self, target: _SummaryRoute, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
-        max_tokens = min(request.max_tokens + _THINKING, self._max_answer_tokens(self._window(target, caller)))
+        window = self._window(target, caller)
+        max_tokens = min(request.max_tokens + _THINKING, self._max_answer_tokens(window))
         model = target.route.model or target.model
-        likely_field = "max_completion_tokens" if _OPENAI.search(model) else "max_tokens"
-        key = (caller.tenant, target.protocol.name, target.route.base_url, model)
-        limit_field, has_schema = self._accepted_forms.get(key) or (likely_field, True)
-        schema = request.schema if has_schema else None
-        prompt = TextPrompt(model, request.instructions, request.text, max_tokens, limit_field, schema)
-        response, revised = await self._send(target, prompt), False
+        refused = window.refused_fields
+        prompt = _write_prompt(model, request, max_tokens, refused)
+        response = await self._send(target, prompt)
         # Only a request can show which fields a server accepts.
-        while response.status in _REFUSED and (next_prompt := _revise(prompt, response, likely_field)) is not None:
-            prompt, revised = next_prompt, True
+        while response.status in _REFUSED and (field := _find_refused_field(prompt, response, refused)):
+            refused = (*refused, field)
+            prompt = _write_prompt(model, request, max_tokens, refused)
             response = await self._send(target, prompt)
-        if revised and response.status == 200:
-            self._accepted_forms[key] = prompt.limit_field, prompt.schema is not None
+        if refused != window.refused_fields and response.status == 200:
+            name = target.route.name
+            self._windows.learn(target.model, name, target.beta, caller.tenant, 0, refused_fields=refused)
         text, problem = _read_answer(response)
         usage = response.observed.usage or Usage()
         if problem:
@@ -244,15 +242,23 @@ class ModelSummarizer:
         return max(1, min(self._max_answer, window.size // 4, window.max_output or self._max_answer))
 
 
-def _revise(prompt: TextPrompt, refusal: _ParsedResponse, likely_field: str) -> TextPrompt | None:
-    """Returns the prompt without the field that a server has refused; None if no other form is known.
+def _write_prompt(model: str, request: SummaryRequest, max_tokens: int, refused: tuple[str, ...]) -> TextPrompt:
+    """Writes a request without the fields that the model has refused.
 
     OpenAI's newer models accept only `max_completion_tokens`, other servers of Chat Completions only `max_tokens`.
     """
-    if prompt.limit_field == likely_field and likely_field in refusal.observed.error:
-        other_field = "max_tokens" if likely_field == "max_completion_tokens" else "max_completion_tokens"
-        return replace(prompt, limit_field=other_field)
-    return replace(prompt, schema=None) if prompt.schema is not None else None
+    fields = (_MAX_COMPLETION_TOKENS, _MAX_TOKENS) if _OPENAI.search(model) else (_MAX_TOKENS, _MAX_COMPLETION_TOKENS)
+    limit_field = next((field for field in fields if field not in refused), fields[0])
+    schema = request.schema if _SCHEMA not in refused else None
+    return TextPrompt(model, request.instructions, request.text, max_tokens, limit_field, schema)
+
+
+def _find_refused_field(prompt: TextPrompt, refusal: _ParsedResponse, refused: tuple[str, ...]) -> str:
+    """Returns the field of a prompt that a server has refused; "" if it can leave out none."""
+    is_first = not {_MAX_TOKENS, _MAX_COMPLETION_TOKENS}.intersection(refused)
+    if is_first and prompt.limit_field in refusal.observed.error:
+        return prompt.limit_field
+    return _SCHEMA if prompt.schema is not None else ""
 
 
 def _read_answer(response: _ParsedResponse) -> tuple[str, str]:

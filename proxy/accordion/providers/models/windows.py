@@ -84,10 +84,15 @@ class ModelWindows:
         owner = LimitOwner(tenant, upstream, model, long)
         if window.source != "config":
             window = self._apply_limits(owner, window)
-        counts_output, refused_form = self._limits.counts_output(owner), self._limits.refused_form(owner)
-        if counts_output or refused_form:
-            window = replace(window, counts_output=counts_output, refused_form=refused_form)
-        return window
+        refusal = self._limits.find(owner)
+        if refusal is None:
+            return window
+        return replace(
+            window,
+            counts_output=refusal.counts_output,
+            refused_form=refusal.refused_form,
+            refused_fields=refusal.refused_fields,
+        )
 
     def _apply_limits(self, owner: LimitOwner, window: Window) -> Window:
         """Returns the window as the provider's list of models and its errors say; the smaller of both."""
@@ -108,13 +113,19 @@ class ModelWindows:
         *,
         counts_output: bool = False,
         refused_form: RefusedForm = "",
+        refused_fields: tuple[str, ...] = (),
     ) -> None:
         """Stores what a refusal said, for this tenant only; it expires."""
-        if not (limit > 0 or counts_output or refused_form) or len(model) > LONGEST_ID:
+        if not (limit > 0 or counts_output or refused_form or refused_fields) or len(model) > LONGEST_ID:
             return
         owner = LimitOwner(tenant, upstream, model, _is_long(model, beta))
         self._limits.learn(
-            owner, max(0, limit), self._limit_lifetime, counts_output=counts_output, refused_form=refused_form
+            owner,
+            max(0, limit),
+            self._limit_lifetime,
+            counts_output=counts_output,
+            refused_form=refused_form,
+            refused_fields=refused_fields,
         )
 
     def learn_listed(self, model: str, upstream: str, tenant: str, size: int) -> None:
