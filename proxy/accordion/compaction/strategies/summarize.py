@@ -90,7 +90,7 @@ class SummarizeHistory(Strategy):
             above_target = max(
                 int((view.limit - staying_tokens) * _INSTRUCTIONS_SHARE),
                 int(view.limit * _MIN_INSTRUCTIONS_SHARE),
-                _MIN_INSTRUCTIONS_BUDGET,
+                min(_MIN_INSTRUCTIONS_BUDGET, view.limit - staying_tokens),
             )
             budget = max(budget, min(max(room, above_target), instruction_tokens))
         if options.max_summary_tokens is not None:
