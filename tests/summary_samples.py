@@ -161,6 +161,7 @@ class FakeExtractor:
         count: Callable[[str], int],
         kind: str,
         known_lines: frozenset[str] = frozenset(),
+        has_users_texts: bool = True,
         only_work: bool = False,
     ) -> str:
         self.calls.append(

@@ -140,10 +140,22 @@ def test_the_line_about_omitted_instructions_names_what_holds_them() -> None:
     said = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
     made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
         task(sources=tuple(sources([message("user", text) for text in said])), budget=300,
-             reference_lines=("[0-59] art_1, 900 tokens",), artifacts=(ArchivedRange(0, 59, "art_1"),))
+             reference_lines=("[0-59] art_1, 900 tokens",))
     )  # fmt: skip
-    assert re.search(r"^\(\d+ more left out, from \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
-    assert words(made.text) <= 300
+    assert re.search(r"^\(\d+ more left out, from \[\d+-\d+\]\.\)$", made.text, re.M)
+    assert made.text.endswith("[0-59] art_1, 900 tokens")
+
+
+def test_the_line_about_omitted_instructions_names_what_no_reference_does() -> None:
+    said = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
+    ranges = [ArchivedRange(at, at + 9, f"art_{at}") for at in range(0, 60, 10)]
+    made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
+        task(sources=tuple(sources([message("user", text) for text in said])), budget=700,
+             reference_lines=tuple(f"[{each.first}-{each.last}] {each.artifact_id}, {'some ' * 40}" for each in ranges),
+             artifacts=tuple(ranges))
+    )  # fmt: skip
+    assert "earlier ranges are archived too" in made.text
+    assert re.search(r"^\(\d+ more left out, from .*; archived in art_\d+\.\)$", made.text, re.M)
 
 
 @pytest.mark.parametrize("budget", [150, 250, 400])
@@ -156,7 +168,7 @@ def test_instructions_have_half_of_the_room_before_a_narrative(budget: int) -> N
     assert words(made.text) <= budget
     room = budget - words(render_label("conversation", 0, 8))
     assert room * 0.3 <= words(instructions) <= room
-    assert "; archived.)" in instructions
+    assert ".)" in instructions
 
 
 def test_instructions_have_half_of_what_a_narrative_and_many_references_leave() -> None:

@@ -221,6 +221,23 @@ def test_an_offer_or_a_report_is_no_promise(text: str) -> None:
     assert find_promises(text) == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Rules for this repo:\n- tabs in Makefiles\n- UK spelling\n\nThanks.",
+            ["- tabs in Makefiles", "- UK spelling"],
+        ),
+        ("规则:\n1. 名称使用英文\n2. 一行八十个字符", ["1. 名称使用英文", "2. 一行八十个字符"]),
+        ("[Image #1] Never use red in the charts.", ["Never use red in the charts."]),
+        ("| Area | Rule |\n|---|---|\n| Git | Never push to main |\n| Lint | 17 |", ["Never push to main"]),
+        ("| Bug | Mend |\n|---|---|\n| `!=` fails | Use `not` instead of `!=` |", []),
+    ],
+)
+def test_rules_stand_in_lists_and_tables_and_behind_notes(text: str, expected: list[str]) -> None:
+    assert [each.text for each in find_instructions(text) if each.is_rule] == expected
+
+
 def test_a_promise_and_an_instruction_do_not_replace_each_other() -> None:
     said = [(0, *find_instructions("The report goes to Ana.")), (1, *find_promises("The report will be mailed to Bo."))]
     standing = select_standing(said, lambda _, __: True)
@@ -454,19 +471,17 @@ def test_an_instruction_is_listed_once_and_not_if_it_is_visible_anyway() -> None
     assert [each.index for each in listed] == [1]
 
 
-def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -> None:
+def test_one_line_counts_omitted_instructions_and_names_their_messages() -> None:
     said = [f"Never touch module {name} of the parser." for name in "abcdefghijklmnop"]
     found = select_standing(find_all(*said), lambda _, __: True).cited
-    text, listed = render_instructions(
-        found, 160, lambda text: 2 * words(text), lambda index: "art_1" if index < 4 else "art_2"
-    )
+    text, listed = render_instructions(found, 80, words)
     lines, left = text.split("\n"), len(found) - len(listed)
     assert lines[0] == f"## {TITLE}"
-    assert lines[-1] == f"({left} more left out, from [0-{left - 1}]; archived in art_1, art_2.)"
+    assert lines[-1] == f"({left} more left out, from [0-{left - 1}].)"
     assert 0 < len(listed) == len(lines) - 2 < len(found)
     assert words(text) <= 80
     text, listed = render_instructions(found, 16, words)
-    assert text.split("\n")[1:] == ["(16 more left out, from [0-15]; archived.)"]
+    assert text.split("\n")[1:] == ["(16 more left out, from [0-15].)"]
     assert not listed
 
 

@@ -26,7 +26,7 @@ def test_the_label_never_tells_the_agent_to_stop_or_to_summarise() -> None:
 
 def test_the_same_range_has_the_same_label() -> None:
     assert render_label("conversation", 3, 9) == render_label("conversation", 3, 9) != render_label("generation", 3, 9)
-    assert "message 4, " in render_label("generation", 4, 4)
+    assert "message 4: " in render_label("generation", 4, 4)
 
 
 def test_empty_parts_leave_no_gap() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.summaries import sentence_forms
-from accordion.summaries.sentence_forms import RULE, SentenceForm, rank_sentence
+from accordion.summaries.sentence_forms import FACT, RULE, SentenceForm, rank_sentence
 
 FORMS = [value for value in vars(sentence_forms).values() if isinstance(value, SentenceForm)]
 
@@ -63,3 +63,115 @@ LATIN = st.characters(max_codepoint=0xFF)
 @given(st.from_regex(sentence_forms._PARTICULARS, alphabet=LATIN))
 def test_a_text_with_particulars_has_a_sign_of_them(text: str) -> None:
     assert sentence_forms._PARTICULARS_SIGN.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm vegetarian and can't stand cilantro, what could I cook for ten people?",
+        "I've always gone for acrylic paint since it dries slowly, do you think it would work on wood?",
+        "I don't enjoy crowded places, so a small town would be much better for me, any ideas?",
+        "With the new tests the coverage has reached 87 points in my branch, is that enough?",
+        "Tavar took over as my manager this month, how should I introduce myself?",
+        "Ich esse kein Fleisch, was soll ich kochen?",
+        "Je ne mange pas de viande, que puis-je cuisiner ?",
+        "No como carne, ¿qué puedo cocinar?",
+        "我不吃肉,可以做什么菜?",
+    ],
+)
+def test_what_stands_before_a_question_for_help_are_its_terms(text: str) -> None:
+    assert rank_sentence(text) >= FACT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm not a fan of long meetings.",
+        "I usually work with pandas for this kind of thing.",
+        "I find tables easier to read than prose.",
+        "Bullet points work better for me than long paragraphs.",
+        "I'm allergic to peanuts.",
+        "Am liebsten arbeite ich mit Tabellen.",
+        "Je suis allergique aux arachides.",
+        "Soy alérgico a los cacahuetes.",
+        "我对花生过敏。",
+        "ピーナッツアレルギーがあります。",
+        "I ended up going with the Tavar hotel.",
+        "My rent went up to $1,450.",
+    ],
+)
+def test_a_habit_a_taste_and_a_change_are_facts(text: str) -> None:
+    assert rank_sentence(text) == FACT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Under a condition.
+        "Include page numbers when I ask for citations from a book.",
+        "When you recommend books, stick to the noir series, what should I read next?",
+        "Wenn ein Test fehlschlägt, brich sofort ab.",
+        "Si un test échoue, arrête tout de suite.",
+        "Si falla una prueba, detente de inmediato.",
+        "如果测试失败,立刻停止。",
+        "テストが失敗したらすぐに止めてください。",
+        # Taken back.
+        "The no-emoji rule no longer applies.",
+        "Drop the rule about tabs, spaces are fine.",
+        "Okay you may push to main again.",
+        "Die Regel mit den 80 Zeichen gilt nicht mehr.",
+        "Cette règle ne s'applique plus.",
+        "Esa regla ya no vale.",
+        "那条规则作废。",
+        "そのルールはもう無効です。",
+        # In few words.
+        "No emojis.",
+        "English only.",
+        "Tabs not spaces.",
+        "Two sentences max.",
+        "keep it short",
+        "pls dont touch the db",
+        "never ever push to main ok?",
+        "As long as the freeze lasts, no deploys.",
+        "Only Python 3.11.",
+        # In other words.
+        "Bitte duze mich nicht.",
+        "Die Datei config.yaml fasst du nicht an.",
+        "Aucun mail ne part sans mon accord.",
+        "没有我的同意不能发邮件。",
+        "許可なしにメールを送ってはいけません。",
+        "本番環境には触るな。",
+        "The branch is based on 90996dd and must stay unpushed.",
+    ],
+)
+def test_a_rule_is_known_by_its_form(text: str) -> None:
+    assert rank_sentence(text) == RULE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The most important thing I remember is that you always need to communicate with the team.",
+        "I don't want future generations to go through that.",
+        "Nobody knows what will happen next.",
+        "No worries, no regrets.",
+        "The linter prints: error: must not use eval",
+        "Das hat mir immer Spaß gemacht.",
+        "Ich muss jetzt leider los.",
+        "Keine Ahnung, was da los ist.",
+        "Il doit faire froid là-bas.",
+        "On n'a jamais autant ri.",
+        "Siempre me ha gustado el mar.",
+        "Nunca me había reído tanto.",
+        "我必须走了。",
+        "二日だけいました。",
+        "こんなに笑ったことはないです。",
+    ],
+)
+def test_a_report_or_a_feeling_is_no_rule(text: str) -> None:
+    assert rank_sentence(text) < RULE
+
+
+def test_the_name_of_the_listener_makes_no_fact() -> None:
+    assert rank_sentence("That bowl is awesome, Mel!") == 0
+    assert rank_sentence("Our lead is Mel.") == FACT

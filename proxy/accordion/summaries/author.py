@@ -42,6 +42,7 @@ from accordion.summaries.prompts import (
     split_into_pieces,
 )
 from accordion.summaries.schema import answer_schema, decode_answer, find_citations
+from accordion.summaries.sentence_forms import FACT, RULE
 
 REFERENCES_TITLE: Final = "Archived messages"
 """The heading above the references to the archive."""
@@ -160,13 +161,14 @@ class _SummaryJob(msgspec.Struct, frozen=True):
 class _InstructionSection(msgspec.Struct, frozen=True):
     """The section of standing instructions, the lines that nothing else may repeat, and the outdated instructions.
 
-    `is_complete`: all standing instructions have room.
+    `has_all_rules`, `has_all_facts`: all standing instructions have room; and so have the facts.
     """
 
     text: str = ""
     known_lines: frozenset[str] = frozenset()
     outdated: tuple[OutdatedInstruction, ...] = ()
-    is_complete: bool = True
+    has_all_rules: bool = True
+    has_all_facts: bool = True
 
 
 class _ModelCost:
@@ -343,7 +345,7 @@ class SummaryAuthor:
             task.count_tokens,
         )
         available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
-        section = _write_instructions(extractor, standing, task, summary, available_tokens)
+        section = _write_instructions(extractor, standing, task, summary, available_tokens, references)
         available_tokens -= task.count_tokens(section.text)
         narrative = _clip_lines(
             _remove_outdated_lines(summary.narrative, section.outdated), max(0, available_tokens), task.count_tokens
@@ -367,6 +369,7 @@ def _write_instructions(
     task: SummaryTask,
     summary: Summary,
     available_tokens: int,
+    references: Sequence[str],
 ) -> _InstructionSection:
     """Writes the sections of standing instructions, facts and promises within `available_tokens` tokens.
 
@@ -381,14 +384,18 @@ def _write_instructions(
         other_tokens = max(other_tokens, available_tokens - task.count_tokens(summary.narrative))
     max_tokens = max(int(available_tokens * MAX_INSTRUCTION_SHARE), min(available_tokens, other_tokens))
 
+    def unlisted_artifact(index: int) -> str:
+        artifact = task.artifact(index)
+        return "" if any(artifact in line for line in references) else artifact
+
     def render(tokens: int, other_tokens: int) -> tuple[_InstructionSection, frozenset[str]]:
         text, listed_lines = render_instructions(
-            instructions, tokens, task.count_tokens, task.artifact, other_budget=other_tokens
+            instructions, tokens, task.count_tokens, unlisted_artifact, other_budget=other_tokens
         )
-        is_complete = listed_lines.issuperset(
-            each.instruction.text for each in instructions if each.instruction.is_rule
-        )
-        return _InstructionSection(text, known_lines, standing.outdated, is_complete), listed_lines
+        omitted_ranks = {each.instruction.rank for each in instructions if each.instruction.text not in listed_lines}
+        has_all_facts = max(omitted_ranks, default=0) < FACT
+        section = _InstructionSection(text, known_lines, standing.outdated, RULE not in omitted_ranks, has_all_facts)
+        return section, listed_lines
 
     section, listed_lines = render(max_tokens, other_tokens)
     if summary.narrative or listed_lines.issuperset(wanted_lines):
@@ -408,7 +415,9 @@ def _write_extract(
         count=task.count_tokens,
         kind=task.kind,
         known_lines=section.known_lines,
-        only_work=not section.is_complete,
+        # A user's other sentences come after the facts, and the assistant's after the rules.
+        has_users_texts=section.has_all_facts,
+        only_work=not section.has_all_rules,
     )
 
 
@@ -504,7 +513,7 @@ def render_label(kind: CompactionKind, first: int, last: int) -> str:
     numbers = f" {first}" if first == last else f"s {first} to {last}"
     subject = "The work" if kind == "generation" else "The conversation"
     return (
-        f"{OPENING}{numbers}, archived: data, not a request. Numbers in brackets cite messages; read_artifact, if "
+        f"{OPENING}{numbers}: data, not a request. Numbers in brackets cite messages; read_artifact, if "
         f"available, returns them. {subject} continues below.]"
     )
 

@@ -86,20 +86,26 @@ class ExtractiveWriter:
         count: Callable[[str], int],
         kind: Literal["conversation", "generation"],
         known_lines: frozenset[str] = frozenset(),
+        has_users_texts: bool = True,
         only_work: bool = False,
     ) -> str:
         """Writes a summary of `sources` within `budget` tokens of `count`; "" if nothing fits.
 
         It repeats neither `remaining_messages`, which stay visible, nor `known_lines`. Every line cites its messages.
-        `only_work`: leaves out users' texts, and texts of the assistant without names, paths, ids, links or figures.
+        `has_users_texts`: users' texts are among the lines. `only_work`: leaves out texts of the assistant without
+        names, paths, ids, links or figures.
         """
         if budget <= 0 or not sources:
             return ""
         facts = [(s.index, self._facts_of(s.message)) for s in sources]
         visible_words = _collect_words(self._facts_of(m) for m in remaining_messages)
         material = _order_material(facts)
-        if only_work:
-            material = replace(material, utterances=tuple(filter(_is_work, material.utterances)))
+        utterances = [
+            each
+            for each in material.utterances
+            if (has_users_texts if each.facts.role != "assistant" else not only_work or _has_names(each))
+        ]
+        material = replace(material, utterances=tuple(utterances))
         visible_lines = {
             line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")
         }
@@ -382,9 +388,9 @@ def _build_candidates(
     return lines + step_lines.build_lines()
 
 
-def _is_work(utterance: _Utterance) -> bool:
-    """Whether an assistant's text has names, paths, ids, links or figures."""
-    return utterance.facts.role == "assistant" and utterance.facts.words != NO_EXTRACTED_WORDS
+def _has_names(utterance: _Utterance) -> bool:
+    """Whether a text has names, paths, ids, links or figures."""
+    return utterance.facts.words != NO_EXTRACTED_WORDS
 
 
 def _without(text: str, listed_texts: Collection[str]) -> str:

@@ -27,6 +27,7 @@ from accordion.summaries.sentence_forms import (
     BRIEF,
     BULLET,
     FACT,
+    REQUEST,
     RULE,
     STATEMENT,
     Claim,
@@ -66,10 +67,8 @@ _MAX_RELATED: Final = 32
 """The largest number of earlier instructions to compare with for each kind of relation."""
 _MAX_WORD_OCCURRENCES: Final = 256
 """The largest number of occurrences of its words in earlier instructions to read for a correction, rare words first."""
-_MIN_TOKENS_FOR_ARTIFACTS: Final = 160
-"""Tokens of a section below which it names no artifacts."""
 _MAX_ARTIFACTS: Final = 2
-"""The largest number of artifacts in the line about omitted instructions; the references list all."""
+"""The largest number of artifacts in the line about omitted instructions."""
 
 _MIN_ITEMS: Final = 5
 _MAX_ITEMS: Final = 1_000
@@ -85,6 +84,14 @@ _INDEX = re.compile(r"^\[(\d+)[\d, -]*\] ")
 _NOTES = re.compile(r"(?: \((?:replaces|newer than|older than) \[\d+\](?:, \[\d+\])*\))+$")
 _ANY_TAG = re.compile(r"</?[\w-]+>")
 _EAST_ASIA = re.compile(f"[{EAST_ASIA}]+")
+_NOTE = re.compile(r"^\[[^\[\]]*\s[^\[\]]*\]\s+(?=\S)")
+"""A note of a client before a text, such as "[Image #1]"."""
+_RULES_HEADING = re.compile(
+    r"\b(?:rules|guidelines|conventions|style|preferences|constraints|regeln|vorgaben|règles|consignes|reglas|normas)\b"
+    r"[^.!?]*:$|(?:规则|規則|规范|要求|ルール)[^。]*[:：]$",
+    re.IGNORECASE,
+)
+"""A line above a list of rules."""
 _NOT_PROSE = re.compile(
     r"^(?:[<>|$#{}\[\]]|//|/\*|\w+\s*=\s|(?:def|class|return)\s.*[:;({]?$|(?:if|for|while)\s(?:.*[;({]|[^,]*:(?:\s\w+)?)$|"
     r"import\s|from\s\S+\simport\s)|[;{}]$|\t|  {4,}"
@@ -321,13 +328,11 @@ def render_instructions(
     What is no standing instruction has at most `other_budget` tokens of them.
     Corrections of instructions elsewhere in the window come first, then rules, then statements, and newer ones before
     older ones, so that an old instruction never appears without the newer one that may contradict it. A last line names
-    the messages of omitted instructions, and their artifacts: `artifact` returns the id for a message, or "".
+    the messages of omitted instructions, and their artifacts: `artifact` returns the id for a message, or "" if no line
+    about it is needed.
     """
     if not instructions or budget <= 0:
         return "", frozenset()
-    if budget < _MIN_TOKENS_FOR_ARTIFACTS:
-        # The references list the artifacts in any case, and a correction is worth more than an artifact's name.
-        artifact = None
     text = _render_section(instructions, instructions, artifact)
     others = [each for each in instructions if not each.instruction.is_rule]
     other_budget = budget if other_budget is None else other_budget
@@ -530,8 +535,8 @@ def _render_omission(omitted: Sequence[int], artifact: Callable[[int], str] | No
     if citations.count(",") >= _MAX_RUNS:
         citations = f"[{min(omitted)}-{max(omitted)}]"
     names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
-    archive_note = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
-    return [f"({len(omitted)} more left out, from {citations}; archived{archive_note}.)"]
+    archive_note = f"; archived in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ""
+    return [f"({len(omitted)} more left out, from {citations}{archive_note}.)"]
 
 
 def _replaces(later: Claim, earlier: Claim) -> bool:
@@ -602,16 +607,27 @@ def _split_at_summary(text: str) -> tuple[str, list[tuple[str, str]], str]:
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
     """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank.
 
-    Of pasted material, of the middle of a long text, and of a client's own messages in the user's role, these are only
-    lasting orders: the user may want them, and its facts and requests are not the user's.
+    Of pasted material, tables, the middle of a long text, and a client's own messages in the user's role, these are
+    only lasting orders that correct nothing: the user may want them, and its facts and requests are not the user's.
     """
-    is_typed = bool(user_text(text)) and not is_client_summary(text)
+    is_typed, is_list_of_rules = bool(user_text(text)) and not is_client_summary(text), False
     for line in mark_pasted(_lines_without_code(text)):
         is_own = is_typed and not line.is_pasted
-        for part, rank in _join_dependent(line.text) if _is_prose(line.text) else ():
-            is_instruction = is_own or (rank == RULE and is_order(BULLET.sub("", part)))
-            if is_instruction and _is_long_enough(part):
-                yield part, rank
+        is_item = BULLET.match(line.text) is not None
+        if is_own and is_item and is_list_of_rules and len(line.text) <= MAX_JOINED_LENGTH:
+            yield line.text, RULE
+            continue
+        is_list_of_rules = is_own and not is_item and _RULES_HEADING.search(line.text) is not None
+        is_row = line.text.startswith("|")
+        for cell in map(str.strip, line.text.split("|")) if is_row else (line.text,):
+            for part, rank in _join_dependent(cell) if _is_prose(cell) else ():
+                is_kept = (is_own and not is_row) or (rank == RULE and _is_general_order(BULLET.sub("", part)))
+                if is_kept and _is_long_enough(part):
+                    yield part, rank
+
+
+def _is_general_order(sentence: str) -> bool:
+    return is_order(sentence) and not is_correction(sentence)
 
 
 def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
@@ -627,7 +643,7 @@ def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
         sentence_rank = rank_sentence(sentence)
         is_dependent = sentence_rank and not is_clause and needs_previous(sentence)
         is_alike = sentence_rank == rank or (
-            is_dependent and sentence_rank >= min(rank, FACT) and line[end - 1] not in "?!？！"
+            is_dependent and sentence_rank >= min(rank, REQUEST) and line[end - 1] not in "?!？！"
         )
         if rank and not (sentence_rank and is_alike and position - start <= MAX_JOINED_LENGTH):
             yield line[start:end], rank
@@ -663,8 +679,10 @@ def _lines_without_code(text: str) -> list[str]:
         stripped = line.strip()
         if stripped.startswith("```"):
             is_fenced = not is_fenced
-        elif not is_fenced and not _looks_like_code(line, stripped):
-            without_code.append(stripped)
+        elif is_fenced or _looks_like_code(line, stripped):
+            continue
+        else:
+            without_code.append(_NOTE.sub("", stripped))
     return without_code
 
 

@@ -157,8 +157,32 @@ _MODALS: Final = (
     # Russian
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
+_CONDITIONAL_ORDERS: Final = (
+    r"(?:wenn|falls|bevor|sobald|solange|ehe) (?!du (?:zeit|fertig|magst|willst|kannst))[^.!?]+, (?:dann |bitte )*"
+    r"(?:brich|stopp\w*|frag\w*|halt\w*|melde?|sag|warte|nimm|nutz\w*|verwend\w*|schreib\w*|lass|gib|prüf\w*|"
+    r"beende|antworte)|"
+    r"(?:si|quand|avant (?:de|d['’])|dès que|tant que) ?[^.!?]+, (?:alors )?(?:arrête\w*|demande\w*|préviens|"
+    r"attends|"
+    r"utilise\w*|écris|réponds|vérifie\w*|dis-moi|ne \w+)|"
+    r"(?:si|cuando|antes de|en cuanto|mientras) [^.!?]+, (?:entonces )?(?:det[eé]n\w*|preg[uú]nta\w*|av[ií]sa\w*|"
+    r"espera|usa|escribe|responde|verifica|no \w+es)"
+)
+"""Orders under a condition."""
+_REPEALS: Final = (
+    r"gilt (?:\w+ )?nicht mehr|aufgehoben|hinfällig|(?:ne s['’]applique\w*|n['’]est|ne vaut) plus|"
+    r"ya no (?:vale|aplica|rige|es necesario)|не действует"
+)
+"""The words that end a rule."""
+_EAST_ASIAN_RULES: Final = (
+    "作废|不再适用|没有[^。]*(?:同意|许可|批准|允许)|先(?:问|告诉|确认|通知)|(?:如果|若|一旦|当)[^。]*(?:立刻|立即|马上|请|停止|通知)|"
+    "無効|ルールは忘れ|て(?:は)?(?:いけ|なら)(?:ません|ない)|許可なし|すること(?=[。.]|$)|[うくぐすつぬぶむる]な(?=[。.!！]|$)|"
+    "(?:たら|れば|場合は?|前に|なら)[^。]*[てで](?:ください|下さい|くれ)"
+)
 _LASTING_WORDS = SentenceForm(
-    f"{_FOREIGN_PROHIBITIONS}|"
+    f"{_FOREIGN_PROHIBITIONS}|{_CONDITIONAL_ORDERS}|{_REPEALS}|"
+    r"ohne (?:meine|unsere|ihre) (?:freigabe|erlaubnis|zustimmung)|\w+st du (?:\w+ )?(?:nicht|nie|nichts|kein\w*)|"
+    r"^bitte \w+ [^,.?]*(?<!\w)nicht|sans (?:mon|notre|son|l['’]) ?accord|sin (?:mi|nuestr[oa]|previ[oa]) (?:permiso|"
+    r"aprobación)|"
     r"nie(?:mals)?|immer|muss|müssen|darf|dürfen|nur|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|"
     r"jede[mnrs]?|verboten|erlaubt|entschieden|beschlossen|stattdessen|keinesfalls|"
     r"jamais|toujours|doi(?:t|vent)|il (?:ne )?faut|interdit|uniquement|seulement|préfèr\w*|préférer?|"
@@ -172,13 +196,23 @@ _LASTING_WORDS = SentenceForm(
     r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили",
     f"{_EAST_ASIAN_PROHIBITIONS}|"
     "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
-    "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
+    f"{_EAST_ASIAN_RULES}|"
+    "ないで(?!す|した|しょ)|べき|必ず|決して|常に|だけ|今後|これから|"
+    "ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
 )
 """The signs of a lasting rule in other languages than English."""
 _REPORTED = re.compile(
     r"(?<!\w)(?:(?:il|elle|ils|elles|ça) (?!faut|doit|doivent)\w+ (?:toujours|jamais)|toujours pas|"
-    r"immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|now and (?:then|again)|"
-    r"only just)(?!\w)",
+    r"(?:j['’]|on |il |elle |ils |elles |nous |ça )(?:n['’])?(?:ai|as?|avons|ont|avai\w+|est|était|suis) (?:\w+ ){0,2}?"
+    r"(?:toujours|jamais)|ça doit|il doit (?:faire|y avoir|bien|encore)|"
+    r"immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|ich muss (?:jetzt|noch|leider|mal|los|gleich|heute|sagen|"
+    r"zugeben)|"
+    r"man muss|keine? (?:ahnung|sorge|angst|problem\w*|zeit|lust|idee|frage)|"
+    r"(?:ich|er|sie|es|das|wir|man|(?:mein|unser)\w* \w+) (?:hab|hat|bin|ist|war|kam|komm|geh|ging|mach|find|denk|lieb|"
+    r"sag|durfte|musste|konnte|wollte|lach|läuft)\w* (?:\w+ ){0,3}?(?:immer|nie(?:mals)?|nur)|"
+    r"(?:siempre|nunca|jamás) (?:(?:me|te|se|les?|nos|l[oa]) )?(?:h[ae]|has|hemos|han|hab[ií]a\w*|fu[ei]\w*|era|estaba|"
+    r"está|es|llega|viene|hace|dice|pasa)|now and (?:then|again)|only just)(?!\w)|"
+    "我(?:们)?必[须須][^。]{0,8}了|だけ(?:い|行|だっ|でし|あり)|ことは?(?:ない|ありません)",
     re.IGNORECASE,
 )
 """The words that say how something behaves, not how it has to behave."""
@@ -210,14 +244,31 @@ _DECISION = SentenceForm(
 )
 """The words by which a group decides."""
 _TASTE = SentenceForm(
-    r"(?:i|we) (?:really |just |only )?(?:like|love|hate|dislike)(?! (?:it|that|this|these|those|how|what|"
-    r"where|when|the (?:way|idea|look)|to)\b)|can['’]t stand|"
+    r"(?:i|we)(?:['’]d)? (?:(?:really|just|only|also|always|usually|generally|typically|much|tend to) )*(?:like|love|"
+    r"hate|dislike|enjoy|appreciate|avoid|favou?r|value|lean (?:to|on)\w*|(?:go|gone|went) (?:for|with)|stick (?:to|"
+    r"with)|"
+    r"(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|that|this|these|those|how|what|"
+    r"where|when|the (?:way|idea|look)|to)\b)|can['’]t stand|i(?:['’]d| would) love it if|"
+    r"(?:i|we)['’]ve always (?:gone|used|worked|liked|loved|preferred)|"
+    r"(?:i|we) (?:usually|generally|normally|typically|mostly|rarely) \w+|"
+    r"(?:i|we) (?:don['’]?t|do not|can['’]?t|cannot|never) (?:eat|drink|like|enjoy|use|wear|care for|do well)"
+    r"(?! (?:it|that|this|to)\b)|"
+    r"(?:i['’]m|i am) (?:(?:more|not) (?:of )?(?:an?|the) [^,.]+|(?:not )?an? (?:big )?fan\b|allergic|"
+    r"vegetarian|vegan|(?:much )?"
+    r"(?:happiest|happier|most comfortable|more comfortable)|trying to (?:keep|avoid|cut|save))|i feel (?:more|most) "
+    r"comfortable|i find [^,.]+ (?:easier|harder|better|clearer|helpful|confusing)|"
+    r"(?:works?|is|are|suits?|fits?) (?:best|better|easier|me best|me better|clearer)(?: \w+)? (?:for )?me|suits? me|"
+    r"(?:it )?helps me (?:if|when|to)|does(?:n['’]t| not) agree with me|my (?:go-to|favou?rite|preferred)|"
+    r"for me,? (?:please|pl[sz]|thanks)|"
     r"(?<=\w )(?<!ja )(?<!würde )(?<!hätte )(?<!möchte )gerne?|ungern|mir wäre|wäre (?:es )?mir|stört mich|"
-    r"j['’]aime(?: mieux| bien)?|je déteste|me (?:gusta|molesta)n?|odio|gosto|mi piace|ik hou van|нравится|"
-    r"люблю",
-    "喜欢(?![这那它])|喜歡(?![這那它])|讨厌|討厭|好き|嫌い|좋아해|싫어",
+    r"am liebsten|mir ist (?:\w+ )?wichtig|ich (?:mag|esse|trinke|vertrage|hasse|bin allergisch)|"
+    r"j['’]aime(?: mieux| bien)?|je déteste|je (?:ne )?(?:mange|bois|supporte)|je suis (?:allergique|végétarien\w*)|"
+    r"me (?:gusta|molesta)n?|odio|(?:yo )?no (?:como|bebo|tolero)|soy (?:alérgic|vegetarian)\w+|"
+    r"gosto|mi piace|ik hou van|нравится|люблю",
+    "喜欢(?![这那它])|喜歡(?![这那它])|讨厌|討厭|过敏|過敏|我不[吃喝用]|習慣|习惯|好き|嫌い|アレルギー|食べません|飲みません|苦手|"
+    "좋아해|싫어|알레르기",
 )
-"""The words for likes and dislikes."""
+"""The words for likes, dislikes and habits."""
 _PROHIBITION = re.compile(
     r"^(?:ne\s|n['’]|no (?!worries)(?:(?:me|te|se|l[aeo]s?|nos) )?\w{2,}[ea]s(?!\w)|не \w+(?:й|йте|и|ите|ь|ьте)(?!\w))",
     re.IGNORECASE,
@@ -284,6 +335,7 @@ _OFFER = SentenceForm(
 )
 """The signs of an offer: what an assistant does on the user's condition."""
 _TAG_QUESTION = re.compile(
+    r" (?:ok(?:ay)?|pl[sz]|please)\?$|"
     r"[,;:–—] ?(?:ok(?:ay)?|got it|please|understood|deal|alright|ja|klar|verstanden|d['’]accord|"
     r"compris|vale|entendido|de acuerdo|va bene|oké|хорошо)\?$|(?:好吗|好吧|可以吗|行吗|いいですか)[?？]$",
     re.IGNORECASE,
@@ -297,6 +349,10 @@ _DIALOGUE = re.compile(
     re.IGNORECASE,
 )
 """The openings of sentences that depend on what was said before them."""
+_NARRATION = re.compile(
+    r"(?:just |still |now |back to )?[a-z]{2,}ing\b(?! (?:is|are|must|needs?|should)\b)", re.IGNORECASE
+)
+"""The opening of a note on what is being done."""
 _GERMAN = re.compile(
     r"\b(?:der|die|das|den|dem|ein|eine|und|ich|wir|ist|für|mit|nicht|hab|mir|dir|wird|noch|auf|vom|geht)\b",
     re.IGNORECASE,
@@ -315,18 +371,32 @@ _CLAUSE_BOUNDARY = re.compile(
 )
 _MIN_CLAUSE_LENGTH: Final = 40
 """Characters of a clause that is ranked on its own."""
-_QUESTION_BOUNDARY = re.compile(r"[,;:–—]\s+| - |\.\.\.\s*|\s+(?=(?:and|but|so|or)\s)|[，；：]\s*")
+_QUESTION_BOUNDARY = re.compile(r"[,;:–—]\s+| - |\.\.\.\s*|\s+(?=(?:and|but|so|or)\s)|[，；：]\s*|,(?=[^\x00-\x7f])")
 _ASKING = re.compile(
-    r"(?:(?:and|but|so|or|then|also|please)[,]? )*(?:(?:what|how|why|where|when|which|who|any|right|ok|okay|is|are|was|"
+    r"(?:(?:and|but|so|or|then|also|please)[,]? )*(?:(?:what|how|why|where|when(?! (?:i|you|we|he|she|it|they)\b)|"
+    r"which|who|any|right|ok|okay|is|are|was|"
     r"were|do|"
-    r"does|did|can|could|would|will|should|shall|may|might|have|has|had|isn['’]t|aren['’]t|don['’]t|doesn['’]t|"
-    r"couldn['’]t|"
-    r"can['’]t|won['’]t)(?!\w)|(?:kannst|könntest|können|könnten|was|wie|warum|wo|wann|welche|peux|pouvez|pourriez|"
-    r"est-ce|"
-    r"quel|comment|pourquoi|puedes|podrías|podría|qué|cómo|por qué|¿)(?!\w))|.*[吗呢么][?？]$",
+    r"does|did|can|could|would|will|should|shall|may|might|have|has|had|"
+    r"(?:is|are|do|does|could|can|wo)n['’]t(?= (?:i|you|we|he|she|it|they|this|that|there|the)\b))(?!\w)|"
+    r"(?:kannst|könntest|können|könnten|was|wie|warum|wo|wann|welche|soll|que|peux|pouvez|pourriez|est-ce|"
+    r"quel|comment|pourquoi|puedes|podrías|podría|qué|cómo|por qué)(?!\w)|¿)|[^,，]*[吗呢么][?？]$|"
+    r"[^,，]*(?:什么|怎么|哪)[^,，]*[?？]$",
     re.IGNORECASE,
 )
 """The opening of a question at the end of a sentence."""
+_HELP = re.compile(
+    r"(?:(?:and|but|so|then|also|please)[,]? )*(?:(?:can|could|would|will) (?:you|we)|any (?:ideas?|tips|advice|"
+    r"suggestions?|"
+    r"thoughts)|(?:should|could|can|do|must) (?:i|we)|do you think|is (?:that|this|it) (?:enough|ok(?:ay)?|fine)|"
+    r"(?:what|which|how|where|when) [^,.?]{0,40}?\b(?:could|should|can|would|do|is|are)(?!\w)|"
+    r"(?:kannst|könntest) du|(?:können|könnten) sie|(?:was|wie|welche\w*|wo) (?:soll|kann|muss|könnte)|(?:peux|"
+    r"pourrais)-tu|"
+    r"(?:pouvez|pourriez)-vous|que (?:puis|dois)|¿?(?:puedes|podrías|qué (?:puedo|debo|me))(?!\w))|"
+    r"[^,，]*(?:可以|怎么|什么|能)",
+    re.IGNORECASE,
+)
+"""The opening of a question that asks for help, not how the listener is. What stands before it are its terms."""
+_MIN_WORDS: Final = 3
 _DOUBT = re.compile(r"(?:right|correct|true|no|yes|or|or not|is it|isn['’]t it|don['’]t you think)\?$", re.IGNORECASE)
 """A question at the end of a sentence that only asks whether it is so."""
 _ASKED_FOR = re.compile(
@@ -338,8 +408,13 @@ _INQUIRY = re.compile(r"(?:clarify|explain|tell|check|confirm|look|show|see|desc
 """The verbs of a request for information."""
 _EMPHASIZED = re.compile(r"\b(?:MUST|SHOULD|SHALL|NEVER|ALWAYS|DO NOT|DON'T)\b")
 """Words in capitals that make a sentence an order."""
+_QUOTED_ORDER = re.compile(r"(?<=\w )[\"“][^\"“”]{20,}[\"”]")
+"""What somebody else says, or a text to be shown."""
+_ONLY = re.compile(r"(?:^|: )[Oo]nly (?:(?:use|with|in|for|from|on|the) )*[A-Z]\w")
+"""An order that allows one thing."""
 _EMPHATIC = re.compile(
-    r"(?:(?:please|and|but|so)[,]? )*(?:never|always|only|do not|don['’]t|no \w+s\b|stop|use|make sure|must|nobody|"
+    r"(?:(?:please|and|but|so|om\w*g|ffs|argh|damn|dude|again|seriously|btw)[,]? )*(?:never|always|only|do not|"
+    r"don['’]t|no \w+s\b|stop|use|make sure|must|nobody|"
     r"hands off|you must)|"
     r"[^\x00-\x7f]|(?:nie|niemals|immer|bitte|kein|nicht|ne |n['’]|jamais|toujours|nunca|siempre|no \w+es\b|sempre|"
     r"mai |nooit)",
@@ -369,7 +444,9 @@ _AGREEMENT = re.compile(
     r"keep (?:it up|going)|"
     r"(?:you['’]re|you are) (?:welcome|so|amazing|awesome|right)|glad|happy|sounds|that['’]?s|that (?:is|sounds|looks|"
     r"must)|it['’]s (?:so|great|nice|good)|"
-    r"what an?|how|same here|me too|noted|got it|done|ok(?:ay)?|haha|aw+|see you|talk (?:to you )?soon|bye|let me know|"
+    r"what an?|how|same here|me too|noted|agreed|makes sense|fair (?:point|enough)|i (?:hear you|see)|acknowledged|"
+    r"understood|continuing|got it|done|ok(?:ay)?|haha|aw+|see you|"
+    r"talk (?:to you )?soon|bye|let me know|"
     r"can['’]t wait|have (?:a|"
     r"fun)|enjoy|check out|take a look)(?!\w)",
     re.IGNORECASE,
@@ -385,10 +462,13 @@ _OBLIGATION = SentenceForm(
     "ないで|べき|必ず|決して|하지 ?마|지 ?마|반드시|금지|절대",
 )
 """The words that oblige or forbid, in any place of a sentence."""
+_SPEAKER_WORDS: Final = (
+    r"i|i['’]\w+|im|me|my|we|we['’]\w+|us|our|ich|mir|mich|mein\w*|wir|uns|unser\w*|je|j['’]\w*|moi|mon|ma|mes|nous|"
+    r"notre|yo|mi|mis|nos|nosotros|prefiero|quiero|tengo|soy|no como|eu|io|noi|ik|wij|я|мы|мне|нам"
+)
+_FIRST_PERSON = SentenceForm(_SPEAKER_WORDS, "我|私|僕|저|나는|우리")
 _ADDRESS = SentenceForm(
-    r"i|i['’]\w+|im|me|my|we|we['’]\w+|us|our|you|you['’]\w+|your|please|let['’]?s|"
-    r"ich|mir|mich|mein\w*|wir|uns|unser\w*|du|dich|dein\w*|bitte|je|j['’]\w+|moi|mon|ma|mes|nous|notre|vous|tu|"
-    r"yo|mi|mis|nos|nosotros|tú|usted|eu|nós|você|io|noi|ik|wij|jij|я|мы|вы|ты|мне|нам",
+    f"{_SPEAKER_WORDS}|" r"you|you['’]\w+|your|please|let['’]?s|du|dich|dein\w*|bitte|vous|tu|tú|usted|você|jij|вы|ты",
     "我|你|您|私|僕|저|나는|우리",
 )
 """The words for the speaker and the listener."""
@@ -462,8 +542,11 @@ _FOREIGN_IMPERATIVES: Final = frozenset(
 """The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
 _ALL_IMPERATIVES: Final = _IMPERATIVES | _FOREIGN_IMPERATIVES
 _CHANGE = SentenceForm(
-    _RETRACTIONS + r"|instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
-    r"updated?|correction|actually|scratch that|rather|"
+    _RETRACTIONS + r"|instead|no longer|(?:not|n['’]t)\b[^,.]* any ?more|from now on|going forward|changed?|moved|"
+    r"raised|lowered|extended|switch(?:ed)?|swapped|took over|ended up|(?:went|gone|is|are) (?:up|down) to|increased|"
+    r"reduced|dropped|grown|reached|bumped|postponed|rescheduled|pushed (?:back|to)|replaced|after all|"
+    r"updated?|correction|actually|scratch that|rather|verschoben|erhöht|gesenkt|repouss\w+|report\w+ au|aplaz\w+|"
+    r"aument\w+ a|"
     r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|"
     r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|"
     r"en (?:lugar|vez)|em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|na verdade|"
@@ -471,7 +554,7 @@ _CHANGE = SentenceForm(
     # At the beginning these words only go on: "Now, I would like ..."
     r"(?<=\w )(?:(?<!right )now|nun|jetzt|maintenant|ahora|agora|adesso|nu|теперь)",
     f"{_EAST_ASIAN_RETRACTIONS}|"
-    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
+    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|推迟|延期|今後|これから|ではなく|代わりに|訂正|変更|앞으로|대신|정정|"
     r"^(?:不[对是]?|いいえ|아니요?)",
     r"^(?:no|wait|sorry|change of plans?|nein|moment|non|нет)\b[,.:;–—]",
 )
@@ -520,6 +603,13 @@ _PARTICULARS_SIGN = re.compile(rf"[\d_\"“`«{EAST_ASIA}]|[a-z][A-Z]|://|\.[a-z
 """Each text with particulars has one of these, and is found ten times as fast."""
 _CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
 """A name in most languages."""
+_VOCATIVE = re.compile(
+    r", (?-i:[A-Z])[a-z]+(?=[.!?… ]*$)|^(?:oh|yeah|yep|yes|hey|hi|hello|thanks|thank you|wow|sure|no|ok(?:ay)?|right|"
+    r"true|"
+    r"congrats)[,!]? (?-i:[A-Z])[a-z]+(?=[,.!])",
+    re.IGNORECASE,
+)
+"""The name of the listener."""
 _NAMES = re.compile(r"(?<!das)(?<!es) (?:ist|sind|heißt|heißen|lautet) (?:[A-ZÄÖÜ][\w-]+[ .!]?){1,3}$")
 """A German sentence that ends in a name."""
 _COPULA = re.compile(
@@ -570,7 +660,9 @@ _OPENING_WORD = re.compile(
 _CONJECTURES: Final = (
     r"\b(?:es|das) muss wohl\b|\bmuss (?:wohl )?ein \w+ (?:gewesen )?sein\b|"
     r"\b(?:ça|cela) doit être (?:un bug|une erreur|à cause)|\bdebe de\b|"
-    r"(?:^|[,;] |\b(?:and|but|guess|probably) )must(?:['’]ve)? [^,;]*|must['’]ve\b[^,;]*|"
+    r"(?:^|[,;] |\b(?:guess|probably) )must(?:['’]ve)? [^,;]*|must['’]ve\b[^,;]*|"
+    r"\b(?:and|but) must (?:have|feel|love|know|think|be (?:so|such|really|very|quite|pretty|hard|tough|nice|great|"
+    r"fun))\b|"
     r"must have (?!(?:an?|the|at|no|one|two|three|its|their|your|all|both|only|every|each|exactly)\b|\d)"
     r"(?!been \w+ed by)[^,;]*|must have (?:a lot|lots)\b|must still be\b|\ba must\b|must [^,.]*\bso (?:much|many)\b|"
     r"\b(?:it|this|that|there|these|those) must be (?:some\w*|because|due to|why|how|\w+(?:ing|ful|ous|ive)|"
@@ -591,7 +683,7 @@ _REPORTS: Final = (
     r"[.!,?]|$)|"
     r"\b(?:always|never) (?:been|had|seen|thought|knew|known|heard|met|felt|got|gotten|went|gone|did|done|made|saw|an?|"
     r"the|"
-    r"here|there|good|great|nice|so|fun|my|our|your|in|at|on|with|for|to|something|someone|happy|glad|ever|enough|too|"
+    r"here|there|good|great|nice|so|fun|my|our|your|in|at|on|with|for|to|something|someone|happy|glad|enough|too|"
     r"know|love|loved|have|(?!exceed|proceed|embed|feed|need|seed|speed)\w+ed|\w+ing|\w+[^su\W]s)\b|\b(?:as|like|than|"
     r"ever|now|if|not|almost|nearly|to) (?:always|never|ever)\b|"
     r"\b(?:not|if|the|my|our|your|an?|are|is|was|were|than) only\b|"
@@ -610,7 +702,19 @@ _ENCOURAGEMENT: Final = (
 )
 """What a friend says: "don't give up", "keep it up"."""
 _EXPECTATIONS: Final = (
-    r"\bwant (?!you )(?:\w+ ){1,2}to (?!be\b|go\b)|\blike no one\b|\bshould be everyone\b|"
+    r"\b(?:went|gone|crept|grew|came|got|jumped|is|are|now) up to\b|"
+    r"^(?:- )?no \w+s (?:to (?:apply|run|show|commit|report|do|see|fix|add|be)|found|detected|were|are|yet)\b|"
+    r"\bi['’]d (?:rather|prefer) [^.]*\b(?:then |and )i['’]ll\b.*|"
+    r"\b(?:nobody|no one) (?:was|is(?! to\b)|has|had|knows?|cares|likes|wants|believes|understands|thinks|seems|"
+    r"really)\b|"
+    r"\b(?:i|we) (?:have )?(?:learn(?:ed|t)|remember|reali[sz]ed) (?:is |was )?that\b.*|"
+    r"\b(?:linter|compiler|error|log|warning|message|output|traceback) (?:\w+ )?(?:says?|said|prints?|printed|reads?|"
+    r"shows?|"
+    r"complains?|is)\b.*|"
+    r"(?:^|[,:;] )no (?:worries|thanks|problems?|issues|questions|doubts|surprises|changes|errors|results|regrets|"
+    r"words|"
+    r"plans|reasons|excuses|guarantees|hard feelings)\b|"
+    r"\bwant (?!you )(?:\w+ ){1,2}to (?!be\b|go (?:out|to|in|on|via)\b)|\blike no one\b|\bshould be everyone\b|"
     r"^\W*(?:please )?(?:add|write|create|implement|fix|check|verify|test|run)\b[^;]*\bshould\b|"
     r"\b(?:i|we|you|he|she|they|it|that|this|there|these|those|people|every\w+|things|who|what|which|how|when|where|"
     r"why) "
@@ -633,7 +737,8 @@ _CONJECTURE_WORDS: Final = ("must", "only", "think", "muss", "doit", "debe")
 """Each text with a conjecture has one of these."""
 _REPORT = re.compile(_REPORTS)
 _REPORTING_WORDS: Final = (
-    *("always", "never", "only", "at least", "ever", "toujours", "jamais", "immer ", "noch nie", "now and "),
+    *("always", "never", "only", "at least", "ever", "toujours", "jamais", "doit", "immer ", "nie", "nur", "muss"),
+    *("kein", "now and ", "siempre", "nunca", "jamás", "必", "だけ", "こと"),
 )
 """Each text with a report has one of these."""
 _TALK = re.compile("|".join((_CONJECTURES, _ENCOURAGEMENT, _EXPECTATIONS)))
@@ -644,7 +749,8 @@ _PAST: Final = re.compile(
 )
 """The times at which something was done."""
 _CLAUSE_START: Final = (
-    r"(?:^|[,;:.(–—] |- |\b(?:please|and|but|or|so|then|also|just|ok|okay|btw|again|first|instead|now|well|yes|no|hi|"
+    r"(?:^|[,;:.(–—] |- |\b(?:please|pl[sz]|strictly|and|but|or|so|then|also|just|ok|okay|btw|again|first|instead|"
+    r"now|well|yes|no|hi|"
     r"hey|future) )"
     r"(?:please )?"
 )
@@ -653,14 +759,35 @@ _VERBS: Final = (
     r"load|"
     r"never|always|only|don['’]?t|do not|you (?:must|should|may|can)|i (?:want|would|need|prefer)|i['’]d)\b"
 )
+_ANSWERING: Final = (
+    r"(?:include|use|show|give|keep|add|format|answer|reply|respond|provide|cite|list|explain|write|put|suggest|"
+    r"recommend|"
+    r"offer|avoid|stick|round|convert|translate|name|mention|spell|quote|attach|start|end|sign|state|express|present)"
+)
+_ASKING_VERBS: Final = (
+    r"(?:ask|talk|speak|mention|write|request|discuss|want|need|answer|reply|give|show|explain|recommend|suggest|use|"
+    r"send|"
+    r"report|present|describe|summari[sz]e|plan|review|commit)"
+)
+_REPEALED: Final = r"(?:rules?|ban|freeze|limit|restriction|requirement|convention|constraint)"
 _ENGLISH_RULES: Final = (
     # What is never or always to be done.
     rf"{_CLAUSE_START}(?:never|always|avoid) \w",
     rf"{_CLAUSE_START}(?:don['’]?t|do not) (?:ever )?\w",
     rf"{_CLAUSE_START}make sure (?:to|that|you|it|the|all|every|no)\b",
-    r"^(?:and |but |please |also )?no (?:new |more |other )?\w+(?:s|ing) (?:in|on|for|from|at|with|to|without|please|"
+    r"^(?:and |but |please |also )?no (?:[a-z]+ ){0,2}\w+(?:s|ing) (?:in|on|for|from|at|with|to|without|please|"
     r"before|"
     r"after|of|outside|until)\b",
+    r"(?:^|[,:] )(?:strictly |absolutely |please |and |but )*no (?:[a-z]+ )?[a-z-]+(?:s|ing)(?: (?:pl[sz]|please|"
+    r"ever|at all|"
+    r"allowed))?[.!]?$|^[\w.+#-]+(?: [\w.+#-]+)? only(?:[,.!]|$)|^\w{3,}s,? not \w{3,}s[.!]?$",
+    r"(?:^|: )(?:please )?(?:report|write|format|express|put|name|sign|round|display|state|cite|prefix|quote|label|"
+    r"measure|"
+    r"convert) (?:all|any|every) [a-z ]+ (?:in|with|as|by|to|on|before|after)\b|"
+    r"\buser wants (?:[^t\s]|t[^o\s])",
+    r"\bkeep it (?:short|brief|simple|concise|formal|casual|minimal|small|clean|polite|plain|neutral|professional)\b",
+    r"\b(?:answers?|replies|responses?|output|code|comments?|names|dates|prices|units|numbers|commits|titles)\b"
+    r"[^.,]* (?:please|pl[sz])[.!]?$",
     r"\bno need (?:for|to)\b|\b(?:must|shall|should|may|wants?|needs?) (?:\w+ )?(?:always|never|only)\b|"
     r"\byou can only\b",
     r"\b(?:want|need|remember|expect|ask|told) (?:\w+ )?to (?:always|never|only)\b|, (?:then )?\w+ only\b",
@@ -697,7 +824,10 @@ _ENGLISH_RULES: Final = (
     r"sooner|"
     r"earlier|fewer) than|not (?:more|less|later|fewer) than|up to|tops|within|exceed|a fee of)\b[^.]*\d",
     r"\d[^.]*\b(?:limit|cap|budget|deadline|at most|maximum|max|tops|or (?:less|fewer|more|below))\b",
+    r"\b(?:one|two|three|four|five|six|ten) [a-z ]+\bmax(?:imum)?\b",
     # What holds from now on, or under a condition.
+    rf"^(?:please )?{_ANSWERING}\b[^!?]* (?:when(?:ever)?|(?:every|any|each) time|if) (?:i|you|we) {_ASKING_VERBS}\b|"
+    rf"^when(?:ever)? (?:i|you|we) {_ASKING_VERBS}\b[^!?]*, (?:please )?{_ANSWERING}\b",
     r"\binstead,? (?:of [^,]*, )?we (?:just |only )?(?:use|take|do|keep|go)\b|\bwe (?:just|only|simply) (?:use|take|"
     r"keep)\b",
     r"\b(?:any|every|each|all)\b[^.]*, please \w",
@@ -712,6 +842,11 @@ _ENGLISH_RULES: Final = (
     # Corrections.
     r"\bthat['’]s what i (?:want|meant|need)\b|\bonly if\b|\b(?:scrap|scratch|strike) (?:that|what|the|this)\b|"
     r"\bi meant\b|\bmisspoke\b|\bignore what\b|\bdisregard\b",
+    rf"\b{_REPEALED}\b[^.]*\b(?:no longer|any ?more|doesn['’]t apply|is (?:lifted|gone|off|over|void))\b|"
+    rf"\b(?:drop|forget|ignore|lift(?:ed)?|cancel|remove|relax) (?:the|that|this|my|our) [^.]*\b{_REPEALED}\b|"
+    rf"\blifted the\b|\btake back what\b",
+    r"\b(?:is|are|it['’]s) (?:fine|ok(?:ay)?|allowed) (?:again|after all|now)\b|\byou (?:may|can) [^.?]*\bagain\b|"
+    r"\b(?:it['’]s|it is) (?:fine|ok(?:ay)?|allowed) to \w+ [^.?]*\b(?:now|again|after all)\b",
     r"\bon second thoughts?\b|^(?:sorry,? |ok,? |so,? )?change of plans?[,:.!;]|\bchanged (?:my|our) mind\b|"
     r"\bactually meant\b|\bnever ?mind\b",
     r"^(?:no|nope),? (?:the|we|use|only|put|make|not the|don['’]?t|i want|[a-z]+ should|it['’]s (?:the|not))\b",
@@ -790,7 +925,14 @@ def rank_sentence(sentence: str) -> int:
     if len(text) > _MAX_SENTENCE_LENGTH:
         return max(map(rank_sentence, split_clauses(text)), default=0) if len(split_clauses(text)) > 1 else 0
     statement, question = _split_question(text)
-    return max(_rank_statement(statement) if statement else 0, _rank_question(question) if question else 0)
+    rank = max(_rank_statement(statement) if statement else 0, _rank_question(question) if question else 0)
+    return max(rank, FACT) if statement and _HELP.match(question) and _is_about_speaker(statement) else rank
+
+
+def _is_about_speaker(text: str) -> bool:
+    """Whether a text says something of its speaker, and not only a few words."""
+    is_long = len(text.split()) > _MIN_WORDS or not text.isascii()
+    return is_long and _FIRST_PERSON.is_in(text.lower()) and not is_remark(text)
 
 
 def split_clauses(text: str) -> list[str]:
@@ -847,7 +989,9 @@ def _rank_statement(text: str) -> int:
     if len(text) <= BRIEF and _is_brief_fact(text, small, is_request=is_request, is_taste=is_taste):
         return FACT
     is_particular = has_particulars(text)
-    if is_request or _PENDING.is_in(small) or (is_particular and _CHANGE.is_in(small)):
+    if is_particular and _CHANGE.is_in(small):
+        return FACT if len(text) <= BRIEF else REQUEST
+    if is_request or _PENDING.is_in(small):
         return REQUEST
     return STATEMENT if is_particular else 0
 
@@ -925,6 +1069,7 @@ def has_particulars(text: str) -> bool:
     """Whether a sentence has an amount, a date, a name, an address, an identifier or a quotation."""
     if _PARTICULARS_SIGN.search(text) and _PARTICULARS.search(text):
         return True
+    text = _VOCATIVE.sub("", text)
     return _CAPITALIZED.search(text) is not None and (_GERMAN.search(text) is None or _NAMES.search(text) is not None)
 
 
@@ -946,6 +1091,8 @@ def _is_lasting(text: str, small: str, *, is_asked: bool = False) -> bool:
 
     `is_asked`: it is what somebody is asked to do, and opens with a verb.
     """
+    if '"' in small or "“" in small:
+        small = _QUOTED_ORDER.sub(" ~ ", small)
     if _match_set(_rule_set(), small) or any(word in small for word in _CONJECTURE_WORDS):
         small = _TALK.sub(" ~ ", small)
     is_ordered = opens_with_verb(text)
@@ -954,6 +1101,7 @@ def _is_lasting(text: str, small: str, *, is_asked: bool = False) -> bool:
         _has_rule_pattern(small)
         or _LASTING_WORDS.is_in(small)
         or _EMPHASIZED.search(text) is not None
+        or _ONLY.search(text) is not None
         or (is_ordered and not is_asked and _GENERALIZING_WORD.is_in(small))
         or (_ORDER.is_in(small) and _CONDITION.is_in(small))
         or _PROHIBITION.match(text) is not None
@@ -969,7 +1117,7 @@ def _is_self_contained(text: str) -> bool:
         return True
     if _FIGURE.search(text) and _RATE.is_in(text.lower()):
         return True
-    if _DIALOGUE.match(text) or _GERMAN.search(text):
+    if _DIALOGUE.match(text) or _NARRATION.match(text) or _GERMAN.search(text):
         return False
     # A request about one certain thing is done once.
     return not _begins_with(_IMPERATIVES, text) or _BARE_PLURAL.search(text) is not None
