@@ -1,5 +1,6 @@
 """Conversations in five languages in which users state rules, limits, preferences, facts, decisions and corrections,
-and assistants promise something. They are made, or planted in recorded runs of agents.
+and assistants promise something. They are made, or planted in recorded runs of agents. In recorded chats, people also
+say what they prefer and what has changed as they talk: in passing, and in front of a question.
 
 Each statement holds a value that nobody can guess. A statement survives a compaction if its value stands in the list
 that would be sent; a correction survives only if its old value does not stand there alone.
@@ -86,6 +87,61 @@ _STATED = {
         "correction of the opening": ("发票服务使用 {v}。", "不对,发票服务改为使用 {v}。"),
     },
 }
+# What people say in chats: first what they prefer, then what changes, before and after, each with what asks for it.
+_PREFERRED = (
+    ("I prefer working with {v} over spreadsheets because it syncs with my phone, can you help me plan the week?",
+     "Which tool do I prefer for planning?"),
+    ("I tend to learn better from worked examples in {v}, so could you explain compound interest that way?",
+     "In which form do I learn better?"),
+    ("Long explanations tire me, so I like answers as a {v} list. How do I start with budgeting?",
+     "How do I like answers?"),
+    ("I'm vegetarian and can't stand {v}, what could I cook for ten people?", "What food can I not stand?"),
+    ("My preference is to meet at the {v} cafe rather than online, could you draft a message to Tom?",
+     "Where do I prefer to meet?"),
+    ("I've always gone for {v} paint on my models since it dries slowly, do you think it would work on wood?",
+     "Which paint do I use on my models?"),
+    ("When you recommend books, stick to the {v} series or things like it, what should I read next?",
+     "Which books should you recommend?"),
+    ("I like to keep my mornings free for {v}, so which times would you offer to the client?",
+     "What do I keep my mornings free for?"),
+    ("I don't enjoy crowded places, so a small town like {v} would be much better for me, any ideas?",
+     "What kind of place would be better for me?"),
+    ("Could you always show prices in {v} when we talk about the trip?", "How do I want prices shown?"),
+    ("I'd rather have the summaries in the {v} format, they are easier to skim on the train.",
+     "Which format do I want for summaries?"),
+    ("I'm more of a {v} person when it comes to exercise, so what would a first week look like?",
+     "What exercise do I like?"),
+)  # fmt: skip
+_CHANGED = (
+    ("The budget for the garden project is ${n}.",
+     "After talking to my sister we raised the garden project budget to ${n}, how should we split it?",
+     "What is the budget for the garden project?"),
+    ("My flight to Lisbon leaves on {d}.",
+     "The airline moved my flight to Lisbon to {d}, do I need to call the hotel?", "When is my flight to Lisbon?"),
+    ("The book club has {n} members.", "The book club has grown to {n} members, can you suggest a bigger place?",
+     "How many members does the book club have?"),
+    ("I run about {n} kilometers a month.", "I'm now running {n} kilometers a month, what should I eat before?",
+     "How far do I run in a month?"),
+    ("The team meets in the {v} room.", "The team meets in the {v} room since Monday, the old one was too loud.",
+     "Where does the team meet?"),
+    ("I'm using {v} for my blog.", "I switched my blog to {v} last week, any idea how to move the images?",
+     "What do I use for my blog?"),
+    ("My manager is {v}.", "{v} took over as my manager this month, how should I introduce myself?",
+     "Who is my manager?"),
+    ("The deadline for my thesis is {d}.", "My thesis deadline got extended to {d}, can we redo the plan?",
+     "When is my thesis due?"),
+    ("I have finished {n} lessons of the course.",
+     "I've finished {n} lessons of the course so far, what should come next?",
+     "How many lessons of the course have I finished?"),
+    ("My test coverage is at {n} points.", "With the new tests my coverage has reached {n} points, is that enough?",
+     "What is my test coverage?"),
+    ("The rent for the studio is ${n} a month.",
+     "Actually the rent for the studio is ${n} a month, they had told me the wrong figure.",
+     "What is the rent for the studio?"),
+    ("My daughter's teacher is Mrs. {v}.", "My daughter's new teacher is Mrs. {v}, what should I ask her?",
+     "Who is my daughter's teacher?"),
+)  # fmt: skip
+CHAT_KINDS = ("preference", "changed value")
 _REMARKS = {
     "English": (
         "Looking at the importer again this morning.",
@@ -110,13 +166,15 @@ class Statement:
     old: str = ""
     earlier: str = ""
     """The text with the old value."""
+    question: str = ""
+    """What asks for the value."""
 
     def survives(self, sent: str) -> bool:
-        return self.value in sent
+        return self.value in sent or self.value.lower() in sent
 
     def is_stale(self, sent: str) -> bool:
         """Whether only the old value is left."""
-        return bool(self.old) and self.old in sent and self.value not in sent
+        return bool(self.old) and (self.old in sent or self.old.lower() in sent) and not self.survives(sent)
 
 
 @dataclass(frozen=True)
@@ -166,6 +224,33 @@ def planted(language: str, seed: int, rounds: int, recorded: Sequence[dict[str, 
     ends = [_legal(rest, end) for end in ends]
     parts = [rest[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return Conversation(language, [before + parts[0], *parts[1:]], statements)
+
+
+def chatted(seed: int, chats: Sequence[Sequence[dict[str, Any]]]) -> Conversation:
+    """Recorded chats, one behind the other, with what people say in passing added to their messages."""
+    chance = random.Random(f"chat/{seed}")
+    messages = [{**message} for chat in chats for message in chat]
+    statements = [_chat_statement(text, text, asked, "preference", chance) for text, asked in _PREFERRED]
+    statements += [_chat_statement(*each, "changed value", chance) for each in _CHANGED]
+    places = [at for at, message in enumerate(messages[:-40]) if message["role"] == "user" and at]
+    for each in statements:
+        earlier, later = sorted(chance.sample(places, 2))
+        for at, text in ((earlier, each.earlier), (later, each.text)):
+            if text:
+                parts = [messages[at]["content"], text]
+                messages[at]["content"] = " ".join(parts if chance.random() < 0.5 else reversed(parts))
+    return Conversation("English", [messages], statements)
+
+
+def _chat_statement(earlier: str, text: str, question: str, kind: str, chance: random.Random) -> Statement:
+    value, old = (
+        _value(chance) if "{v}" in text else str(chance.randrange(200, 9_000)) if "{n}" in text else _date(chance)
+        for _ in range(2)
+    )
+    if kind == "preference":
+        value, earlier = value.lower(), ""
+    stated, before = (each.format(v=said, n=said, d=said) for each, said in ((text, value), (earlier, old)))
+    return Statement(kind, stated, value, old if earlier else "", before, question)
 
 
 def recordings(folder: Path, names: Sequence[str], characters: int) -> Iterator[list[dict[str, Any]]]:
@@ -236,6 +321,10 @@ def _remark(language: str, chance: random.Random) -> list[dict[str, str]]:
 
 def _answer(chance: random.Random) -> dict[str, str]:
     return {"role": "assistant", "content": _ANSWER.format(n=chance.randrange(10**6))}
+
+
+def _date(chance: random.Random) -> str:
+    return f"{chance.choice(('March', 'May', 'July', 'October'))} {chance.randrange(2, 30)}"
 
 
 def _value(chance: random.Random) -> str:

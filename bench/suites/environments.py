@@ -47,7 +47,8 @@ def templates() -> Path:
 
 def run(python: Path, runner: str, *arguments: str) -> Any:
     """What a module of `bench.suites.runners` prints, read. Raises Unavailable."""
-    surroundings = {**os.environ, "PYTHONPATH": str(HERE.parent), PYTHON: sys.executable, "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
+    surroundings = {**os.environ, "PYTHONPATH": path, PYTHON: sys.executable, "PYTHONWARNINGS": "ignore"}
     command = [str(python), "-m", f"bench.suites.runners.{runner}", *arguments]
     return json.loads(_done(command, f"{runner} failed", surroundings))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,50 +25,62 @@ from compactbench.engine import (  # type: ignore[import-not-found]
 
 from bench.suites.product import Messages, Product, text_of
 
-WINDOW = 4_000
+WINDOWS = (4_000, 1_500, 1_000, 700)
 ROUNDS = 5
 CASES = 5
 """Of each template."""
-BEFORE, BETWEEN = 240, 160
-"""Distractors in front of the last message, and between two rounds: enough for a compaction."""
+BEFORE, BETWEEN = 0.06, 0.04
+"""Distractors for each token of the window in front of the last message, and between two rounds: enough for a
+compaction."""
 
 
 def main() -> None:
+    cases = list(_cases(Path(sys.argv[1])))
+    with Product() as product:
+        print(json.dumps({window: _measure(product, cases, window) for window in WINDOWS}))
+
+
+def _cases(templates: Path) -> Iterator[tuple[Any, int]]:
+    """The cases of all templates, with their seeds."""
+    for file in sorted(templates.rglob("*.yaml")):
+        template = parse_template_file(file)
+        levels = template.difficulty_policy.distractor_turns
+        level = DifficultyLevel.ELITE if DifficultyLevel.ELITE in levels else DifficultyLevel.HARD
+        for slot in range(CASES):
+            seed = derive_case_seed(template.key, "bench", slot)
+            yield generate_case(template, seed, level), seed
+
+
+def _measure(product: Product, cases: Sequence[tuple[Any, int]], window: int) -> dict[str, Any]:
     held: dict[tuple[str, int], list[bool]] = defaultdict(list)
     stale, decisions = [0] * ROUNDS, 0
-    with Product() as product:
-        for file in sorted(Path(sys.argv[1]).rglob("*.yaml")):
-            template = parse_template_file(file)
-            levels = template.difficulty_policy.distractor_turns
-            level = DifficultyLevel.ELITE if DifficultyLevel.ELITE in levels else DifficultyLevel.HARD
-            for slot in range(CASES):
-                seed = derive_case_seed(template.key, "bench", slot)
-                case = generate_case(template, seed, level)
-                decisions += bool(_decision(case)[1])
-                for number, text in enumerate(_sent(product, case, seed)):
-                    for kind, is_held in _find_values(case, text):
-                        held[kind, number].append(is_held)
-                        held["all", number].append(is_held)
-                    stale[number] += _is_stale(case, text)
+    for case, seed in cases:
+        decisions += bool(_decision(case)[1])
+        for number, text in enumerate(_sent(product, case, seed, window)):
+            for kind, is_held in _find_values(case, text):
+                held[kind, number].append(is_held)
+                held["all", number].append(is_held)
+            stale[number] += _is_stale(case, text)
     shares = {kind: [_share(held[kind, number]) for number in range(ROUNDS)] for kind, _ in held}
-    print(json.dumps({"shares": shares, "items": len(held["all", 0]), "stale": stale, "decisions": decisions}))
+    return {"shares": shares, "items": len(held["all", 0]), "stale": stale, "decisions": decisions}
 
 
-def _sent(product: Product, case: Any, seed: int) -> list[str]:
+def _sent(product: Product, case: Any, seed: int, window: int) -> list[str]:
     """What would be sent in each round of a conversation that goes on."""
     turns = [{"role": turn.role.value, "content": turn.content} for turn in case.transcript.turns]
     if turns[0]["role"] != "system":
         turns = [{"role": "system", "content": "You help with a project."}, *turns]
     *told, last = turns
-    told, out = [*told, *_distractors(BEFORE, seed)], []
+    told, out = [*told, *_distractors(BEFORE * window, seed)], []
     for number in range(ROUNDS):
-        out.append(text_of(product.compact([*told, last], WINDOW, case.case_id)))
-        told += _distractors(BETWEEN, seed + number + 1)
+        out.append(text_of(product.compact([*told, last], window, f"{case.case_id}-{window}")))
+        told += _distractors(BETWEEN * window, seed + number + 1)
     return out
 
 
-def _distractors(count: int, seed: int) -> Messages:
-    return [{"role": turn.role.value, "content": turn.content} for turn in generate_distractor_turns(count, 0, seed)]
+def _distractors(count: float, seed: int) -> Messages:
+    turns = generate_distractor_turns(round(count), 0, seed)
+    return [{"role": turn.role.value, "content": turn.content} for turn in turns]
 
 
 def _find_values(case: Any, text: str) -> list[tuple[str, bool]]:

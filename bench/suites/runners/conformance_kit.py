@@ -1,7 +1,7 @@
 """compaction-conformance-kit: which of a user's rules, constraints, facts, goals and preferences survive five rounds.
 
 Each round compacts on request. The kit hands a compactor its own output of the round before; a client of a proxy sends
-its whole list again, so that Accordion is given that (`whole list`), the same with turns of filler added in each round
+its whole list again. So Accordion is given that with one more exchange in each round (`one more turn`), with many
 (`growing list`), and what was sent the round before (`own output`).
 """
 
@@ -15,9 +15,11 @@ from typing import Any
 
 from compaction_kit import corpus, generated  # type: ignore[import-not-found]
 from compaction_kit.benchmark import run_budget_benchmark  # type: ignore[import-not-found]
+from compaction_kit.canaries import seeded_canaries  # type: ignore[import-not-found]
 from compaction_kit.cli import COMPACTORS  # type: ignore[import-not-found]
 from compaction_kit.compacted import CompactedContext  # type: ignore[import-not-found]
 from compaction_kit.runner import run_conformance  # type: ignore[import-not-found]
+from compaction_kit.session import build_seeded_session  # type: ignore[import-not-found]
 
 from bench.suites.product import Messages, Product, text_of
 
@@ -26,10 +28,13 @@ ROUNDS = 5
 SEEDS = range(1, 13)
 BUDGETS = (0.2, 0.3)
 BUDGET_SEEDS = range(1, 5)
-GROWS_BY = 40
-"""Turns of filler in each round, where the list grows."""
-MODES = ("whole list", "growing list", "own output")
-CORPORA = {"corpus": corpus.build_random_session, "generated": generated.build_generated_session}
+MODES = {"one more turn": 1, "growing list": 40, "own output": 0}
+"""Turns of filler in each round after the first. With none, a list is what was sent the round before."""
+CORPORA = {
+    "seeded": lambda _: (build_seeded_session(), seeded_canaries()),
+    "corpus": corpus.build_random_session,
+    "generated": generated.build_generated_session,
+}
 _FILLER = corpus._FILLER
 
 
@@ -39,9 +44,9 @@ class Accordion:
     name = "accordion"
     _numbers = count()
 
-    def __init__(self, product: Product, mode: str) -> None:
+    def __init__(self, product: Product, growth: int) -> None:
         self._product = product
-        self._mode = mode
+        self._growth = growth
         self._session = next(self._numbers)
         self._list: Messages = []
         self._compacted: Messages = []
@@ -51,13 +56,14 @@ class Accordion:
         if round_num == 1:
             self._list = [{"role": turn.role, "content": turn.text} for turn in turns]
             self._list.append({"role": "user", "content": "Please go on."})
-        elif self._mode == "own output":
+        elif self._growth:
+            self._list = [*self._list, *_filler(round_num, self._growth)]
+        elif budget_chars is None:
             self._list = self._compacted
-        elif self._mode == "growing list":
-            self._list = [*self._list, *_filler(round_num)]
         if budget_chars is None:
             self._compacted = self._at(WINDOW)
-        elif round_num == 1 or self._mode != "whole list":
+        elif round_num == 1:
+            # Later rounds send the same list, which gives the same.
             self._compacted = self._within(budget_chars)
         return CompactedContext(text=text_of(self._compacted), compactor_name=self.name, round_num=round_num)
 
@@ -75,9 +81,9 @@ class Accordion:
         return max(fitting, key=sizes.__getitem__, default=windows[0])
 
 
-def _filler(number: int) -> Messages:
+def _filler(number: int, turns: int) -> Messages:
     """Turns that go on from an answer that is still missing."""
-    texts = [_FILLER[(number * GROWS_BY + turn) % len(_FILLER)] for turn in range(GROWS_BY)]
+    texts = [_FILLER[(number * turns + turn) % len(_FILLER)] for turn in range(turns)]
     answered = {"role": "assistant", "content": "Acknowledged. Continuing with the plan."}
     return [message for text in texts for message in (answered, {"role": "user", "content": text})]
 
@@ -96,13 +102,18 @@ def survival(build: Callable[[int], Any], make: Callable[[], Any], seeds: Sequen
 def main() -> None:
     """Prints the shares by corpus and compactor, and the leaderboard."""
     with Product() as product:
-        made: dict[str, Callable[[], Any]] = {f"accordion, {mode}": partial(Accordion, product, mode) for mode in MODES}
+        made: dict[str, Callable[[], Any]] = {
+            f"accordion, {mode}": partial(Accordion, product, growth) for mode, growth in MODES.items()
+        }
         made |= COMPACTORS
         shares = {
-            name: {title: survival(build, make, SEEDS) for title, build in CORPORA.items()}
+            name: {
+                title: survival(build, make, SEEDS[:1] if title == "seeded" else SEEDS)
+                for title, build in CORPORA.items()
+            }
             for name, make in made.items()
         }
-        ranked = {"accordion": made["accordion, whole list"], **COMPACTORS}
+        ranked = {"accordion": made["accordion, own output"], **COMPACTORS}
         board = run_budget_benchmark(ranked, budgets=BUDGETS, seeds=BUDGET_SEEDS, rounds=ROUNDS)
     print(json.dumps({"shares": shares, "board": board["entries"]}))
 
