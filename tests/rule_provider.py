@@ -128,6 +128,8 @@ class RuleProvider:
     status: int = 400
     has_events: bool = False
     words: str = "Invalid request: condition 17 was not met."
+    has_bare_error: bool = False
+    """Whether the error has a form that is no protocol's."""
     requests: list[UpstreamRequest] = field(default_factory=list)
     refused: list[list[Json]] = field(default_factory=list)
     taken: list[list[Json]] = field(default_factory=list)
@@ -143,10 +145,17 @@ class RuleProvider:
             )
         if not self.rule.is_kept(entries):
             self.refused.append(entries)
-            error = json.dumps(request_error(self.protocol_name, self.words)).encode()
-            return refuse_in_events(error) if self.has_events else FakeReply(self.status, pieces=(error,))
+            error = json.dumps(self._write_error()).encode()
+            if self.has_events:
+                return refuse_in_events(error, name=b"" if self.has_bare_error else b"event: error\n")
+            return FakeReply(self.status, pieces=(error,))
         self.taken.append(entries)
         return FakeReply()
+
+    def _write_error(self) -> Json:
+        if self.has_bare_error:
+            return {"error_code": 17, "error_msg": self.words}
+        return request_error(self.protocol_name, self.words)
 
     async def close(self) -> None:
         return
@@ -161,6 +170,6 @@ def _list_texts(value: Any) -> Iterator[str]:
             yield from _list_texts(each)
 
 
-def refuse_in_events(error: bytes) -> FakeReply:
+def refuse_in_events(error: bytes, name: bytes = b"event: error\n") -> FakeReply:
     """An event stream that begins with an error."""
-    return FakeReply(200, ((b"content-type", b"text/event-stream"),), (b"event: error\ndata: %b\n\n" % error,))
+    return FakeReply(200, ((b"content-type", b"text/event-stream"),), (b"%bdata: %b\n\n" % (name, error),))

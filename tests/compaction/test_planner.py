@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from hypothesis import strategies as st
 
 from accordion.archive.references import artifact_id, range_id
 from accordion.compaction.planner import Planner, PlanState
+from accordion.compaction.request import RequestBudgets
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, Plan, ProposedStep, Strategy, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, without_compaction
-from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.conversation import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace, Summarize
 from tests.compaction.view_samples import (
     OVERHEAD,
@@ -56,6 +58,7 @@ def planned(view: StrategyView, *steps: PlanStep | DeferredReplace, must_succeed
     return Planner([FixedProposal(steps)]).plan(view, must_succeed=must_succeed)
 
 
+IMAGE = Media("image", "image/png", 9_000, 64, 64)
 SHIPPED_PLANNER = Planner([build_strategy(name) for name in DEFAULT_STRATEGIES])
 LONG = uncompacted(
     user_message("opening"),  # 0
@@ -679,3 +682,21 @@ def test_a_careful_plan_has_one_summary_and_no_other_step() -> None:
     plan = SHIPPED_PLANNER.plan(strategy_view(TWO_TURNS, form="whole"), must_succeed=False)
     (proposal,) = plan.proposals
     assert (proposal.strategy, [type(step) for step in proposal.steps]) == ("whole_groups", [Summarize])
+
+
+@pytest.mark.parametrize(
+    ("budgets", "size"), [(RequestBudgets(max_images=2), 0), (RequestBudgets(max_body_bytes=50_000), 55_000)]
+)
+def test_a_careful_plan_replaces_no_part_if_groups_can_leave(budgets: RequestBudgets, size: int) -> None:
+    shown = [message("user", Text(f"look {at}"), IMAGE, wire=b"x" * 12_000) for at in range(3)]
+    history = uncompacted(user_message("o"), *chain.from_iterable((assistant_message("ok"), each) for each in shown))
+    view = strategy_view(history, form="whole", budgets=budgets, size=size, target=90_000)
+    plan = SHIPPED_PLANNER.plan(view, must_succeed=True)
+    assert [type(step) for step in plan.steps] == [Summarize]
+
+
+def test_a_careful_plan_replaces_images_that_no_group_holds() -> None:
+    shown = message("user", Text("look"), IMAGE, IMAGE, IMAGE)
+    history = uncompacted(user_message("o"), assistant_message("ok"), shown)
+    view = strategy_view(history, form="whole", budgets=RequestBudgets(max_images=2), target=90_000)
+    assert {type(step) for step in SHIPPED_PLANNER.plan(view, must_succeed=True).steps} == {Replace}

@@ -239,6 +239,14 @@ def test_bytes_and_images_are_compacted_for_without_touching_the_tokens() -> Non
     assert "more bytes and images than the provider takes" in decision.reason
 
 
+@pytest.mark.parametrize("beside", [{}, {"exceeds_bytes": True}, {"exceeds_images": True}])
+@pytest.mark.parametrize("request_mode", ["auto", "now"])
+def test_nothing_that_fits_is_compacted_if_every_form_is_refused(request_mode: str, beside: dict[str, Any]) -> None:
+    options = PolicyOptions(request_mode=request_mode, is_compaction_refused=True)
+    assert decided(190_000, options=options, **beside).action == "pass"
+    assert decided(200_001, options=options, **beside).action == "compact"
+
+
 def test_a_block_of_ours_at_the_end_does_not_start_a_turn() -> None:
     conversation = TURN_START.conversation
     block = Message(b"ours", "user", (Text("summary"),), b"{}")

@@ -14,6 +14,7 @@ from accordion.pipeline.list_refusals import describe_refusal
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, compaction_record, small_window_setup
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
+from tests.rule_provider import refuse_in_events
 
 REFUSAL = {"error": {"type": "invalid_request_error", "message": "messages.1: the 7th block must be even"}}
 BROKE = {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low."}}
@@ -93,8 +94,29 @@ async def test_a_refusal_that_may_concern_the_list_is_met_whatever_it_says(statu
     assert compaction_record(out)["failure"] == "refused"
 
 
-async def test_a_server_that_fails_once_gets_the_same_compacted_list_again() -> None:
-    made = refusing({"error": "Internal Server Error"}, status=500)
+@pytest.mark.parametrize("has_events", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "No."}},
+        {"error": "参数错误"},
+        {"message": "Something is off."},
+        {"error_code": 336003, "error_msg": "The request is not as it should be"},
+        {"id": "1", "choices": None, "base_resp": {"status_code": 2013, "status_msg": "wrong params"}, "msg": "no"},
+    ],
+)
+async def test_a_refusal_with_status_200_is_met_at_once_whatever_it_says(error: Any, has_events: bool) -> None:
+    made, raw = PipelineSetup(windows=FakeWindows(4_000)), json.dumps(error).encode()
+    made.upstream.answers = [refuse_in_events(raw, b"") if has_events else FakeReply(pieces=(raw,))]
+    body = json.dumps(talk(CHAT, 6)).encode()
+    out, _ = await made.ask(CHAT, body)
+    assert (out.status, len(made.upstream.requests), made.upstream.requests[-1].body) == (200, 2, body)
+    assert compaction_record(out)["failure"] == "refused"
+
+
+@pytest.mark.parametrize("status", [500, 200])
+async def test_a_server_that_fails_once_gets_the_same_compacted_list_again(status: int) -> None:
+    made = refusing({"error": "Internal Server Error"}, status=status)
     out, _ = await made.ask(CHAT, talk(CHAT, 6))
     first, second = made.upstream.requests
     assert (out.status, second.body, compaction_record(out)["state"]) == (200, first.body, "compacted")

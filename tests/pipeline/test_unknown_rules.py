@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import FakeWindows
 from tests.growing_conversation import compaction_record
-from tests.histories import Call, History, HistoryRound, ProtocolName, Turn, body, entries
+from tests.histories import Call, History, HistoryRound, Image, ProtocolName, Turn, body, entries
 from tests.pipeline_setup import PATHS, PipelineSetup
 from tests.rule_provider import Rule, RuleProvider, add_field, rules
 from tests.tiers import examples
@@ -25,6 +25,10 @@ CONFIGS = (
     "compaction: {pipeline: [{compact_tool_results: {replacement: drop, keep_last_n: 0}}, fixed_limits]}",
     "compaction: {pipeline: [superseded, keep_last_n_turns: {n: 1}]}",
 )
+LIMITS = ("", "\nbudgets: {max_body_bytes: 12000}", "\nbudgets: {max_images: 2}")
+ON_REQUEST = {"x-accordion-compact": "now"}
+STATUSES = ((400, False), (422, False), (500, False), (200, False), (200, True))
+WORDS = ("Invalid request: condition 17 was not met.", "No.", "参数错误", "Something is not as it should be")
 PROTOCOLS: tuple[ProtocolName, ...] = ("chat", "responses", "messages", "gemini", "converse")
 
 
@@ -42,10 +46,9 @@ def long_histories(draw: st.DrawFn) -> History:
             )  # fmt: skip
             thought = f"For step {number} of {at} I look. " * 8 if thinks else ""
             rounds.append(HistoryRound(calls, draw(st.sampled_from(["", "I read this file."])), thought))
-        said = f"Please do thing number {at}. " + "Mind the details. " * draw(st.integers(0, 40))
-        turns.append(
-            Turn((said,), tuple(rounds), f"Turn {at} is done. " + "All of it works. " * draw(st.integers(0, 40)))
-        )
+        said: tuple[str | Image, ...] = (f"Please do {at}. " + "Mind the details. " * draw(st.integers(0, 40)),)
+        said += (Image(2, 2),) * draw(st.sampled_from((0, 0, 1)))
+        turns.append(Turn(said, tuple(rounds), f"Turn {at} is done. " + "All of it works. " * draw(st.integers(0, 40))))
     return History(tuple(turns), system)
 
 
@@ -69,14 +72,18 @@ async def test_a_rule_that_nobody_knows_locks_no_session(protocol_name: Protocol
     history = data.draw(long_histories())
     rule = data.draw(rules(entries(history, protocol_name)))
     config = data.draw(st.sampled_from(CONFIGS))
-    status, has_events = data.draw(st.sampled_from([(400, False), (422, False), (200, False), (200, True)]))
-    provider = RuleProvider(protocol_name, rule, WINDOW, status, has_events)
+    provider = RuleProvider(protocol_name, rule, WINDOW, *data.draw(st.sampled_from(STATUSES)))
+    provider.words, provider.has_bare_error = data.draw(st.sampled_from(WORDS)), data.draw(st.booleans())
+    config += data.draw(st.sampled_from(LIMITS))
     setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider, config=config)  # type: ignore[arg-type]
+    # A server that fails gets each list twice.
+    most_refused = 4 if provider.status == 500 else 2
     last: tuple[str, list[Any]] = ("", [])
     for part in requests_of(history):
-        out, answer = await setup.ask(PATHS[protocol_name], write(part, protocol_name, rule))
+        headers = ON_REQUEST if data.draw(st.sampled_from((False, False, True))) else {}
+        out, answer = await setup.ask(PATHS[protocol_name], write(part, protocol_name, rule), headers)
         assert out.status == 200, (rule.name, answer)
-        assert len(provider.refused) <= 2, rule.name
+        assert len(provider.refused) <= most_refused, rule.name
         record = compaction_record(out)
         if record.get("state") == "replayed" and record["id"] == last[0]:
             assert provider.taken[-1][: len(last[1])] == last[1], rule.name
@@ -93,9 +100,11 @@ async def test_what_fits_goes_out_as_it_came_if_all_compactions_are_refused(
     own = entries(history, protocol_name)
     rule = Rule("the list is as the client wrote it", lambda sent: list(sent) == own[: len(sent)])
     provider = RuleProvider(protocol_name, rule, 2 * WINDOW)
-    setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider, config=data.draw(st.sampled_from(CONFIGS)))  # type: ignore[arg-type]
+    config = data.draw(st.sampled_from(CONFIGS)) + data.draw(st.sampled_from(LIMITS))
+    setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider, config=config)  # type: ignore[arg-type]
     for part in requests_of(history):
-        out, _ = await setup.ask(PATHS[protocol_name], write(part, protocol_name, rule))
+        headers = ON_REQUEST if data.draw(st.booleans()) else {}
+        out, _ = await setup.ask(PATHS[protocol_name], write(part, protocol_name, rule), headers)
         record = compaction_record(out)
         if record.get("before", 0) > WINDOW:
             break

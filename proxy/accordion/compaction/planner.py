@@ -15,12 +15,15 @@ The last resort are steps before a request is refused, if nothing else brought i
 removable groups are left out. Then, if that is enough, one note replaces all removable messages, a summary included.
 Otherwise the largest results of the newest batch are sliced, then the largest parts of the opening request and of the
 task. Each step removes no more than necessary.
+
+In the form `whole`, groups leave for the limits of images and bytes too. Parts are replaced only if that is not enough.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from math import ceil
 from typing import NamedTuple
@@ -33,6 +36,7 @@ from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import select_for_other_limits, select_for_tokens, select_whole_groups
 from accordion.compaction.strategies.base import (
     REMOVED_PART,
+    Budget,
     DeferredReplace,
     Plan,
     Proposal,
@@ -41,6 +45,7 @@ from accordion.compaction.strategies.base import (
     StrategyView,
     count_images,
     estimate_tokens,
+    group_slice,
     media_parts,
     text_of,
 )
@@ -300,6 +305,7 @@ class Planner:
         pipeline, other_limits = self._token_strategies, self._other_limit_strategies
         if view.form == "whole":
             pipeline = select_whole_groups(pipeline)
+            view = _lower_target(view, other_limits)
         while True:
             try:
                 return _plan(view, pipeline, other_limits, must_succeed=must_succeed)
@@ -369,8 +375,20 @@ def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
     return run
 
 
+def _lower_target(view: StrategyView, other_limits: Iterable[Strategy]) -> StrategyView:
+    """Returns the view with a target at which the groups leave that are over the limits of images and bytes."""
+    targets = [view.target]
+    for strategy in other_limits:
+        if view.is_exceeded(strategy.budget):
+            targets.append(view.tokens - sum(map(view.count_group_tokens, _find_oldest_groups(view, strategy.budget))))
+    return replace(view, target=min(targets))
+
+
 def _apply_other_limits(run: _PlanRun, strategies: Iterable[Strategy]) -> None:
     for strategy in strategies:
+        view = run.current_view()
+        if view.form == "whole" and view.is_exceeded(strategy.budget):
+            run.apply_steps(WHOLE_GROUPS, tuple(_drop_oldest_groups(view, strategy.budget)))
         if (view := run.current_view()).is_exceeded(strategy.budget):
             run.apply_steps(strategy.name, _propose_steps(strategy, view), last_resort=True)
 
@@ -380,7 +398,7 @@ def _apply_last_resort(run: _PlanRun, pipeline: Sequence[Strategy], other_limits
     plan's summary included, by one note; if that is not enough either, slices the largest parts."""
     limit = run.state.initial_view.limit
     name = WHOLE_GROUPS if run.state.initial_view.form == "whole" else LAST_RESORT
-    run.apply_steps(name, tuple(_drop_oldest_groups(run.current_view())))
+    run.apply_steps(name, tuple(_drop_oldest_groups(run.current_view(), "tokens")))
     if run.state.tokens <= limit:
         return run
     run_with_note = _PlanRun(run.state.initial_view)
@@ -634,17 +652,37 @@ _SLICE_SAFETY = 0.95
 """Factor on the characters that would fit by a part's average tokens per character, which vary within it."""
 
 
-def _drop_oldest_groups(view: StrategyView) -> Iterator[PlanStep]:
-    """Leaves out the oldest groups, as many as necessary."""
-    excess, end = view.tokens - view.limit, 0
-    # The note in their place counts too.
-    excess += estimate_tokens("." * 250)
-    for group in view.removable_groups():
+def _drop_oldest_groups(view: StrategyView, budget: Budget) -> Iterator[PlanStep]:
+    """Leaves out the oldest groups, as many as a limit requires."""
+    groups = _find_oldest_groups(view, budget)
+    yield from replace_groups_before(view, groups[-1][1] + 1 if groups else 0)
+
+
+def _find_oldest_groups(view: StrategyView, budget: Budget) -> list[tuple[int, int]]:
+    """Returns the oldest removable groups that are over the limit of tokens; or over half of that of images or bytes,
+    so that the next message does not exceed it, and none if all of them are not enough."""
+    groups, found = view.removable_groups(), list[tuple[int, int]]()
+    if budget == "tokens":
+        # The note in their place counts too.
+        excess, count = view.tokens - view.limit + estimate_tokens("." * 250), view.count_group_tokens
+    else:
+        count = partial(_count_group_images if budget == "images" else _count_group_bytes, view)
+        size, limit = (view.images, view.max_images) if budget == "images" else (view.body_size, view.max_body_size)
+        excess = size - max(1, limit // 2) if size - sum(map(count, groups)) <= limit else 0
+    for group in groups:
         if excess <= 0:
             break
-        excess -= view.count_group_tokens(group)
-        end = group[1] + 1
-    yield from replace_groups_before(view, end)
+        excess -= count(group)
+        found.append(group)
+    return found
+
+
+def _count_group_images(view: StrategyView, group: tuple[int, int]) -> int:
+    return sum(count_images(part) for slot in view.slots[group_slice(group)] for part in slot.message.parts)
+
+
+def _count_group_bytes(view: StrategyView, group: tuple[int, int]) -> int:
+    return sum(len(slot.message.wire) for slot in view.slots[group_slice(group)])
 
 
 def _replace_with_note(view: StrategyView) -> Iterator[PlanStep]:

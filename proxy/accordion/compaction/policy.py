@@ -2,9 +2,9 @@
 
 `decide` is pure: measured tokens, limits and options in, a `Decision` out. The first of these that applies decides: a
 thread of the provider whose list differs from the client's; compaction is off or only reported; another thread; another
-history that the provider keeps; there is nothing to compact; the client's own compaction request; a compaction on
-request; the hard limit; a limit of bytes or images; the trigger. A session in the hold-out is not compacted as long as
-its requests fit.
+history that the provider keeps; there is nothing to compact; the client's own compaction request; the provider refuses
+compacted lists; a compaction on request; the hard limit; a limit of bytes or images; the trigger. A session in the
+hold-out is not compacted as long as its requests fit.
 
 Triggers are inclusive and compare the occupied tokens, the reserved output included. Targets are tokens to be sent.
 """
@@ -222,10 +222,20 @@ def _decide(inputs: _DecisionInput) -> Decision:
                 inputs, "the client's own compaction request, which would not fit", must_succeed=True
             )
         return Decision("pass", f"{inputs.share_text}; the client's own compaction request is not compacted")
+    if (refused := _decide_if_refused(inputs)) is not None:
+        return refused
     if options.request_mode == "now":
         return _decide_on_request(inputs)
     decision = _decide_over_hard_limit(inputs) or _decide_other_limits(inputs) or _decide_by_trigger(inputs)
     return _apply_holdout(inputs, decision)
+
+
+def _decide_if_refused(inputs: _DecisionInput) -> Decision | None:
+    """Compacts nothing that fits the window if the provider refuses compacted lists, whatever asks for a compaction."""
+    if not inputs.options.is_compaction_refused or certainly_overflows(inputs.utilization, inputs.window):
+        return None
+    reason = "the provider refuses compacted lists; the next is made for a request that does not fit its window"
+    return Decision("pass", f"{inputs.share_text}; {reason}", kind=inputs.kind, trigger=inputs.active_trigger)
 
 
 def _decide_on_request(inputs: _DecisionInput) -> Decision:
@@ -300,6 +310,8 @@ def _decide_due(inputs: _DecisionInput) -> Decision:
     """Decides as if the history that the provider keeps were sent."""
     if inputs.options.is_client_compaction:
         return Decision("pass", inputs.share_text)
+    if (refused := _decide_if_refused(inputs)) is not None:
+        return refused
     if inputs.options.request_mode == "now":
         return _build_compact_decision(inputs, "on request")
     return _apply_holdout(inputs, _decide_over_hard_limit(inputs) or _decide_by_trigger(inputs))
@@ -309,8 +321,7 @@ def _decide_over_hard_limit(inputs: _DecisionInput) -> Decision | None:
     """Compacts a request over the hard limit."""
     if not inputs.exceeds_hard_limit:
         return None
-    is_unwanted = inputs.kind in inputs.limits.never or inputs.options.is_compaction_refused
-    if is_unwanted and not certainly_overflows(inputs.utilization, inputs.window):
+    if inputs.kind in inputs.limits.never and not certainly_overflows(inputs.utilization, inputs.window):
         return None
     if inputs.utilization.occupied_tokens >= inputs.limits.hard:
         return _build_compact_decision(
@@ -341,8 +352,6 @@ def _decide_by_trigger(inputs: _DecisionInput) -> Decision:
     occupied = inputs.tokens + reserved
     if kind in inputs.limits.never:
         return Decision("pass", f"{inputs.share_text}; the {kind} trigger is off")
-    if inputs.options.is_compaction_refused:
-        return Decision("pass", f"{inputs.share_text}; {_describe_futile(inputs)}", kind=kind, trigger=trigger)
     if trigger == 0:
         return _build_compact_decision(inputs, "the trigger is 0, so every request is compacted", remove_something=True)
     named = f"the {kind} trigger of {trigger:,} tokens"
@@ -369,8 +378,6 @@ def _describe_useless(inputs: _DecisionInput) -> str:
 
 def _describe_futile(inputs: _DecisionInput) -> str:
     """Returns why another compaction is too early, or an empty text."""
-    if inputs.options.is_compaction_refused:
-        return "the provider refuses compacted lists; the next is made for a request that does not fit its window"
     last = inputs.options.last_compaction
     if last is None or not last.is_futile or inputs.tokens >= last.retry_at:
         return ""

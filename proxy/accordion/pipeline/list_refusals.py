@@ -38,10 +38,12 @@ _ABOUT_LIST = re.compile(
     re.IGNORECASE,
 )
 """Matches a refusal that names a list of messages or a part of it."""
-_ABOUT_CONTENT = re.compile(
-    r"invalid|bad.?request|unprocessable|malformed|\"(?:code|status)\": ?\"?4(?:00|22)\b", re.IGNORECASE
+_SERVER_FAILED = re.compile(
+    r"\bserver|api_error|internal|upstream|gateway|unavailable|temporar|time.?out|timed out|try again|retry"
+    r"|connection|\"(?:code|status)\": ?\"?5\d\d\b",
+    re.IGNORECASE,
 )
-"""Matches an error within a stream that refuses the content of a request."""
+"""Matches an error that says that the server failed."""
 _ABOUT_OTHERS = re.compile(
     r"credit|billing|quota|balance|api[ _-]?key|authenti|unauthori|rate[ _-]?limit|overload", re.IGNORECASE
 )
@@ -99,11 +101,11 @@ class ListRefusals(msgspec.Struct, frozen=True):
         return (status < 400 or status in _SERVER_STATUSES) and _ABOUT_OTHERS.search(text) is None
 
     def may_be_transient(self, status: int, refusal: bytes) -> bool:
-        """Whether a refusal says nothing but that the server failed, so that the same list may be taken next time."""
+        """Whether a refusal says by status or words that the server failed, and nothing of the list, so that the same
+        list may be taken next time."""
         text = refusal[:_LONGEST_READ].decode(errors="replace")
-        if status < 400 and _ABOUT_CONTENT.search(text) is not None:
-            return False
-        return (status < 400 or status in _SERVER_STATUSES) and _ABOUT_LIST.search(text) is None
+        has_failed = status in _SERVER_STATUSES or (status < 400 and _SERVER_FAILED.search(text) is not None)
+        return has_failed and _ABOUT_LIST.search(text) is None
 
     def add(self, request: PreparedRequest, status: int, refusal: bytes, attempts: ListAttempts) -> None:
         """Records that the provider refused the compacted list of a request."""

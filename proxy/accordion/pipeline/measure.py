@@ -16,6 +16,7 @@ from accordion.accounting.holdout import Holdout
 from accordion.accounting.token_meter import ESTIMATED_FROM
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.repository import AppliedCompaction, CompactionRepository
+from accordion.compaction.request import RequestBudgets
 from accordion.compaction.session_overrides import SessionOverrideStore, UndoneCompactions
 from accordion.compaction.strategies.base import count_images
 from accordion.model.budget import Decision, RefusedForm, Utilization, Window
@@ -115,13 +116,16 @@ class Measurer(msgspec.Struct, frozen=True):
         rules = self.compaction_rules(conversation.model, route.family, request.is_subagent, window.size)
         if request.is_dry_run:
             request, rules = _without_observation(request, rules)
+        if (refused_form := self._find_refused_form(request, window)) == "whole":
+            # It took the client's list, whatever its bytes and images.
+            rules = replace(rules, budgets=RequestBudgets())
         history, may_be_stale = without_compaction(conversation), False
         # The request may have been measured before, and then it has these fields: they start anew.
         measured = advance(
             MeasuredRequest, request, window=window, rules=rules, limits=rules.thresholds.limits(window.size),
             history=history, history_with_insertions=None, tool_name="", utilization=_UNMEASURED, decision=_UNDECIDED,
             foreign_ids="none", may_hold_memories=False,
-            compaction_form="whole" if self._find_refused_form(request, window) else "free",
+            compaction_form="whole" if refused_form else "free",
             holdout_assignment=self.holdout.assign(caller.tenant, request.tree_name),
         )  # fmt: skip
         if measured.is_compactable:

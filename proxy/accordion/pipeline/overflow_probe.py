@@ -29,6 +29,8 @@ from accordion.protocols.response_parser import (
     ErrorReport,
     Finish,
     ResponseEvent,
+    ResponsePart,
+    UsageReport,
 )
 
 _log = logging.getLogger("accordion")
@@ -226,6 +228,8 @@ class _StreamProbe:
                 self._count_keepalive()
             elif event.data is not None:
                 self.is_decided = True
+                if find_error(event.data):
+                    _mark_if_error(event)
                 self._overflow, self.refusal = _find_overflow(event), _find_error(event)
             if self.is_decided:
                 return
@@ -258,12 +262,24 @@ async def _run_probe(
 
 
 def _parse_document(protocol: WireProtocol, body: bytes) -> ResponseEvent:
-    """Parses a document, or the first one of a list. An error may have any form that providers use."""
+    """Parses a document, or the first one of a list."""
     document = (_first_of_list(body) if body.startswith(b"[") else None) or body
     event = protocol.parser(stream=False, reads_content=True).parse_document(document)
-    if find_error(document):
-        event.parts = (*event.parts, ErrorReport(""))
+    if event.value:
+        _mark_if_error(event)
     return event
+
+
+def _mark_if_error(event: ResponseEvent) -> None:
+    """Marks a document or an event as an error if it has nothing of an answer: errors have any form and any words."""
+    if not any(map(_is_of_answer, event.parts)):
+        event.parts = (*event.parts, ErrorReport(""))
+
+
+def _is_of_answer(part: ResponsePart) -> bool:
+    if isinstance(part, UsageReport):
+        return part.usage is not None
+    return bool(part.reason) if isinstance(part, Finish) else isinstance(part, Content | CallPiece)
 
 
 def _find_error(event: ResponseEvent) -> bytes:

@@ -35,6 +35,7 @@ _HEAD = 87_380
 _PIECE = 1 << 20
 _DATA_HEADER = 256
 _PLAIN_ERROR_FIELDS = frozenset({"message", "type", "code", "param", "status"})
+_ERROR_TEXT_FIELDS = ("message", "detail", "msg", "error_msg", "errorMessage")
 _PDF = "application/pdf"
 _FAMILIES = frozenset({"text", "image", "audio", "video"})
 # Text of at least so many characters that looks like base64 is counted as media.
@@ -248,7 +249,8 @@ def openai_error(error: AccordionError, request_id: str) -> dict[str, Any]:
 def find_error(body: bytes) -> dict[str, Any]:
     """Returns an error body in the form that clients read, an object with the object `error`; empty if it is no error.
 
-    vLLM sends the inner object alone, FastAPI a `detail`, Ollama's `error` is a text, Gemini's is in a list.
+    vLLM sends the inner object alone, FastAPI a `detail`, Baidu an `error_msg`, Ollama's `error` is a text, Gemini's is
+    in a list.
     """
     try:
         value = decode_json(body)
@@ -261,7 +263,7 @@ def find_error(body: bytes) -> dict[str, Any]:
     error = value.get("error")
     if type(error) is dict:
         return value if error else {}
-    message = error or value.get("message") or value.get("detail")
+    message = error or next((value[name] for name in _ERROR_TEXT_FIELDS if value.get(name)), None)
     if type(message) is not str:
         return {}
     return {"error": {name: value[name] for name in ("type", "param", "code") if name in value} | {"message": message}}
