@@ -225,18 +225,19 @@ def test_behind_a_running_code_call_results_may_be_replaced_and_nothing_removed(
     assert {7, 8} <= set(whole(ended))
 
 
-def test_what_is_not_understood_stays_even_within_a_result() -> None:
-    inside = message("tool", ToolResult("a", (Opaque("reference", 10),)))
+@pytest.mark.parametrize(("kind", "leaves"), [("hologram", True), ("tool_reference", False), ("", False)])
+def test_what_is_not_understood_leaves_with_its_round_and_is_not_changed(kind: str, leaves: bool) -> None:
     compacted = uncompacted(
         user_message("opening"),
         call_message("a"),
-        inside,
-        message("assistant", Opaque("x", 5)),
+        message("tool", ToolResult("a", (Opaque(kind, 10),))),
+        message("assistant", Opaque(kind, 5)),
         assistant_message("ok"),
         user_message("t"),
     )
-    assert whole(compacted) == [4]
+    assert whole(compacted) == ([1, 2, 3, 4] if leaves else [4])
     assert free(compacted) == [1, 4]
+    assert not whole(compacted, form="whole")
 
 
 def test_a_providers_compaction_item_stays_and_so_does_the_opening_before_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from tests.fakes import FakeWindows
 from tests.growing_conversation import compaction_record
 from tests.histories import Call, History, HistoryRound, Image, ProtocolName, Turn, body, entries
 from tests.pipeline_setup import PATHS, PipelineSetup
-from tests.rule_provider import Rule, RuleProvider, add_field, rules
+from tests.rule_provider import Rule, RuleProvider, add_field, kind_of, rules
 from tests.tiers import examples
-from tests.writers import LISTS
+from tests.writers import LISTS, WRITERS
 
 WINDOW = 2_400
 CONFIGS = (
@@ -88,6 +89,49 @@ async def test_a_rule_that_nobody_knows_locks_no_session(protocol_name: Protocol
         if record.get("state") == "replayed" and record["id"] == last[0]:
             assert provider.taken[-1][: len(last[1])] == last[1], rule.name
         last = (record.get("id", ""), provider.taken[-1])
+
+
+def write_unknown_content(protocol_name: ProtocolName, at: int) -> list[dict[str, Any]]:
+    """A turn whose reply is of types that the proxy does not know."""
+    writer, data = WRITERS[protocol_name], f"data{at} " * 150
+    question, answer = writer.user(f"Question {at}"), writer.model(f"Answer {at}")
+    if protocol_name == "responses":
+        call = {"type": "hologram_call", "id": f"ho_{at}", "call_id": f"call_{at}", "scene": data}
+        output = {"type": "hologram_call_output", "call_id": f"call_{at}", "scene": data}
+        return [question, {"type": "reasoning", "id": f"rs_{at}", "summary": []}, call, output, answer]
+    if protocol_name in ("gemini", "converse"):
+        answer["parts" if protocol_name == "gemini" else "content"].insert(0, {"hologram": {"scene": data}})
+    else:
+        answer["content"] = [{"type": "hologram", "scene": data}, {"type": "text", "text": f"Answer {at}"}]
+    return [question, answer]
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+async def test_content_that_nobody_knows_locks_no_session(protocol_name: ProtocolName) -> None:
+    pairs = {("reasoning", "hologram_call"), ("hologram_call", "hologram_call_output")}
+    rule = Rule(
+        "the items of a call stand together",
+        lambda sent: all(
+            (kind_of(one), kind_of(other)) in pairs
+            for one, other in pairwise(sent)
+            if kind_of(one) in {"reasoning", "hologram_call"} or kind_of(other).startswith("hologram")
+        ),
+    )
+    provider = RuleProvider(protocol_name, rule, WINDOW)
+    setup = PipelineSetup(windows=FakeWindows(WINDOW), upstream=provider)  # type: ignore[arg-type]
+    told: list[dict[str, Any]] = []
+    for at in range(40):
+        told += write_unknown_content(protocol_name, at)
+        request = WRITERS[protocol_name].request(
+            "m",
+            [*told, WRITERS[protocol_name].user("And now?")],
+            **({"store": False} if protocol_name == "responses" else {}),
+        )
+        out, answer = await setup.ask(PATHS[protocol_name], request)
+        assert out.status == 200, answer
+        told.append(WRITERS[protocol_name].user("And now?"))
+        told.append(WRITERS[protocol_name].model("This."))
+    assert not provider.refused
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOLS)

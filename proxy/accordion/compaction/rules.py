@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from accordion.accounting.token_meter import MESSAGE
 from accordion.compaction.strategies.base import NO_ARGUMENTS, REMOVED_PART, DeferredReplace, ProposedStep, StrategyView
-from accordion.model.boundaries import has_item_reference, is_hosted_search, is_reasoning_only
+from accordion.model.boundaries import has_item_reference, is_model_item, is_reasoning_only
 from accordion.model.conversation import Opaque, Part, Reasoning, ToolCall, ToolResult
 from accordion.model.plan import Drop, Replace, Summarize
 
@@ -156,8 +156,8 @@ def _is_stale_reasoning(view: StrategyView, slot: int, calling_slots: Collection
 
 
 def _find_calling_slots(view: StrategyView, slots: range, remaining: Mapping[int, Sequence[int]]) -> set[int]:
-    """Returns the slots of replies at or behind which the same reply has a call. `remaining` are the parts that stay,
-    of slots that change.
+    """Returns the slots of replies at or behind which the same reply has a call, or content that may be one.
+    `remaining` are the parts that stay, of slots that change.
 
     Reasoning stays with the calls that it led to: DeepSeek, Kimi and GLM refuse them without it in any turn, and
     Messages does while the turn is open, as it is once more if the client asks for its answer again.
@@ -165,11 +165,12 @@ def _find_calling_slots(view: StrategyView, slots: range, remaining: Mapping[int
     found, has_call = set[int](), False
     for slot in reversed(slots):
         message = view.slots[slot].message
-        if message.role != "assistant" and not is_hosted_search(message):
+        if message.role != "assistant" and not is_model_item(message):
             has_call = False
             continue
         parts = remaining.get(slot, range(len(message.parts)))
-        has_call = has_call or (not view.removed[slot] and any(isinstance(message.parts[at], ToolCall) for at in parts))
+        calls = any(isinstance(message.parts[at], ToolCall | Opaque) for at in parts)
+        has_call = has_call or (calls and not view.removed[slot])
         if has_call:
             found.add(slot)
     return found
@@ -251,7 +252,7 @@ def _keeps_reasoning_whole(view: StrategyView, slots: range, remaining: dict[int
         message = view.slots[slot].message if slot >= 0 else None
         if message is not None and is_reasoning_only(message):
             reasoning_slot, has_outcome = slot, False
-        elif message is not None and (message.role == "assistant" or is_hosted_search(message)):
+        elif message is not None and (message.role == "assistant" or is_model_item(message)):
             has_outcome = has_outcome or bool(remaining[slot])
             if reasoning_slot >= 0 and not remaining[reasoning_slot] and remaining[slot] and _has_item_id(view, slot):
                 return False

@@ -1,9 +1,10 @@
 """Builds the view that strategies plan on: the history, and which parts of it a compaction may change.
 
 Protected: standing instructions (see `_find_standing_instructions`; other system and developer messages leave with
-their round); unknown content (a provider's compaction item, for example); the user's first message; the task; the
-newest message; the newest tool batch, which the model has not read yet; open calls; pinned results with their calls;
-and all messages of a sub-agent's history before its first reply. Only the last resort
+their round); content that holds for the rest of the list (a provider's compaction item, tools); the user's first
+message; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
+results with their calls; and all messages of a sub-agent's history before its first reply. Other content that the proxy
+does not understand is not changed; it leaves with its round, but not in the most careful form. Only the last resort
 (planner.py) cuts the newest batch, the user's first message and the task, if a request would exceed the hard limit. A
 mid-generation compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and
 are free only if the request has too many bytes or images.
@@ -39,8 +40,10 @@ from accordion.model.boundaries import (
     find_skipped_messages,
     find_waiting_program,
     has_item_reference,
+    has_lasting_part,
     has_opaque_part,
     is_known_to_provider_only,
+    is_unknown_item,
     match_results_to_calls,
 )
 from accordion.model.budget import CompactionForm, CompactionKind
@@ -111,13 +114,16 @@ def build_view(
     images = sum(count_images(part) for slot in slots for part in slot.message.parts)
     exceeds_other_limits = 0 < budgets.max_images < images or 0 < budgets.max_body_bytes < size
     analysis = _HistoryAnalysis(slots, pinned_call_ids, pinned_tools, frozenset() if exceeds_other_limits else skipped)
-    free = analysis.free_slots(kind, thinking, must_succeed)
+    leavable = analysis.leavable_slots(kind, thinking, must_succeed)
     if is_subagent:
-        free[: analysis.first_response] = [False] * analysis.first_response
+        leavable[: analysis.first_response] = [False] * analysis.first_response
+    free = [may_leave and not unclear for may_leave, unclear in zip(leavable, analysis.unclear, strict=True)]
+    if form == "whole":
+        leavable = free
     groups = find_indivisible_groups(analysis.messages, analysis.standing)
     whole = [False] * len(slots)
     for first, last in groups:
-        is_removable = all(free[first : last + 1]) and analysis.fixed_slots.isdisjoint(range(first, last + 1))
+        is_removable = all(leavable[first : last + 1]) and analysis.fixed_slots.isdisjoint(range(first, last + 1))
         whole[first : last + 1] = [is_removable] * (last + 1 - first)
     for at in range(find_waiting_program(analysis.messages, analysis.open_calls) + 1, len(slots)):
         whole[at] = False
@@ -291,22 +297,25 @@ class _HistoryAnalysis:
         last = next((slot for slot in reversed(slots) if slot.message.role not in INSTRUCTION_ROLES), None)
         is_turn_open = bool(self.messages) and not (last is not None and last.has_user_text)
         self.open_turn = self.task + 1 if is_turn_open else len(slots)
-        self.reachable = [self._is_editable(index) for index in range(len(slots))]
+        self.unclear = [has_opaque_part(message) for message in self.messages]
+        """Whether each slot has content that the proxy does not understand: it leaves as it is, or stays."""
+        self._may_leave = [self._is_leavable(index) for index in range(len(slots))]
+        self.reachable = [each and not unclear for each, unclear in zip(self._may_leave, self.unclear, strict=True)]
 
-    def free_slots(self, kind: CompactionKind, thinking: ThinkingMode, must_succeed: bool) -> list[bool]:
-        """Returns, for each slot, whether it may be changed."""
+    def leavable_slots(self, kind: CompactionKind, thinking: ThinkingMode, must_succeed: bool) -> list[bool]:
+        """Returns, for each slot, whether it may leave with its group."""
         count = len(self.messages)
         if thinking == "bound" and not must_succeed and self._has_open_thinking():
             # The thinking is bound to everything before it, and must stay while the tool turn is open.
             return [False] * count
         start = self.task + 1 if kind == "generation" else 0
-        free = [start <= index < self.newest_batch and self._is_editable(index) for index in range(count)]
+        leavable = [start <= index < self.newest_batch and self._may_leave[index] for index in range(count)]
         for index in (self.opening_request, self._first_task, self.task, count - 1):
             if index >= 0:
-                free[index] = False
+                leavable[index] = False
         for index in {index for index, _ in self.open_calls}:
-            free[index] = False
-        return free
+            leavable[index] = False
+        return leavable
 
     def _find_first_task(self, user_slots: Sequence[int]) -> int:
         """Returns the slot of the user's first task, by default the first message.
@@ -343,10 +352,12 @@ class _HistoryAnalysis:
             newest.add(kind)
         return frozenset(standing)
 
-    def _is_editable(self, index: int) -> bool:
-        """Whether any part of a message could be changed."""
+    def _is_leavable(self, index: int) -> bool:
+        """Whether a message could leave with its group."""
         message = self.messages[index]
-        if index in self.standing or message.role == "other" or index in self._skipped or has_opaque_part(message):
+        if index in self.standing or index in self._skipped:
+            return False
+        if has_lasting_part(message) or (message.role == "other" and not is_unknown_item(message)):
             return False
         if is_known_to_provider_only(message) and not 0 <= self.opening_request < index:
             return False

@@ -29,6 +29,11 @@ Rule = Callable[[Sequence[Message]], Iterable[tuple[int, int]]]
 
 _HOSTED = "srvtoolu_"
 _HOSTED_SEARCHES = frozenset({"tool_search_call", "tool_search_output", "mcp_list_tools"})
+_LASTING_KINDS = _HOSTED_SEARCHES | {
+    *("compaction", "compaction_trigger", "configuration_update", "item_reference", "output_config"),
+    *("tool", "tools", "additional_tools", "tool_reference", "tool_addition", "tool_removal"),
+}
+"""Kinds of parts that hold for the rest of the list: a provider's compaction, tools, settings."""
 
 PartPosition = tuple[int, int]
 """The position of a part: the index of its message, and the part's index within the message."""
@@ -81,18 +86,31 @@ def has_opaque_part(message: Message) -> bool:
     )
 
 
+def has_lasting_part(message: Message) -> bool:
+    """Whether a message, or a tool result in it, contains a part that holds for the rest of the list, or has no kind.
+
+    What else the proxy does not understand belongs to its round.
+    """
+    parts = chain(message.parts, *(part.parts for part in message.parts if isinstance(part, ToolResult)))
+    return any(isinstance(part, Opaque) and (not part.kind or part.kind in _LASTING_KINDS) for part in parts)
+
+
+def is_unknown_item(message: Message) -> bool:
+    """Whether a message is an item of a type that the proxy does not know, such as a new kind of call."""
+    return message.role == "other" and has_opaque_part(message) and not has_lasting_part(message)
+
+
 def has_item_reference(message: Message) -> bool:
     """Whether a message refers to an item that only the provider has, such as a call: an `item_reference` of OpenAI
     Responses."""
     return any(isinstance(part, Opaque) and part.kind == "item_reference" for part in message.parts)
 
 
-def is_hosted_search(message: Message) -> bool:
-    """Whether a message is an item of a search for tools that the provider ran within the response, or its list of
-    tools: items of the model that stay in the list."""
-    return message.role == "other" and any(
-        isinstance(part, Opaque) and part.kind in _HOSTED_SEARCHES for part in message.parts
-    )
+def is_model_item(message: Message) -> bool:
+    """Whether a message of no role is an item of the model: one of a search for tools that the provider ran within the
+    response, its list of tools, or an item of an unknown type."""
+    is_search = any(isinstance(part, Opaque) and part.kind in _HOSTED_SEARCHES for part in message.parts)
+    return message.role == "other" and (is_search or is_unknown_item(message))
 
 
 def is_known_to_provider_only(message: Message) -> bool:
@@ -286,7 +304,7 @@ def _reasoning_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
             else:
                 yield start, index
         elif message.role != "assistant":
-            if not is_hosted_search(message):
+            if not is_model_item(message):
                 start = -1
             elif start >= 0:
                 yield start, index
@@ -297,15 +315,16 @@ def _reasoning_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
 
 
 def _reference_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
-    """Keeps a result without a call together with the latest reference before it, which may stand for that call.
-
-    A reference never leaves the list, and the provider refuses a call without its result.
-    """
-    if not any(map(has_item_reference, messages)):
+    """Keeps a result without a call together with the latest message before it with a reference or with content that
+    the proxy does not understand, which may be that call; and such items in a row together."""
+    unclear = [has_opaque_part(message) for message in messages]
+    if not any(unclear):
         return
     calls_by_result, reference = match_results_to_calls(messages), -1
     for index, message in enumerate(messages):
-        reference = index if has_item_reference(message) else reference
+        if index and is_unknown_item(message) and is_unknown_item(messages[index - 1]):
+            yield index - 1, index
+        reference = index if unclear[index] else reference
         for part_index, part in enumerate(message.parts):
             if reference >= 0 and isinstance(part, ToolResult) and (index, part_index) not in calls_by_result:
                 yield reference, index
