@@ -475,6 +475,25 @@ def test_a_text_of_any_server_is_read_with_its_figures(limit: str, requested: st
         assert [overflow.limit, overflow.requested] == figures
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error_code": 336007, "error_msg": "prompt is too long"},
+        {"base_resp": {"status_code": 2013, "status_msg": "prompt is too long"}},
+        {"Message": "prompt is too long"},
+        {"title": "Bad Request", "errorMessage": "prompt is too long"},
+        {"ErrorDetails": [{"cause": "prompt is too long"}]},
+    ],
+)
+def test_a_text_is_read_in_a_field_of_any_server(body: object) -> None:
+    assert read_overflow(400, json.dumps(body)) is not None
+
+
+def test_a_text_that_echoes_the_request_is_not_read() -> None:
+    echo = {"detail": [{"loc": ["body"], "msg": "wrong", "input": {"messages": ["prompt is too long"]}}]}
+    assert read_overflow(422, json.dumps(echo)) is None
+
+
 @pytest.mark.parametrize("text", [line for (line,) in lines_of("other_error_texts.txt")])
 def test_a_text_about_another_limit_is_no_overflow(text: str) -> None:
     assert read_overflow(400, json.dumps(openai(text))) is None

@@ -31,9 +31,12 @@ OTHER_ERROR_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 4
 
 _TOO_LARGE_CODE = "request too large"
 """Anthropic's code for a body with too many bytes: a compaction helps there, too."""
-_TEXT_FIELDS = frozenset(
-    {"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"}
+_TEXT_FIELD = re.compile(
+    r"(?:message|msg|errors?|details?|raw|response|resp|metadata|cause)$|^(?:code|type|stop_reason|n_ctx|n_prompt_tokens"
+    r"|delta)$",
+    re.IGNORECASE,
 )
+"""Matches the name of a field with an error's text, code or figures, of any server. Others may echo the request."""
 _CODE_FIELDS = frozenset({"code", "type", "stop_reason"})
 _CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -133,13 +136,9 @@ def _walk(body: str) -> Iterator[tuple[str, Any]]:
         if isinstance(parsed, list):
             queue += [(key, item, depth + 1) for item in islice(parsed, MOST_NODES)]
         elif isinstance(parsed, dict):
-            queue += [(name, item, depth + 1) for name, item in parsed.items() if _is_relevant(name)]
+            queue += [(name, item, depth + 1) for name, item in parsed.items() if _TEXT_FIELD.search(name)]
         else:
             yield key, parsed
-
-
-def _is_relevant(name: str) -> bool:
-    return name in _TEXT_FIELDS or name in _CODE_FIELDS or name in ("n_ctx", "n_prompt_tokens", "delta")
 
 
 def _parse_embedded_json(text: str) -> Any:

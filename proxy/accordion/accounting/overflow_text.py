@@ -262,7 +262,9 @@ def _judge(
     kind = subject.kind if subject is not None else ""
     if kind in (_INPUT, _WINDOW) or (kind == _WEAK and names_tokens):
         return (subject.start if subject is not None else phrase.start), phrase.end
-    if kind != _OUTPUT and object_kind == _WINDOW and verb_object is not None:
+    # "Too long prompt": there the phrase is an adjective.
+    is_adjective = verb_object is not None and object_kind == _INPUT and verb_object.start - phrase.end == 1
+    if kind != _OUTPUT and (object_kind == _WINDOW or is_adjective) and verb_object is not None:
         return phrase.start, verb_object.end
     return None
 

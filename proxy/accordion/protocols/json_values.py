@@ -35,7 +35,8 @@ _HEAD = 87_380
 _PIECE = 1 << 20
 _DATA_HEADER = 256
 _PLAIN_ERROR_FIELDS = frozenset({"message", "type", "code", "param", "status"})
-_ERROR_TEXT_FIELDS = ("message", "detail", "msg", "error_msg", "errorMessage")
+_ERROR_TEXT_FIELD = re.compile(r"(?:message|msg|detail)$", re.IGNORECASE)
+"""Matches the name of a field with an error's text."""
 _PDF = "application/pdf"
 _FAMILIES = frozenset({"text", "image", "audio", "video"})
 # Text of at least so many characters that looks like base64 is counted as media.
@@ -263,7 +264,8 @@ def find_error(body: bytes) -> dict[str, Any]:
     error = value.get("error")
     if type(error) is dict:
         return value if error else {}
-    message = error or next((value[name] for name in _ERROR_TEXT_FIELDS if value.get(name)), None)
+    texts = (text for name, text in value.items() if type(text) is str and text and _ERROR_TEXT_FIELD.search(name))
+    message = error or next(texts, None)
     if type(message) is not str:
         return {}
     return {"error": {name: value[name] for name in ("type", "param", "code") if name in value} | {"message": message}}
