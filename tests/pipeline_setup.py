@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,7 +27,6 @@ from accordion.model.ports import Summarizer
 from accordion.model.records import Exchange
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.identify import Identifier
@@ -35,6 +35,7 @@ from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest
+from accordion.pipeline.request_hooks import RequestHook
 from accordion.pipeline.response_hooks import HiddenResultHook, ReferencedItemHook, TranscriptHook
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.tool_refusals import ToolRefusals
@@ -42,7 +43,6 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
-from accordion.stores.encryption import open_block_sealer
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 from tests.spools import with_spool
@@ -86,6 +86,8 @@ class PipelineSetup:
     summarizer: Summarizer | None = None
     config: str = ""
     """More of config.yaml; the store is in memory, and no model writes summaries."""
+    request_hooks: Callable[[PipelineSetup], Sequence[RequestHook]] = lambda _: ()
+    """Builds the hooks of features in requests."""
 
     def __post_init__(self) -> None:
         self.outbox = DirectOutbox(self.store)
@@ -127,11 +129,11 @@ class PipelineSetup:
             "waiter": builder.waiter,
             "tenants": tenants,
             "receiver": Receiver(
-                context_edit_reader=ContextEditReader(open_block_sealer(""), MissingFeatures(self.clock.now)),
                 body_reader=BodyReader(),
                 base_models={},
                 router=self.router,
                 tasks=self.tasks,
+                hooks=self.request_hooks(self),
             ),
             "identifier": Identifier(
                 visibility, sessions, memory_mentions, builder.session_overrides, settings.compaction.mode_of
@@ -153,14 +155,13 @@ class PipelineSetup:
                 visibility=visibility,
                 window_table=self.windows,
                 compactors=builder.compactors(settings, lambda _model: self.summarizer),
-                edit_compactor=partial(builder.edit_compactor, settings),
+                build_compactor=partial(builder.compactor_of, settings),
                 renderer=builder.request_renderer,
                 session_overrides=builder.session_overrides,
                 referenced_items=builder.referenced_items,
                 summary_callers=sender.build_summary_caller,
                 recall_sources=[] if artifact_recall is None else [artifact_recall],
             ),
-            "count_message": builder.count_message,
             "sender": sender,
             "tool_loop": builder.tool_loop(settings, tool_refusals, visibility.shared_artifacts),
             "response_history": builder.response_history(sessions),

@@ -22,7 +22,6 @@ from accordion.providers.models.windows import ModelWindows
 from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeWindows
-from tests.pipeline.test_context_edits import CLEAR, message, translated
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 from tests.recordings import read_recording, transcripts
 from tests.tiers import first_quick
@@ -131,15 +130,6 @@ async def test_a_request_that_is_to_be_compacted_now_is_counted_first():
     setup, _ = build_setup()
     out, _ = await setup.ask(CHAT, body(LONG), {"x-accordion-compact": "now"})
     assert header(out, SOURCE) is None
-
-
-async def test_a_request_with_context_edits_is_counted_first():
-    setup, _ = translated(message(), message(), tasks=HeldTasks())
-    setup.replace_in("measurer", can_estimate=True)
-    asked = {**body(LONG), "max_tokens": 9}
-    plain, _ = await setup.ask(MESSAGES, asked)
-    edited, _ = await setup.ask(MESSAGES, {**asked, "context_management": {"edits": [CLEAR]}})
-    assert (header(plain, SOURCE), header(edited, SOURCE)) == ("estimate", None)
 
 
 async def test_a_request_that_may_hold_a_memory_is_counted_first():

@@ -57,7 +57,6 @@ from accordion.model.ports import Key, Observer, Upstream
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.identify import Identifier
@@ -93,7 +92,6 @@ from accordion.server.interpreter import FreeMemoryObserver, find_trim
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
-from accordion.stores.encryption import open_block_sealer
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.open import open_store
 from accordion.stores.sqlite import SqliteStore
@@ -164,8 +162,6 @@ class Application:
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
             FreeMemoryObserver(self.tasks, find_trim()),
         ]
-        self._block_sealer = open_block_sealer(settings.archive.key.reveal())
-        self._missing_features = MissingFeatures(self.clock.now)
         self._tool_refusals = ToolRefusals(self.clock.now)
         self._reader = BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
         self._meter = TokenMeter(self.counter)
@@ -246,6 +242,8 @@ class Application:
             sent_history=self._sent_history,
             session_overrides=self._compaction_builder.session_overrides,
             learned_limits=self._limits,
+            renderer=self._compaction_builder.request_renderer,
+            count_message=self._compaction_builder.count_message,
             administration=self._administration,
             memory=self.memory_builder,
         )
@@ -264,12 +262,12 @@ class Application:
         router, windows = routes(settings), build_windows(settings, self._limits)
         prices = build_prices(settings)
         receiver = Receiver(
-            context_edit_reader=ContextEditReader(self._block_sealer, self._missing_features),
             body_reader=self._reader,
             base_models=base_models(settings),
             router=router,
             tasks=self.tasks,
             max_body=settings.server.max_body_bytes,
+            hooks=[hook for feature in self._features for hook in feature.request_hooks],
         )
         visibility = self._visibility_builder.visibility(settings)
         memory_mentions = self.memory_builder.memory_mentions(settings)
@@ -316,14 +314,13 @@ class Application:
                 visibility=visibility,
                 window_table=windows,
                 compactors=self._compactors,
-                edit_compactor=partial(self._compaction_builder.edit_compactor, settings),
+                build_compactor=partial(self._compaction_builder.compactor_of, settings),
                 renderer=self._compaction_builder.request_renderer,
                 session_overrides=self._compaction_builder.session_overrides,
                 referenced_items=self._compaction_builder.referenced_items,
                 summary_callers=sender.build_summary_caller,
                 recall_sources=self._recall_sources(settings),
             ),
-            count_message=self._compaction_builder.count_message,
             sender=sender,
             tool_loop=self._compaction_builder.tool_loop(settings, self._tool_refusals, visibility.shared_artifacts),
             response_history=self._compaction_builder.response_history(self._sessions),

@@ -230,8 +230,8 @@ class CompactionBuilder:
             compactors[model, delegated] = self._compactor(settings, pipeline, services[writer], RetryLimit(share))
         return lambda model, delegated: compactors.get((model, delegated)) or compactors["", delegated]
 
-    def edit_compactor(self, settings: Settings, strategies: Sequence[Strategy]) -> Compactor:
-        """Builds a compactor for edits that a client asks for."""
+    def compactor_of(self, settings: Settings, strategies: Sequence[Strategy]) -> Compactor:
+        """Builds a compactor with other strategies than those of the settings; no model writes."""
         services = self._services(None, "")
         return self._compactor(settings, list(strategies), services, RetryLimit(0))
 

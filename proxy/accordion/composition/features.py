@@ -25,23 +25,29 @@ if TYPE_CHECKING:
 
     from accordion.accounting.calibration import LearnedLimits
     from accordion.archive.archive_reader import ArchiveReader
+    from accordion.compaction.rendering import RequestRenderer
     from accordion.compaction.session_overrides import SessionOverrideStore
     from accordion.composition.memory_builder import MemoryBuilder
     from accordion.config import Settings
     from accordion.http.admin_api import Administration
+    from accordion.model.conversation import Conversation, Message
     from accordion.model.ports import Clock, Observer, Route, Tasks, Translator, UpstreamResponse
     from accordion.pipeline.queries import Queries
+    from accordion.pipeline.request_hooks import RequestHook
     from accordion.pipeline.sent_history import SentHistory
     from accordion.sessions.tenants import Tenants
     from accordion.stores.guarded import GuardedStore
     from accordion.stores.spool import SpooledStore
     from accordion.stores.write_queue import WriteQueue
 
+CountMessage = Callable[["Message", "Conversation", str], int]
+
 FEATURES = (
     "telemetry",
     "offline",
     "page",
     "translation",
+    "client_compaction",
 )  # fmt: skip
 """The features of this program, by the names of their packages. Without its line, a feature is not there."""
 
@@ -68,6 +74,9 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
     sent_history: SentHistory
     session_overrides: SessionOverrideStore
     learned_limits: LearnedLimits
+    renderer: RequestRenderer
+    count_message: CountMessage
+    """Counts a message of a conversation for a model."""
     administration: Administration
     memory: MemoryBuilder
 
@@ -77,6 +86,8 @@ class RunningFeature:
 
     observers: Sequence[Observer] = ()
     """They get each exchange, after its response."""
+    request_hooks: Sequence[RequestHook] = ()
+    """They see each request that a protocol reads, and may take part in it (pipeline/request_hooks.py)."""
 
     def routes(self) -> Sequence[HttpRoute]:
         """Returns the routes that the feature adds to those of the API. Called once."""

@@ -21,7 +21,6 @@ from accordion.model.delegation import Evidence
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks, Waiter
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edits import ContextEditStep, CountMessage
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
@@ -123,7 +122,6 @@ def build_pipelines(
     identifier: Identifier,
     measurer: Measurer,
     compaction_step: CompactionStep,
-    count_message: CountMessage,
     sender: Sender,
     tool_loop: ToolLoop,
     response_history: ResponseHistory,
@@ -154,28 +152,21 @@ def build_pipelines(
     responder = Responder(recorder, response_history, clock, is_store_available)
     reader = RequestReader(receiver, identifier, measurer)
     history_reconstruction = HistoryReconstruction(stored_responses, provider_items, reader, measurer)
-    context_edit_reader = receiver.context_edit_reader
-    context_edit_step = ContextEditStep(
-        compaction_step, compaction_step.renderer, context_edit_reader.sealer, count_message, clock, tasks
-    )
     pipeline = RequestPipeline(
         clock=clock,
         tenants=tenants,
         key_limiter=key_limiter,
         reader=reader,
-        prepare=Preparer(measurer, history_reconstruction, compaction_step, context_edit_step),
-        context_edit_step=context_edit_step,
+        prepare=Preparer(measurer, history_reconstruction, compaction_step),
         sender=sender,
         tool_loop=tool_loop,
         retry_step=RetryStep(
             reader,
-            context_edit_reader,
             measurer,
             history_reconstruction,
             compaction_step,
             tool_loop,
             calibrator,
-            context_edit_step,
             ListRefusals(
                 compaction_step, measurer.compactions, measurer.session_overrides, measurer.window_table, clock.now
             ),

@@ -48,8 +48,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
     window_table: WindowTable
     compactors: Callable[[str, bool], Compactor]
     """By model, and whether a sub-agent sent the request."""
-    edit_compactor: Callable[[Sequence[Strategy]], Compactor]
-    """Builds a compactor with the strategies of edits that a client asks for."""
+    build_compactor: Callable[[Sequence[Strategy]], Compactor]
+    """Builds a compactor with other strategies than those of the settings."""
     renderer: RequestRenderer
     session_overrides: SessionOverrideStore
     referenced_items: ReferencedItems
@@ -210,7 +210,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             return replace(request, compaction_outcome=replay) if replay is not None else request
         job = await self._build_job(request, cause)
         if strategies:
-            compactor = self.edit_compactor(strategies)
+            compactor = self.build_compactor(strategies)
             job = replace(job, summary_caller=None)
         else:
             compactor = self.compactors(request.conversation.model, request.is_subagent)
@@ -297,7 +297,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             ),
             provider_items=await self.referenced_items.resolve_names(request.conversation, tenant, session),
             history_with_insertions=request.history_with_insertions,
-            summary_instructions=_summary_instructions(request),
+            summary_instructions=request.handler.summary_instructions if request.handler is not None else "",
         )
 
     async def _undo_compaction(self, request: PreparedRequest) -> PreparedRequest:
@@ -313,11 +313,6 @@ class CompactionStep(msgspec.Struct, frozen=True):
             replace(request, foreign_ids="none"), without_compaction(request.conversation)
         )
         return replace(request, rewritten_body=None)
-
-
-def _summary_instructions(request: MeasuredRequest) -> str:
-    summary = request.context_edits.summary if request.context_edits is not None else None
-    return summary.instructions if summary is not None else ""
 
 
 def _refuse_if_too_long(request: PreparedRequest) -> PreparedRequest:

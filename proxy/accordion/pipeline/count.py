@@ -80,7 +80,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
         Not so if a token decides about more than the thresholds (in a count that the client asks for, in context edits,
         as the space for recalled content), and if the provider keeps the messages before.
         """
-        has_compaction = history.compaction is not None or request.context_edits is not None
+        has_compaction = history.compaction is not None or (request.handler is not None and request.handler.needs_count)
         is_continued = request.conversation.is_kept_by_provider
         if has_compaction or is_continued or request.is_token_count or request.may_hold_memories:
             return False
@@ -171,7 +171,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
     ) -> tuple[CompactedConversation, str]:
         """Returns the history with our tool and the insertions, and the tool's name, empty if it is not offered."""
         match = request.session_match
-        has_artifacts = request.foreign_ids != "none" or bool(request.block_artifacts)
+        has_artifacts = request.foreign_ids != "none" or bool(request.named_artifacts)
         if history.compaction is not None or has_artifacts or request.may_hold_memories:
             return await self.insertion_composer.compose(
                 request.protocol,
@@ -181,7 +181,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
                 check_store=check_store,
                 previous_insertions=_previous_insertions(match),
                 with_insertions=with_insertions,
-                has_shared_artifacts=request.foreign_ids == "readable" or bool(request.block_artifacts),
+                has_shared_artifacts=request.foreign_ids == "readable" or bool(request.named_artifacts),
                 may_offer_tool=not self.tool_refusals.covers(request),
             )
         if request.is_compactable:

@@ -5,10 +5,11 @@ The steps, each of which takes a request at one stage and returns it at the next
 1. receive.py reads the body into a conversation, and finds the route.
 2. identify.py finds the agent and the session, and hides results that the agent may not see.
 3. measure.py applies earlier compactions, counts or estimates tokens, and decides.
-4. prepare.py compacts the request (compact.py, or context_edits.py by the client's own edits), or leaves its bytes
-   unchanged. If a compaction is only reported, it is tried there.
+4. prepare.py compacts the request (compact.py, or the handler of a feature), or leaves its bytes unchanged. If a
+   compaction is only reported, it is tried there.
 5. send.py sends the request. retries.py builds another one after a refusal: after an overflow, a compacted one.
-   tool_loop.py answers calls of our own tool within the same response; context_edits.py adds its report.
+   tool_loop.py answers calls of our own tool within the same response. The handler of a feature (request_hooks.py) may
+   answer in place of the provider, and may add to the response.
 6. respond.py relays the response, and record.py records the exchange after it.
 
 A request whose body is not read skips the steps 2 to 4. If one of these steps fails by a fault of ours, the request is
@@ -23,7 +24,6 @@ from accordion.accounting.key_limits import KeyLimiter
 from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
-from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.prepare import Preparer
@@ -46,7 +46,6 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     key_limiter: KeyLimiter
     reader: RequestReader
     prepare: Preparer
-    context_edit_step: ContextEditStep
     sender: Sender
     tool_loop: ToolLoop
     retry_step: RetryStep
@@ -98,7 +97,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
         self.recorder.start_count(progress, prepared)
         progress.is_sent = True
-        response, attempts = self.context_edit_step.answer(prepared) or await self.sender.send(prepared), Attempts()
+        response, attempts = _answer(prepared) or await self.sender.send(prepared), Attempts()
         while not prepared.is_token_count:
             probed = await probe_overflow(
                 response,
@@ -110,9 +109,9 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if revised is None:
                 break
             progress.request = prepared = revised
-            response = self.context_edit_step.answer(prepared) or await self.sender.send(prepared)
+            response = _answer(prepared) or await self.sender.send(prepared)
         response = await self.tool_loop.run(response, prepared, self.sender.send, progress)
-        return await self.context_edit_step.report(response, prepared)
+        return response if prepared.handler is None else await prepared.handler.report(prepared, response)
 
     async def _revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress
@@ -132,3 +131,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         if probed.overflow is not None:
             progress.compaction_seconds += self.clock.monotonic() - started_at
         return revised
+
+
+def _answer(request: PreparedRequest) -> UpstreamResponse | None:
+    """Returns the response of the request's handler, in place of the provider's; None if the request is to be sent."""
+    return None if request.handler is None else request.handler.answer(request)

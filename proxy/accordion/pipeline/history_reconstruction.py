@@ -25,7 +25,7 @@ from accordion.pipeline.provider_items import NotReconstructed, ProviderItems
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of, object_of
-from accordion.protocols.openai_responses.context_edits import is_trigger
+from accordion.protocols.openai_responses.message_json import is_trigger
 
 _log = logging.getLogger("accordion")
 

@@ -1,7 +1,7 @@
 """The fourth step as a whole: compacts a request as decided, or finds out what a compaction would do.
 
 If a compaction is due and the provider keeps the history, the whole history is first put in place of its id
-(history_reconstruction.py). context_edits.py compacts by the client's own edits, compact.py by the policy's decision.
+(history_reconstruction.py). compact.py compacts by the policy's decision; a handler may do it in another way.
 
 In the mode `observe` the request passes unchanged, and a dry run shows what `auto` would do with it. The dry run is the
 same request, measured and prepared once more by the same code: it stores nothing, asks no model, and is thrown away. So
@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from accordion.compaction.reporting import report_dry_run
 from accordion.model.budget import END_THREAD
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.provider_items import NotReconstructed
@@ -33,7 +32,6 @@ class Preparer(msgspec.Struct, frozen=True):
     measurer: Measurer
     history_reconstruction: HistoryReconstruction
     compaction_step: CompactionStep
-    context_edit_step: ContextEditStep
 
     async def __call__(self, request: MeasuredRequest) -> PreparedRequest:
         """Returns the request as it is sent: compacted if that was decided, with a report if it is only observed."""
@@ -71,7 +69,7 @@ class Preparer(msgspec.Struct, frozen=True):
     async def _compact(self, request: MeasuredRequest) -> PreparedRequest:
         """Compacts the request if that was decided. The provider's history is put in place of its id first."""
         if request.decision.action != "reconstruct":
-            return await self.context_edit_step.prepare(request)
+            return await prepare_by_handler(request, self.compaction_step)
         reconstructed = await self.history_reconstruction.reconstruct(request)
         if isinstance(reconstructed, NotReconstructed):
             reason = f"{request.decision.reason}; {reconstructed.reason}"
@@ -84,3 +82,10 @@ class Preparer(msgspec.Struct, frozen=True):
         unchanged = await self.compaction_step.compact(pass_unchanged(request, prepared.decision.reason))
         outcome = prepared.compaction_outcome if prepared.rewritten_body is None else None
         return replace(unchanged, compaction_outcome=outcome)
+
+
+async def prepare_by_handler(request: MeasuredRequest, compaction_step: CompactionStep) -> PreparedRequest:
+    """Makes a request ready to be sent: by its handler if it has one, else by the decision."""
+    if request.handler is None:
+        return await compaction_step.compact(request)
+    return await request.handler.prepare(request, compaction_step.compact)

@@ -7,7 +7,8 @@ which decides where it goes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -18,13 +19,12 @@ from accordion.model.conversation import Conversation
 from accordion.model.errors import BadRequest, TooManyMessages, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Route, Router, Tasks
-from accordion.pipeline.context_edit_reader import ContextEditReader, EditedBody
-from accordion.pipeline.request import PassthroughRequest, ReceivedRequest
+from accordion.pipeline.request import PassthroughRequest, ReceivedRequest, RequestHandler
+from accordion.pipeline.request_hooks import RequestHook
 from accordion.protocols.base import Endpoint, WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.clouds import open_frames, unread_reason
 from accordion.protocols.content_encoding import decode_body
-from accordion.protocols.context_edits import SEAL_BYTES
 from accordion.protocols.model_name import model_in_body, model_in_target
 from accordion.protocols.odd_json import make_readable
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
@@ -53,13 +53,13 @@ class _UnreadBody(NamedTuple):
 class Receiver(msgspec.Struct, frozen=True):
     """Reads requests. Keeps no state between requests but what was logged."""
 
-    context_edit_reader: ContextEditReader
     body_reader: BodyReader
     base_models: Mapping[str, str]
     """The model id behind a configured name, used to find the token encoding."""
     router: Router
     tasks: Tasks
     max_body: int = 64 * 2**20
+    hooks: Sequence[RequestHook] = ()
     unread_logged: set[str] = msgspec.field(default_factory=set)
     """Tenants and reasons for which an unread request was already logged."""
 
@@ -104,10 +104,17 @@ class Receiver(msgspec.Struct, frozen=True):
     ) -> ReceivedRequest | PassthroughRequest:
         """Reads a request's decoded body and finds its route."""
         fields = inbound.headers_by_name
-        edited = await self._read_context_edits(protocol, inbound, body, caller)
-        if edited.body is not body:
-            body, inbound = edited.body, inbound.with_body(edited.body)
-        if endpoint.is_compaction and edited.edits is None:
+        handler: RequestHandler | None = None
+        for hook in self.hooks:
+            if hook.concerns(protocol, inbound.path, body, may_be_translated=bool(self.router.models)):
+                find_route = partial(self._find_route_of_body, inbound, protocol, body, caller)
+                changed, handler = await hook.read(protocol, inbound, body, caller, find_route)
+                if changed is not body:
+                    body, inbound = changed, inbound.with_body(changed)
+                if handler is not None:
+                    break
+        is_compaction_only = handler is not None and handler.is_client_compaction
+        if endpoint.is_compaction and not is_compaction_only:
             return await self.pass_through(inbound, caller, started_at)
         conversation: Conversation | _UnreadBody
         if caller.is_anonymous:
@@ -144,7 +151,7 @@ class Receiver(msgspec.Struct, frozen=True):
                 unread_content=conversation.unread_content,
             )
         metadata = read_client_metadata(fields, conversation.envelope)
-        is_client_compaction = metadata.is_client_compaction or edited.asks_only_for_block
+        is_client_compaction = metadata.is_client_compaction or is_compaction_only
         return ReceivedRequest(
             inbound=inbound,
             caller=caller,
@@ -158,9 +165,7 @@ class Receiver(msgspec.Struct, frozen=True):
             beta=fields.get(b"anthropic-beta", b"").decode("latin-1"),
             actual_model=self.base_models.get(conversation.model) or route.model or conversation.model,
             is_token_count=endpoint.is_token_count,
-            context_edits=edited.edits,
-            block_artifacts=edited.artifacts,
-            client_entries=edited.client_entries,
+            handler=handler,
             frames=open_frames(inbound.path),
             is_dry_run=False,
         )
@@ -178,19 +183,8 @@ class Receiver(msgspec.Struct, frozen=True):
         route = self.router.route(family_for(inbound.path, inbound.headers_by_name), model)
         return route if caller.can_use_configured_keys else route.without_secrets()
 
-    async def _read_context_edits(
-        self, protocol: WireProtocol, inbound: Inbound, body: bytes, caller: Caller
-    ) -> EditedBody:
-        """Reads the edits that Accordion does, and opens our blocks. Most bodies have neither and stay unchanged."""
-        reader = self.context_edit_reader
-        if not reader.concerns(protocol, inbound.path, body, may_be_translated=bool(self.router.models)):
-            return EditedBody(body)
-        route = self._find_route(inbound, protocol, await self._find_model_name(body), caller)
-        if SEAL_BYTES not in body and not reader.missing_features.lacks_any(caller.tenant, route, protocol.name):
-            return EditedBody(body)
-        if len(body) <= _NEW_AT_ONCE and SEAL_BYTES not in body:
-            return reader.read(protocol, inbound.path, body, route, caller.tenant)
-        return await self.tasks.offload(reader.read, protocol, inbound.path, body, route, caller.tenant)
+    async def _find_route_of_body(self, inbound: Inbound, protocol: WireProtocol, body: bytes, caller: Caller) -> Route:
+        return self._find_route(inbound, protocol, await self._find_model_name(body), caller)
 
     async def pass_through(self, inbound: Inbound, caller: Caller, started_at: float) -> PassthroughRequest:
         """Finds the route of a request that no protocol reads."""

@@ -20,7 +20,8 @@ The list of messages has these forms, each made of the one before:
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -29,19 +30,19 @@ from accordion.accounting.holdout import HoldoutAssignment
 from accordion.compaction.policy import Mode
 from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
+from accordion.compaction.strategies.base import Strategy
 from accordion.model.budget import CompactionForm, Decision, HoldoutGroup, Thresholds, TokenLimits, Utilization, Window
-from accordion.model.compaction import CompactedConversation
+from accordion.model.compaction import Cause, CompactedConversation
 from accordion.model.conversation import Conversation, ProviderState
 from accordion.model.delegation import node_kind
 from accordion.model.http import Inbound
-from accordion.model.ports import Route
+from accordion.model.ports import Route, UpstreamResponse
 from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.model.tenant import ConversationRef
 from accordion.pipeline.shared_artifacts import ForeignIds
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.bedrock_frames import BedrockFrames
-from accordion.protocols.context_edits import ContextEdits, ContextReport
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
@@ -101,17 +102,18 @@ class ReceivedRequest(IncomingRequest, frozen=True):
     """The model that the provider runs. It determines how tokens are counted."""
     is_token_count: bool
     """Whether the request only asks for its number of tokens."""
-    context_edits: ContextEdits | None
-    """The edits that the client asks for and that Accordion does; None if there are none, or the provider does them."""
-    block_artifacts: tuple[str, ...]
-    """The artifacts that our compaction blocks in the request name."""
-    client_entries: tuple[bytes, ...]
-    """The entries of a list to compact by its path, before blocks were opened; empty for any other request."""
+    handler: RequestHandler | None
+    """The part of a feature in this request; None for most requests."""
     frames: BedrockFrames | None
     """The frames in which provider and client get streams; None if they get event streams. The only part that changes:
     all stages share it."""
     is_dry_run: bool
     """Whether the request only shows what a compaction would do: nothing is stored or sent, and no model is asked."""
+
+    @property
+    def named_artifacts(self) -> tuple[str, ...]:
+        """The artifacts that the request itself names, and that the model may read."""
+        return self.handler.artifacts if self.handler is not None else ()
 
 
 class IdentifiedRequest(ReceivedRequest, frozen=True):
@@ -322,20 +324,74 @@ class PreparedRequest(MeasuredRequest, frozen=True):
     """The history that this request's own compaction was made from; None if none was made."""
     recall_usage: RecallUsage | None = None
     """The excerpts and memories that were recalled for this request."""
-    context_report: ContextReport | None = None
-    """The report on the client's edits that the response contains; None if the client asked for none."""
 
     @property
     def needs_no_model(self) -> bool:
-        """Whether the response is a compaction block alone, so that nothing is sent."""
-        report = self.context_report
-        summary = report.edits.summary if report is not None and report.block is not None else None
-        return summary is not None and summary.is_block_only
+        """Whether the response comes from the handler, so that nothing is sent."""
+        return self.handler is not None and self.handler.is_answering
 
     @property
     def forwarded_body(self) -> bytes:
         """The body that is forwarded, without content encoding."""
         return self.decoded_body if self.rewritten_body is None else self.rewritten_body
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+class Compact(Protocol):
+    """Compacts a request as decided; see CompactionStep.compact."""
+
+    async def __call__(
+        self, request: MeasuredRequest, cause: Cause = "automatic", strategies: Sequence[Strategy] = ()
+    ) -> PreparedRequest:
+        """Returns the request as it is to be forwarded."""
+
+
+class RequestHandler(msgspec.Struct, frozen=True):
+    """The part of a feature in one request. What it does not override changes nothing.
+
+    The request carries it through its stages. A handler that learns something puts another one into the request.
+    """
+
+    artifacts: tuple[str, ...] = ()
+    """The artifacts that the request itself names, and that the model may read."""
+
+    @property
+    def is_client_compaction(self) -> bool:
+        """Whether the request asks for nothing but a compaction."""
+        return False
+
+    @property
+    def needs_count(self) -> bool:
+        """Whether a token decides about more than the thresholds, so that an estimate is not enough."""
+        return False
+
+    @property
+    def summary_instructions(self) -> str:
+        """The client's own instructions for a summary; empty for none."""
+        return ""
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether `answer` has the response."""
+        return False
+
+    async def prepare(self, request: MeasuredRequest, compact: Compact) -> PreparedRequest:
+        """Makes the request ready to be sent, in place of `compact`."""
+        return await compact(request)
+
+    def answer(self, request: PreparedRequest) -> UpstreamResponse | None:
+        """Returns the response, in place of sending the request; None if it is to be sent."""
+        return None
+
+    async def report(self, request: PreparedRequest, response: UpstreamResponse) -> UpstreamResponse:
+        """Returns the response with what the feature adds to it, or as it came."""
+        return response
+
+    def without_list(self) -> RequestHandler:
+        """Returns the handler of the request after its compacted list was replaced, since the provider refused it."""
+        return self
 
 
 SendableRequest = PassthroughRequest | PreparedRequest

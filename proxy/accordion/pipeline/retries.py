@@ -5,7 +5,7 @@
 sent.
 - If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
-- If the provider lacks the context edits that the client asks for, Accordion does them from then on.
+- If the provider lacks what the client asks for, and a feature does it in its place, the request is read again.
 - If the provider refuses a compacted list, other lists are sent (list_refusals.py).
 - If the model takes no tools and the client sent none, the request is sent without our tool.
 """
@@ -24,18 +24,16 @@ from accordion.model.http import CompleteResponse
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_STATUSES, ContextEditReader
-from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.list_refusals import ListAttempts, ListRefusals
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse
+from accordion.pipeline.prepare import prepare_by_handler
 from accordion.pipeline.provider_items import NotReconstructed
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
-from accordion.protocols.context_edits import ContextReport
 from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, list_of, object_of
 
 _log = logging.getLogger("accordion")
@@ -60,31 +58,28 @@ class RetryStep(msgspec.Struct, frozen=True):
     """Builds the request that is sent in place of a refused one."""
 
     reader: RequestReader
-    context_edit_reader: ContextEditReader
     measurer: Measurer
     history_reconstruction: HistoryReconstruction
     compaction_step: CompactionStep
     tool_loop: ToolLoop
     calibrator: Calibrator
-    context_edit_step: ContextEditStep
     list_refusals: ListRefusals
     is_store_available: Callable[[], bool]
 
     async def read_if_provider_lacks_path(
         self, request: PassthroughRequest, response: UpstreamResponse
     ) -> tuple[UpstreamResponse, PassthroughRequest | MeasuredRequest]:
-        """Reads an unread request to compact a list, if the response shows that the provider has no path for that.
+        """Reads an unread request after all, if the response shows that a feature is to do what the provider lacks.
 
         Returns the response, and the request to go on with. If that is a MeasuredRequest, the response is closed.
         """
-        if request.inbound.path != COMPACT_PATH or response.status not in MISSING_PATH_STATUSES:
-            return response, request
-        refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
-        response = CompleteResponse(refusal, strip_body_headers(response.headers), response.status)
-        missing_features = self.context_edit_reader.missing_features
-        if not missing_features.learn_missing_path(request.caller.tenant, request.route, response.status, refusal):
-            return response, request
-        return response, await self.reader.read(request.inbound, request.caller, request.started_at)
+        for hook in self.reader.receiver.hooks:
+            if hook.is_concerned(request, response.status):
+                refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
+                response = CompleteResponse(refusal, strip_body_headers(response.headers), response.status)
+                if hook.learn_unread(request, response.status, refusal):
+                    return response, await self.reader.read(request.inbound, request.caller, request.started_at)
+        return response, request
 
     async def revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
@@ -109,8 +104,8 @@ class RetryStep(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
     ) -> PreparedRequest | None:
         """Returns the request without what the provider lacks or refuses; None if the refusal names no such thing."""
-        if (edited := await self._apply_edits(request, probed)) is not None:
-            return edited
+        if (read_again := await self._read_again(request, probed)) is not None:
+            return read_again
         if not self.list_refusals.may_refuse(probed.response.status, probed.refusal):
             return None
         missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
@@ -145,9 +140,8 @@ class RetryStep(msgspec.Struct, frozen=True):
         replaced = await self.list_refusals.find_replacement(request, attempts.lists, is_too_long=attempts.is_final)
         if replaced is None:
             return None
-        if (report := replaced.context_report) is not None:
-            # This list has no edits that the client asked for, and a block would contain the refused list.
-            replaced = replace(replaced, context_report=ContextReport(report.edits))
+        if replaced.handler is not None:
+            replaced = replace(replaced, handler=replaced.handler.without_list())
         return await self.tool_loop.restore_rounds(replaced)
 
     async def _withdraw_tool(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
@@ -162,22 +156,15 @@ class RetryStep(msgspec.Struct, frozen=True):
             return None
         return await self.tool_loop.restore_rounds(await self.compaction_step.withdraw_tool(request))
 
-    async def _apply_edits(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
-        """Returns the request with the edits that the provider refused, done by Accordion; None if it refused none."""
-        edit_reader = self.context_edit_reader
-        editing = request.protocol.context_edits
-        if editing is None or request.context_edits is not None or not editing.is_announced(request.beta):
-            return None
-        feature = edit_reader.find_feature(request.protocol, request.decoded_body)
-        status = probed.response.status
-        if not feature or not edit_reader.missing_features.learn(
-            request.caller.tenant, request.route, feature, status, probed.refusal
-        ):
+    async def _read_again(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
+        """Returns the request as a feature reads it after this refusal; None if the refusal concerns none."""
+        status, refusal = probed.response.status, probed.refusal
+        if not any(hook.learn(request, status, refusal) for hook in self.reader.receiver.hooks):
             return None
         measured = await self.reader.read(request.inbound, request.caller, request.started_at)
         if isinstance(measured, PassthroughRequest):
             return None
-        return await self.tool_loop.restore_rounds(await self.context_edit_step.prepare(measured))
+        return await self.tool_loop.restore_rounds(await prepare_by_handler(measured, self.compaction_step))
 
     async def _compact(
         self, request: PreparedRequest, overflow: WindowOverflow, attempts: Attempts

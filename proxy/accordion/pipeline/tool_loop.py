@@ -136,7 +136,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
         available_tokens = request.window.usable_input - request.utilization.occupied_tokens - added_tokens
         return ReadContext(
             request.caller.tenant,
-            frozenset((*(compaction.artifacts if compaction is not None else ()), *request.block_artifacts)),
+            frozenset((*(compaction.artifacts if compaction is not None else ()), *request.named_artifacts)),
             max(0, available_tokens),
             lambda text: self.count_tokens(text, request.actual_model),
             request.window.size,

@@ -18,7 +18,6 @@ from accordion.model.conversation import Conversation, Message, Part, ProviderSt
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
 from accordion.model.ports import Family, Headers
-from accordion.protocols.context_edits import ContextEditProtocol
 from accordion.protocols.json_values import encode, find_error
 from accordion.protocols.message_keys import count_breakpoints
 from accordion.protocols.response_parser import ResponseObserver, ResponseParser
@@ -119,8 +118,6 @@ class WireProtocol(ABC):
     """Whether a text of the proxy's own before a tool result becomes a part of the result or of its message."""
     request_id: bytes = b"x-request-id"
     """The response header that carries the request id."""
-    context_edits: ContextEditProtocol | None = None
-    """How clients ask for context edits; None if the protocol has none."""
 
     def find_endpoint(self, path: str) -> Endpoint | None:
         """Returns what a path says; None where it is not a path of this protocol's requests."""

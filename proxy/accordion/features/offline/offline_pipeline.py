@@ -160,7 +160,6 @@ class OfflinePipeline:
             measurer=measurer,
             history_reconstruction=reconstruction,
             compaction_step=step,
-            context_edit_step=replace(preparer.context_edit_step, compaction_step=step),
         )
         return replace(forward, reader=reader, prepare=preparer)
 

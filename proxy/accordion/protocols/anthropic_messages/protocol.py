@@ -23,7 +23,6 @@ from accordion.model.conversation import Message, Part, ProviderState
 from accordion.model.errors import AccordionError, ContextOverflow, ThreadNotFound
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.anthropic_messages import message_json
-from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
 from accordion.protocols.anthropic_messages.message_json import read_parts, read_settings
 from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.anthropic_messages.tool_rounds import MessagesToolDocument, MessagesToolStream
@@ -67,7 +66,6 @@ class AnthropicMessages(WireProtocol):
     takes_texts_with_results = True
     has_breakpoints = True
     request_id = b"request-id"
-    context_edits = MessagesContextEdits()
 
     def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
         """Whether the path is below `/v1/messages`, or the request has the header `anthropic-version`."""

@@ -46,6 +46,7 @@ from accordion.protocols.json_values import (
     base64_media,
     encode,
     file_media,
+    from_json,
     opaque_part,
     role_of,
     text_parts,
@@ -58,6 +59,8 @@ from accordion.protocols.message_keys import TEXT_TYPES, decode_json
 
 
 Item = dict[str, Any]
+TRIGGER = "compaction_trigger"
+"""The type of an item that asks for a compaction."""
 
 
 class CallForm(NamedTuple):
@@ -294,6 +297,11 @@ def text_message(text: str) -> bytes:
 def is_self_contained(fields: Mapping[str, bytes]) -> bool:
     """Whether an item does not need its id."""
     return _kind(fields) in _SELF_CONTAINED
+
+
+def is_trigger(entry: bytes) -> bool:
+    """Whether an item asks for a compaction. It must be the last of its list."""
+    return b"compaction_trigger" in entry and as_string(as_mapping(from_json(entry)).get("type")) == TRIGGER
 
 
 def _kind(fields: Mapping[str, bytes]) -> str:

@@ -52,7 +52,6 @@ from accordion.protocols.json_values import (
 from accordion.protocols.legality import find_responses_problems
 from accordion.protocols.message_keys import canonical_object, decode_json
 from accordion.protocols.openai_responses import message_json
-from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
 from accordion.protocols.openai_responses.message_json import CALLS, HOSTED_CALLS, read_content, read_item
 from accordion.protocols.openai_responses.response import ResponsesParser, decode_object
 from accordion.protocols.openai_responses.socket_messages import CREATE
@@ -88,7 +87,6 @@ class OpenAIResponses(WireProtocol):
     token_count_paths = ("/v1/responses/input_tokens",)
     compaction_paths = ("/v1/responses/compact",)
     messages_field = "input"
-    context_edits = ResponsesContextEdits()
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one item. A plain string is a user message."""

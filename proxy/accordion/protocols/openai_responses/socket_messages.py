@@ -31,7 +31,7 @@ from accordion.protocols.json_spans import (
     object_of,
 )
 from accordion.protocols.json_values import encode, to_json
-from accordion.protocols.openai_responses.context_edits import is_trigger
+from accordion.protocols.openai_responses.message_json import is_trigger
 from accordion.protocols.openai_responses.response import ENDS, decode_object, split_object, text_field
 
 CREATE = "response.create"

@@ -9,9 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from accordion.model.errors import BadRequest
-from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
-from accordion.protocols.context_edits import (
+from accordion.features.client_compaction.context_edits import (
     SEAL_PREFIX,
     ClearedContent,
     CompactionBlock,
@@ -22,8 +20,10 @@ from accordion.protocols.context_edits import (
     ThinkingClearing,
     ToolUseClearing,
 )
+from accordion.features.client_compaction.messages_edits import MessagesContextEdits
+from accordion.features.client_compaction.responses_edits import ResponsesContextEdits
+from accordion.model.errors import BadRequest
 from accordion.protocols.json_spans import fields_of
-from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
 from tests.sdks import anthropic_sdk, openai_sdk
 
 Json = dict[str, Any]

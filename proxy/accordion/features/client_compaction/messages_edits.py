@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accordion.protocols.anthropic_messages import message_json
-from accordion.protocols.context_edits import (
+from accordion.features.client_compaction.context_edits import (
     SEAL_PREFIX,
     CompactionBlock,
     ContextEditProtocol,
@@ -30,6 +29,7 @@ from accordion.protocols.context_edits import (
     ToolUseClearing,
     response_id,
 )
+from accordion.protocols.anthropic_messages import message_json
 from accordion.protocols.json_spans import fields_of, is_object, list_of, object_of
 from accordion.protocols.json_values import as_count, as_list, as_mapping, as_string, decode_field, from_json, to_json
 from accordion.protocols.message_keys import decode_json

@@ -6,10 +6,10 @@ import pytest
 
 from accordion.compaction.planner import Planner, PlanState
 from accordion.compaction.strategies.base import NO_ARGUMENTS, Strategy, StrategyView
-from accordion.compaction.strategies.context_edits import ClearThinking, ClearToolUses
+from accordion.features.client_compaction.clearing import ClearThinking, ClearToolUses
+from accordion.features.client_compaction.context_edits import ThinkingClearing, ToolUseClearing
 from accordion.model.conversation import Reasoning, Text
 from accordion.model.plan import Drop, PlanStep, Replace
-from accordion.protocols.context_edits import ThinkingClearing, ToolUseClearing
 from tests.compaction.view_samples import (
     assistant_message,
     call_and_result,

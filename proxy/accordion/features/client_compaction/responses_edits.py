@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accordion.model.errors import BadRequest
-from accordion.protocols.context_edits import (
+from accordion.features.client_compaction.context_edits import (
     SEAL_BYTES,
     SEAL_PREFIX,
     CompactionBlock,
@@ -33,14 +32,14 @@ from accordion.protocols.context_edits import (
     block_id,
     response_id,
 )
+from accordion.model.errors import BadRequest
 from accordion.protocols.json_spans import fields_of, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, from_json, to_json
-from accordion.protocols.openai_responses.message_json import read_content
+from accordion.protocols.openai_responses.message_json import TRIGGER, is_trigger, read_content
 from accordion.protocols.openai_responses.response import ENDS, OPENINGS, ResponsesEvent, split_object
 from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import list_field
 
-_TRIGGER = "compaction_trigger"
 _SURVIVING_ROLES = frozenset({"system", "developer", "user"})
 _NEW_EVENTS = 3
 """Events of a compaction item in a stream."""
@@ -55,7 +54,7 @@ class ResponsesContextEdits(ListCompactionProtocol):
         """Reads a trigger at the end of the list, or `context_management`."""
         items = list_field(fields, "input")
         if items and is_trigger(items[-1]):
-            return ContextEdits(_TRIGGER, summary=RequestedSummary(0, is_block_only=True))
+            return ContextEdits(TRIGGER, summary=RequestedSummary(0, is_block_only=True))
         for entry in map(as_mapping, as_list(decode_field(fields, "context_management"))):
             if entry.get("type") == "compaction":
                 threshold = entry.get("compact_threshold")
@@ -143,11 +142,6 @@ class ResponsesContextEdits(ListCompactionProtocol):
         sealed = as_string(item.get("encrypted_content"))
         is_ours = item.get("type") == "compaction" and sealed.startswith(SEAL_PREFIX)
         return open_block(sealed) if is_ours else None
-
-
-def is_trigger(entry: bytes) -> bool:
-    """Whether an item asks for a compaction. It must be the last of its list."""
-    return b"compaction_trigger" in entry and _type_of(entry) == _TRIGGER
 
 
 def _survives(entry: bytes, own: Counter[str]) -> bool:

@@ -16,11 +16,16 @@ from accordion.compaction.strategies.base import (
     estimate_tokens,
 )
 from accordion.compaction.strategies.steps import is_earlier_replacement, replace_with_reference
+from accordion.features.client_compaction.context_edits import (
+    ClearedContent,
+    ContextEdits,
+    ThinkingClearing,
+    ToolUseClearing,
+)
 from accordion.model.boundaries import PartPosition
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, Replace
-from accordion.protocols.context_edits import ClearedContent, ContextEdits, ThinkingClearing, ToolUseClearing
 
 _MAX_REFERENCE = 1_000
 """Maximum number of characters of a reference."""

@@ -12,9 +12,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import msgspec
 
 from accordion.archive.sealing import SEALED
+from accordion.features.client_compaction.context_edits import SEAL_PREFIX, OpenedBlock
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.protocols.context_edits import SEAL_PREFIX, OpenedBlock
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _MAX_BYTES = 64 * 2**20

@@ -1,39 +1,30 @@
-"""Does the context edits that a client asks for and the provider lacks (context_edit_reader.py).
+"""Does the context edits that a client asks for and the provider lacks (edit_hook.py).
 
 The decision comes before the compaction step, and the report after the response:
 
 1. Old tool uses and thinking are cleared by the client's rules, as a compaction of the request: archived, with
    references, and the same at every later request. If our own compaction is due anyway, it is made instead.
-2. A compaction that the client asks for is one of ours (compact.py), whatever the size. Its list is sealed into a block
-   for the client, which sends the block back in place of its history.
+2. A compaction that the client asks for is one of ours (pipeline/compact.py), whatever the size. Its list is sealed
+   into a block for the client, which sends the block back in place of its history.
 3. A request for nothing but a block is answered here. The report of the edits is written into any other response.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
 from msgspec.structs import replace
 
 from accordion.compaction.rendering import RequestRenderer
-from accordion.compaction.strategies.context_edits import build_clearing, can_clear, find_cleared_content
-from accordion.model.budget import Decision
-from accordion.model.conversation import Conversation, Message
-from accordion.model.errors import BadRequest
-from accordion.model.http import CompleteResponse
-from accordion.model.ports import Clock, Sealer, Tasks, UpstreamResponse
-from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import COMPACT_PATH
-from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
-from accordion.pipeline.request import MeasuredRequest, PreparedRequest
-from accordion.pipeline.sealed_blocks import seal_block
-from accordion.protocols.content_encoding import Decoder
-from accordion.protocols.context_edits import (
+from accordion.composition.features import CountMessage
+from accordion.features.client_compaction.clearing import build_clearing, can_clear, find_cleared_content
+from accordion.features.client_compaction.context_edits import (
     ClearedContent,
     CompactionBlock,
+    ContextEditProtocol,
     ContextEdits,
     ContextReport,
     ListCompactionProtocol,
@@ -41,40 +32,84 @@ from accordion.protocols.context_edits import (
     ReportWriter,
     RequestedSummary,
 )
+from accordion.features.client_compaction.sealed_blocks import seal_block
+from accordion.model.budget import Decision
+from accordion.model.conversation import Message
+from accordion.model.errors import BadRequest
+from accordion.model.http import CompleteResponse
+from accordion.model.ports import Clock, Sealer, Tasks, UpstreamResponse
+from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
+from accordion.pipeline.request import Compact, MeasuredRequest, PreparedRequest, RequestHandler
+from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.json_writing import without_breakpoints
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer
 from accordion.summaries.extractive import SourceMessage
 from accordion.summaries.prompts import render_messages
 
+COMPACT_PATH = OpenAIResponses.compaction_paths[0]
 _log = logging.getLogger("accordion")
 
 _TARGET_DIVISOR = 4
 """A compaction that the client asks for aims at the messages' tokens divided by this number."""
 _STREAM_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"),)
 
-CountMessage = Callable[[Message, Conversation, str], int]
-"""Counts a message of a conversation for a model."""
 
+class EditServices(msgspec.Struct, frozen=True):
+    """What the handlers of all requests need."""
 
-class ContextEditStep(msgspec.Struct, frozen=True):
-    """Carries out context edits, and reports them."""
-
-    compaction_step: CompactionStep
     renderer: RequestRenderer
     sealer: Sealer
     count_message: CountMessage
     clock: Clock
     tasks: Tasks
 
-    async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
+
+class ContextEditHandler(RequestHandler, frozen=True, kw_only=True):
+    """Carries out the context edits of one request, and reports them. `artifacts` are those of opened blocks."""
+
+    services: EditServices
+    editing: ContextEditProtocol
+    edits: ContextEdits | None
+    """The edits that the client asks for and that Accordion does; None if there are none, or the provider does them."""
+    client_entries: tuple[bytes, ...] = ()
+    """The entries of a list to compact by its path, before blocks were opened; empty for any other request."""
+    edit_report: ContextReport | None = None
+    """The report on the edits that the response contains; None before they are done."""
+
+    @property
+    def is_client_compaction(self) -> bool:
+        """Whether the request asks for nothing but a compaction, whatever its size."""
+        summary = self.edits.summary if self.edits is not None else None
+        return summary is not None and summary.is_block_only and not summary.threshold
+
+    @property
+    def needs_count(self) -> bool:
+        """Whether edits depend on the tokens."""
+        return self.edits is not None
+
+    @property
+    def summary_instructions(self) -> str:
+        """The client's own instructions for a summary."""
+        summary = self.edits.summary if self.edits is not None else None
+        return summary.instructions if summary is not None else ""
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the response is a compaction block alone."""
+        report = self.edit_report
+        summary = report.edits.summary if report is not None and report.block is not None else None
+        return summary is not None and summary.is_block_only
+
+    async def prepare(self, request: MeasuredRequest, compact: Compact) -> PreparedRequest:
         """Compacts a request, by the client's edits if there are some.
 
         Raises BadRequest if the client asks for nothing but a block, and the provider keeps the history.
         """
-        edits = request.context_edits
+        edits = self.edits
         if edits is None:
-            return await self.compaction_step.compact(request)
+            return await compact(request)
         summary, is_kept_by_provider = edits.summary, request.conversation.is_kept_by_provider
         if summary is not None and _is_due(request, summary):
             if is_kept_by_provider and summary.is_block_only:
@@ -83,30 +118,30 @@ class ContextEditStep(msgspec.Struct, frozen=True):
                     "`conversation`, and send all items in `input`."
                 )
             if not is_kept_by_provider and (request.allows_compaction or summary.is_block_only):
-                return await self._summarize(request, edits, summary)
+                return await self._summarize(request, edits, summary, compact)
         if request.is_compactable and _can_clear(request, edits):
             request = replace(request, decision=_decide_clearing(request, edits))
-            prepared = await self.compaction_step.compact(request, strategies=build_clearing(edits))
+            prepared = await compact(request, strategies=build_clearing(edits))
         else:
-            prepared = await self.compaction_step.compact(request)
-        return replace(prepared, context_report=ContextReport(edits, self._find_cleared(prepared)))
+            prepared = await compact(request)
+        return self._add_report(prepared, ContextReport(edits, self._find_cleared(prepared)))
 
     def answer(self, request: PreparedRequest) -> UpstreamResponse | None:
         """Returns the response to a request for nothing but a block; None for any other request."""
-        editing, report = request.protocol.context_edits, request.context_report
-        if not request.needs_no_model or editing is None or report is None:
+        editing, report = self.editing, self.edit_report
+        if not self.is_answering or report is None:
             return None
-        conversation, at = request.client_conversation, int(self.clock.now())
+        conversation, at = request.client_conversation, int(self.services.clock.now())
         if request.inbound.path == COMPACT_PATH and isinstance(editing, ListCompactionProtocol):
-            return CompleteResponse(editing.write_compact_response(report, request.client_entries, at))
+            return CompleteResponse(editing.write_compact_response(report, self.client_entries, at))
         is_stream = conversation.stream
         document = editing.write_block_response(report, conversation.model, at, stream=is_stream)
         return CompleteResponse(document, _STREAM_HEADERS) if is_stream else CompleteResponse(document)
 
-    async def report(self, response: UpstreamResponse, request: PreparedRequest) -> UpstreamResponse:
+    async def report(self, request: PreparedRequest, response: UpstreamResponse) -> UpstreamResponse:
         """Returns the response with the report of the edits; the same response if there is nothing to report."""
-        editing, report = request.protocol.context_edits, request.context_report
-        if report is None or editing is None or response.status != 200 or request.needs_no_model:
+        editing, report = self.editing, self.edit_report
+        if report is None or response.status != 200 or self.is_answering:
             return response
         kind, encoding = content_type_and_encoding(response.headers)
         is_stream = kind == "text/event-stream"
@@ -125,10 +160,21 @@ class ContextEditStep(msgspec.Struct, frozen=True):
             _log.warning("a response is no JSON object, so that context edits are not reported in it")
         return CompleteResponse(body, strip_body_headers(response.headers))
 
+    def without_list(self) -> ContextEditHandler:
+        """Returns the handler without what it reports of a compacted list.
+
+        The list in its place has no edits that the client asked for, and a block would contain the refused list.
+        """
+        report = self.edit_report
+        return self if report is None else replace(self, edit_report=ContextReport(report.edits))
+
+    def _add_report(self, request: PreparedRequest, report: ContextReport) -> PreparedRequest:
+        return replace(request, handler=replace(self, edit_report=report))
+
     # -- compaction blocks ----------------------------------------------------------
 
     async def _summarize(
-        self, request: MeasuredRequest, edits: ContextEdits, summary: RequestedSummary
+        self, request: MeasuredRequest, edits: ContextEdits, summary: RequestedSummary, compact: Compact
     ) -> PreparedRequest:
         """Compacts a request, and builds the block of its list.
 
@@ -139,23 +185,23 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         is_short = request.history.compaction is not None and request.utilization.tokens < _threshold(request, summary)
         if not is_short:
             request = replace(request, decision=_decide_summary(request))
-        prepared = await self.compaction_step.compact(request)
+        prepared = await compact(request)
         outcome = prepared.compaction_outcome
         is_made = outcome is not None and outcome.state in ("compacted", "replayed") and outcome.id
         block = None
         if is_made or summary.is_block_only:
-            block = await self.tasks.offload(self._build_block, prepared)
+            block = await self.services.tasks.offload(self._build_block, prepared)
         if summary.is_block_only:
             # No model answers, so none calls our tool.
             prepared = replace(prepared, tool_name="")
-        return replace(prepared, context_report=ContextReport(edits, self._find_cleared(prepared), block))
+        return self._add_report(prepared, ContextReport(edits, self._find_cleared(prepared), block))
 
     def _build_block(self, request: PreparedRequest) -> CompactionBlock:
         history, outcome = request.history, request.compaction_outcome
         archived = history.compaction.artifacts if history.compaction is not None else ()
-        entries = map(without_breakpoints, self.renderer.render_entries(request.protocol, history))
-        content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*request.block_artifacts, *archived))))
-        sealed = seal_block(self.sealer, request.protocol.name, request.caller.tenant, content)
+        entries = map(without_breakpoints, self.services.renderer.render_entries(request.protocol, history))
+        content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*self.artifacts, *archived))))
+        sealed = seal_block(self.services.sealer, request.protocol.name, request.caller.tenant, content)
         is_new = outcome is not None and outcome.state == "compacted"
         return CompactionBlock(
             _render_text(history.conversation.messages),
@@ -165,11 +211,12 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         )
 
     def _find_cleared(self, request: PreparedRequest) -> ClearedContent:
-        scale = request.utilization.tokens / max(1, request.uncorrected_tokens)
+        count, scale = self.services.count_message, request.utilization.tokens / max(1, request.uncorrected_tokens)
+        conversation, model = request.conversation, request.actual_model
         return find_cleared_content(
             request.history,
-            request.conversation.messages,
-            lambda message: round(self.count_message(message, request.conversation, request.actual_model) * scale),
+            conversation.messages,
+            lambda message: round(count(message, conversation, model) * scale),
         )
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from accordion.accounting.key_limits import KeyLimits
+from accordion.features.client_compaction.context_edits import SEAL_PREFIX
+from accordion.features.client_compaction.edit_hook import MissingFeatures
 from accordion.model.ports import Route, SummaryLimits
 from accordion.model.tenant import NO_TENANT, TenantScope
-from accordion.pipeline.context_edit_reader import MissingFeatures
-from accordion.protocols.context_edits import SEAL_PREFIX
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
+from tests.features.client_compaction.edit_setup import edit_setup
+from tests.pipeline.test_estimates import LONG, SOURCE, HeldTasks, body
 from tests.pipeline_setup import MESSAGES, RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
@@ -120,7 +122,7 @@ def parsed_events(body: bytes) -> list[Json]:
 
 def translated(*answers: FakeReply, **more: Any) -> tuple[PipelineSetup, Translator]:
     router = FakeRouter(models={"smart": TRANSLATED}, only=TRANSLATED)
-    setup, translator = PipelineSetup(router=router, **more), Translator(*answers)
+    setup, translator = edit_setup(router=router, **more), Translator(*answers)
     setup.replace_in("sender", translator=translator)
     return setup, translator
 
@@ -306,7 +308,7 @@ async def test_cleared_content_can_be_read_by_its_reference() -> None:
 
 @pytest.mark.parametrize("route", [NATIVE, Route("cloud", "litellm", model="bedrock/anthropic.claude-x")])
 async def test_a_provider_that_has_edits_gets_them_unchanged(route: Route) -> None:
-    setup, translator = PipelineSetup(router=FakeRouter(only=route)), Translator(message())
+    setup, translator = edit_setup(router=FakeRouter(only=route)), Translator(message())
     setup.replace_in("sender", translator=translator)
     setup.upstream.answers = [message()]
     body = claude(8, context_management={"edits": [CLEAR]})
@@ -322,7 +324,7 @@ BETA = {"anthropic-beta": "context-management-2025-06-27"}
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_place_that_refuses_the_field_is_asked_again_without_it_and_never_with_it(status: int) -> None:
-    setup = PipelineSetup(router=FakeRouter(only=NATIVE))
+    setup = edit_setup(router=FakeRouter(only=NATIVE))
     error = {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "context_management: Extra inputs are not permitted"},
@@ -346,7 +348,7 @@ async def test_a_response_that_cannot_be_reported_in_goes_on_as_it_came(body: by
 
 
 async def test_an_endpoint_that_refuses_a_context_edit_is_not_asked_for_it_again() -> None:
-    setup = PipelineSetup(router=FakeRouter(only=NATIVE_OPENAI))
+    setup = edit_setup(router=FakeRouter(only=NATIVE_OPENAI))
     management = [{"type": "compaction", "compact_threshold": 500}]
     unknown = {"error": {"message": "Unknown parameter: 'context_management'.", "param": "context_management"}}
     setup.upstream.answers = [reply(unknown, 400), response(), response()]
@@ -381,7 +383,7 @@ REFUSED_FIELD = "context_management: Extra inputs are not permitted"
 async def test_a_refusal_that_a_provider_with_edits_may_give_teaches_nothing(
     text: str, headers: dict[str, str]
 ) -> None:
-    setup = PipelineSetup(router=FakeRouter(only=NATIVE))
+    setup = edit_setup(router=FakeRouter(only=NATIVE))
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
     setup.upstream.answers = [reply(error, 400)]
     out, answered = await setup.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}), headers)
@@ -498,7 +500,7 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
 
 
 async def test_a_native_place_has_its_path_asked_unchanged() -> None:
-    setup = PipelineSetup()
+    setup = edit_setup()
     setup.upstream.answers = [reply({"object": "response.compaction", "output": []})]
     raw = json.dumps(codex(12), indent=1).encode()
     out, body = await setup.ask(COMPACT, raw)
@@ -510,7 +512,7 @@ async def test_a_native_place_has_its_path_asked_unchanged() -> None:
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_a_place_without_the_path_is_asked_once_a_day(status: int) -> None:
-    setup = PipelineSetup()
+    setup = edit_setup()
     setup.upstream.answers = [reply({"detail": "Not Found"}, status)]
     for _ in range(2):
         out, body = await setup.ask(COMPACT, codex(12))
@@ -522,7 +524,7 @@ async def test_a_place_without_the_path_is_asked_once_a_day(status: int) -> None
 
 
 async def test_a_model_that_is_not_found_is_no_missing_path() -> None:
-    setup = PipelineSetup()
+    setup = edit_setup()
     error = {"error": {"code": "model_not_found", "message": "The model `x` does not exist"}}
     setup.upstream.answers = [reply(error, 404), reply(error, 404)]
     for _ in range(2):
@@ -803,3 +805,12 @@ async def test_the_clients_own_instructions_reach_the_writer_of_the_summary() ->
     _, body = await setup.ask(MESSAGES, claude(12, context_management={"edits": [edit]}))
     assert "Keep the names of all files." in asked[0].instructions
     assert json.loads(body)["content"][0]["type"] == "compaction", "an extract takes its place"
+
+
+async def test_a_request_with_context_edits_is_counted_first():
+    setup, _ = translated(message(), message(), tasks=HeldTasks())
+    setup.replace_in("measurer", can_estimate=True)
+    asked = {**body(LONG), "max_tokens": 9}
+    plain, _ = await setup.ask(MESSAGES, asked)
+    edited, _ = await setup.ask(MESSAGES, {**asked, "context_management": {"edits": [CLEAR]}})
+    assert (header(plain, SOURCE), header(edited, SOURCE)) == ("estimate", None)

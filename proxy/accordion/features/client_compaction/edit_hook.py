@@ -2,8 +2,8 @@
 
 A provider that has context edits gets its requests unchanged. Providers behind the translator lack them, except the
 clouds that offer Claude's models by the Messages API. Any other provider lacks the features that it refused: this is
-learned from the refusal, and holds for a day. Accordion does the edits that the provider lacks (context_edits.py),
-and the request is read without them.
+learned from the refusal, and holds for a day. Accordion does the edits that the provider lacks (edit_handler.py), and
+the request is read without them.
 
 Our own blocks are opened for every provider, since only the proxy can read them.
 """
@@ -11,29 +11,46 @@ Our own blocks are opened for every provider, since only the proxy can read them
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
 
+from accordion.features.client_compaction.context_edits import (
+    SEAL_BYTES,
+    ContextEditProtocol,
+    ContextEdits,
+    RequestedSummary,
+)
+from accordion.features.client_compaction.edit_handler import COMPACT_PATH, ContextEditHandler, EditServices
+from accordion.features.client_compaction.messages_edits import MessagesContextEdits
+from accordion.features.client_compaction.responses_edits import ResponsesContextEdits
+from accordion.features.client_compaction.sealed_blocks import open_block
 from accordion.model.cache import BoundedCache, count_entry
-from accordion.model.ports import Route, Sealer
+from accordion.model.http import Inbound
+from accordion.model.ports import Route
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.sealed_blocks import open_block
+from accordion.pipeline.request import PassthroughRequest, PreparedRequest, RequestHandler
+from accordion.pipeline.request_hooks import FindRoute
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.context_edits import SEAL_BYTES, ContextEdits, RequestedSummary
 from accordion.protocols.json_spans import fields_of, is_list, items_of, list_of, object_of
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.sessions.tenants import Caller
 
-COMPACT_PATH = OpenAIResponses.compaction_paths[0]
+EDIT_PROTOCOLS: Mapping[str, ContextEditProtocol] = {
+    "messages": MessagesContextEdits(),
+    "responses": ResponsesContextEdits(),
+}
+"""How clients ask for context edits, by the names of the protocols that have them."""
 _COMPACT_REQUEST = ContextEdits("responses/compact", summary=RequestedSummary(0, is_block_only=True))
 
 _CLAUDE_CLOUDS = frozenset({"bedrock", "bedrock_mantle", "vertex_ai", "vertex_ai_beta", "azure_ai"})
 _FEATURES = ("context_management", "compaction", "compaction_trigger", _COMPACT_REQUEST.feature)
 _MAX_CACHED_REFUSALS = 10_000
+_MAX_READ_INLINE = 32_768
+"""Larger bodies are read in a thread, in bytes."""
 _REFUSAL_SECONDS = 86_400.0
 """Seconds for which a refusal is remembered; then the provider is asked again."""
-MISSING_PATH_STATUSES = frozenset({404, 405, 501})
+_MISSING_PATH_STATUSES = frozenset({404, 405, 501})
 """The statuses of a path that a provider does not have."""
 _REFUSAL_STATUSES = frozenset({400, 422})
 """The statuses of a refusal that names what is wrong with the request."""
@@ -81,7 +98,7 @@ class MissingFeatures:
 
         A refusal that is about the model says nothing of the path.
         """
-        is_missing = status in MISSING_PATH_STATUSES and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
+        is_missing = status in _MISSING_PATH_STATUSES and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
         return self._record(tenant, route, _COMPACT_REQUEST.feature, is_missing)
 
     def _record(self, tenant: TenantScope, route: Route, feature: str, is_missing: bool) -> bool:
@@ -91,47 +108,46 @@ class MissingFeatures:
         return is_missing
 
 
-class EditedBody(msgspec.Struct, frozen=True):
-    """A body with our blocks opened, and without the edits that Accordion does."""
+class ContextEditHook(msgspec.Struct, frozen=True):
+    """Reads edits and blocks of requests, and gives such requests a handler."""
 
-    body: bytes
-    edits: ContextEdits | None = None
-    artifacts: tuple[str, ...] = ()
-    """The artifacts that opened blocks name."""
-    client_entries: tuple[bytes, ...] = ()
-    """The entries of a list to compact by its path, as the client sent them; empty for any other request."""
-
-    @property
-    def asks_only_for_block(self) -> bool:
-        """Whether the request asks for nothing but a compaction, whatever its size."""
-        summary = self.edits.summary if self.edits is not None else None
-        return summary is not None and summary.is_block_only and not summary.threshold
-
-
-class ContextEditReader(msgspec.Struct, frozen=True):
-    """Reads edits and blocks of requests."""
-
-    sealer: Sealer
+    services: EditServices
     missing_features: MissingFeatures
 
     def concerns(self, protocol: WireProtocol, path: str, body: bytes, *, may_be_translated: bool) -> bool:
-        """Returns whether a body may have one of our blocks, or may ask for edits that its provider may lack.
+        """Whether a body may have one of our blocks, or may ask for edits that its provider may lack.
 
         Searches the bytes only. Each search of a body takes about 0.3 ms a megabyte, so most bodies are searched once.
         """
-        if protocol.context_edits is None:
+        editing = EDIT_PROTOCOLS.get(protocol.name)
+        if editing is None:
             return False
         if path == COMPACT_PATH or SEAL_BYTES in body:
             return True
         if not (may_be_translated or self.missing_features.has_learned):
             return False
-        return any(word in body for word in protocol.context_edits.words)
+        return any(word in body for word in editing.words)
 
-    def read(self, protocol: WireProtocol, path: str, body: bytes, route: Route, tenant: TenantScope) -> EditedBody:
-        """Returns the body as it is treated from here on; the same bytes if nothing in it concerns us."""
-        editing = protocol.context_edits
-        if editing is None:
-            return EditedBody(body)
+    async def read(
+        self, protocol: WireProtocol, inbound: Inbound, body: bytes, caller: Caller, find_route: FindRoute
+    ) -> tuple[bytes, RequestHandler | None]:
+        """Reads the edits that Accordion does, and opens our blocks."""
+        route = await find_route()
+        if SEAL_BYTES not in body and not self.missing_features.lacks_any(caller.tenant, route, protocol.name):
+            return body, None
+        arguments = protocol, inbound.path, body, route, caller.tenant
+        if len(body) <= _MAX_READ_INLINE and SEAL_BYTES not in body:
+            return self.read_body(*arguments)
+        return await self.services.tasks.offload(self.read_body, *arguments)
+
+    def read_body(
+        self, protocol: WireProtocol, path: str, body: bytes, route: Route, tenant: TenantScope
+    ) -> tuple[bytes, ContextEditHandler | None]:
+        """Returns the body without edits that Accordion does and with our blocks opened, and the request's handler.
+
+        The same bytes, and None, if nothing in it concerns us.
+        """
+        editing = EDIT_PROTOCOLS[protocol.name]
         try:
             fields = fields_of(body)
             edits = _COMPACT_REQUEST if path == COMPACT_PATH else editing.read_edits(fields)
@@ -143,26 +159,45 @@ class ContextEditReader(msgspec.Struct, frozen=True):
             if is_list(list_value):
                 opened = editing.open_blocks(
                     items_of(list_value),
-                    partial(open_block, self.sealer, protocol.name, tenant),
+                    partial(open_block, self.services.sealer, protocol.name, tenant),
                     reads_foreign=self.missing_features.lacks(tenant, route, protocol.name, "compaction"),
                 )
         except (ValueError, RecursionError):
-            return EditedBody(body)
+            return body, None
         if opened is not None:
             changed = {**changed, protocol.messages_field: list_of(opened[0])}
         artifacts = opened[1] if opened is not None else ()
         client_entries: tuple[bytes, ...] = ()
         if edits is _COMPACT_REQUEST:
             client_entries = tuple(items_of(list_value)) if is_list(list_value) else (list_value,) if list_value else ()
-        return EditedBody(body if changed is fields else object_of(changed), edits, artifacts, client_entries)
+        handler = None
+        if edits is not None or artifacts:
+            handler = ContextEditHandler(
+                services=self.services, editing=editing, edits=edits, artifacts=artifacts, client_entries=client_entries
+            )
+        return body if changed is fields else object_of(changed), handler
 
-    def find_feature(self, protocol: WireProtocol, body: bytes) -> str:
-        """Returns the feature that a body asks for; empty if it asks for no edits."""
+    def learn(self, request: PreparedRequest, status: int, refusal: bytes) -> bool:
+        """Learns that a provider lacks the edits that a request asks for; returns whether the refusal says so."""
+        editing, handler = EDIT_PROTOCOLS.get(request.protocol.name), request.handler
+        is_edited = isinstance(handler, ContextEditHandler) and handler.edits is not None
+        if editing is None or is_edited or not editing.is_announced(request.beta):
+            return False
         try:
-            edits = protocol.context_edits.read_edits(fields_of(body)) if protocol.context_edits is not None else None
+            edits = editing.read_edits(fields_of(request.decoded_body))
         except (ValueError, RecursionError):
-            return ""
-        return edits.feature if edits is not None else ""
+            return False
+        return edits is not None and self.missing_features.learn(
+            request.caller.tenant, request.route, edits.feature, status, refusal
+        )
+
+    def is_concerned(self, request: PassthroughRequest, status: int) -> bool:
+        """Whether a provider may lack the path that compacts lists."""
+        return request.inbound.path == COMPACT_PATH and status in _MISSING_PATH_STATUSES
+
+    def learn_unread(self, request: PassthroughRequest, status: int, refusal: bytes) -> bool:
+        """Learns that a provider lacks that path; returns whether the refusal says so."""
+        return self.missing_features.learn_missing_path(request.caller.tenant, request.route, status, refusal)
 
 
 def _cache_key(tenant: TenantScope, route: Route, feature: str) -> tuple[str, str, str, str]:
