@@ -5,7 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 from accordion.model.errors import ConfigError, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
-from accordion.stores.sqlite import HOUSEKEEPING_INTERVAL, SqliteStore
+from accordion.stores.sqlite import HOUSEKEEPING_INTERVAL, GatheredReads, SqliteStore
 from accordion.stores.sqlite_file import VERSION
 from accordion.stores.sqlite_path import StoreFile
 from accordion.stores.sqlite_rows import purge
@@ -380,3 +380,30 @@ async def test_what_was_deleted_leaves_the_log_when_a_reader_in_its_way_is_gone(
             break
         await asyncio.sleep(0.05)
     assert b"soon deleted" not in log.read_bytes()
+
+
+async def test_reads_that_come_while_one_runs_are_one_call():
+    calls, may_go_on, error = list[list[Key]](), asyncio.Event(), StoreUnavailable("locked")
+
+    async def read(keys: Sequence[Key]) -> list[bytes | None]:
+        calls.append([*keys])
+        await may_go_on.wait()
+        if Key("", "locked") in keys:
+            raise error
+        return [key.name.encode() for key in keys]
+
+    reads = GatheredReads(read)
+    names = ["a"], ["b", "c"], ["given up"], [], ["d"]
+    running = [asyncio.create_task(reads.get_many([Key("", name) for name in each])) for each in names]
+    await asyncio.sleep(0)
+    running[2].cancel()
+    may_go_on.set()
+    results = await asyncio.gather(*running, return_exceptions=True)
+    assert [each for each in results if isinstance(each, list)] == [[b"a"], [b"b", b"c"], [], [b"d"]]
+    assert [[key.name for key in keys] for keys in calls] == [["a"], ["b", "c", "d"]]
+    may_go_on.clear()
+    failing = [asyncio.create_task(reads.get_many([Key("", name)])) for name in ("e", "locked", "f")]
+    await asyncio.sleep(0)
+    may_go_on.set()
+    assert await asyncio.gather(*failing, return_exceptions=True) == [[b"e"], error, error]
+    assert await reads.get_many([Key("", "g")]) == [b"g"]

@@ -2,8 +2,9 @@
 
 Theory of operation. A `SqliteStore` has three threads (`SqliteWorker`), each with its own connection: one writes, one
 reads, one does housekeeping. `StoreFile` opens the file and notices when it was deleted or replaced. The statements are
-functions of `sqlite_rows`; they run in the threads, in transactions that are opened here. The file is in WAL mode, so
-that readers and the writer do not wait for each other.
+functions of `sqlite_rows`; they run in the threads, in transactions that are opened here. Reads of values that come
+while one runs are gathered (`GatheredReads`). The file is in WAL mode, so that readers and the writer do not wait for
+each other.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,6 +75,7 @@ class SqliteStore:
             SqliteWorker(f"store-{name}", self._connect, timeout=timeout, is_current=file.is_current)
             for name in ("writer", "reader", "keeper")
         )
+        self._reads = GatheredReads(lambda keys: self._reader.run(rows.get_many, keys, self._now()))
 
     @property
     def replacements(self) -> int:
@@ -96,11 +99,11 @@ class SqliteStore:
 
     async def get(self, key: Key) -> bytes | None:
         """See KeyValueStore."""
-        return await self._reader.run(rows.get, key, self._now())
+        return (await self._reads.get_many((key,)))[0]
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """See KeyValueStore."""
-        return await self._reader.run(rows.get_many, keys, self._now())
+        return await self._reads.get_many(keys)
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore. Soon afterwards the files have no traces of the deleted content."""
@@ -221,6 +224,46 @@ class SqliteStore:
     def _do_housekeeping(self, connection: sqlite3.Connection, now: float) -> None:
         self._purge_position = _transaction(connection, rows.purge, self._purge_position, PURGE_ROWS, now)
         checkpoint(connection)
+
+
+class GatheredReads:
+    """Reads of values, one at a time; those that come meanwhile are the next one.
+
+    On a busy machine a call of a thread takes some tens of milliseconds, however little it reads: the thread waits for
+    a core and for the interpreter's lock. So 40 agents that go on right behind a restart would wait for seconds.
+    """
+
+    def __init__(self, read: Callable[[Sequence[Key]], Awaitable[list[bytes | None]]]) -> None:
+        self._read = read
+        self._is_reading = False
+        self._gathered: list[tuple[Sequence[Key], asyncio.Future[list[bytes | None]]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Returns the values in the order of the keys. Raises what `read` raises."""
+        if self._is_reading:
+            values: asyncio.Future[list[bytes | None]] = asyncio.get_running_loop().create_future()
+            self._gathered.append((keys, values))
+            return await values
+        self._is_reading = True
+        try:
+            return await self._read(keys)
+        finally:
+            self._is_reading = False
+            if self._gathered:
+                self._task = asyncio.get_running_loop().create_task(self._read_gathered())
+
+    async def _read_gathered(self) -> None:
+        gathered, self._gathered = [each for each in self._gathered if not each[1].done()], []
+        found, error = iter(list[bytes | None]()), None
+        try:
+            found = iter(await self.get_many([key for keys, _ in gathered for key in keys]))
+        except Exception as cause:
+            error = cause
+        for keys, values in gathered:
+            result = list(islice(found, len(keys)))
+            if not values.done():
+                values.set_result(result) if error is None else values.set_exception(error)
 
 
 class Deletion:

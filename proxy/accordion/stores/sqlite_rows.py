@@ -23,9 +23,9 @@ wakes up seldom gets the core.
 """
 
 
-def _statements_by_size(start: str, row: str, end: str = "") -> dict[int, str]:
+def _statements_by_size(start: str, row: str, end: str = "", sizes: Sequence[int] = _SIZES) -> dict[int, str]:
     """Returns one statement for each size; `row` is repeated between `start` and `end`."""
-    return {size: f"{start} {', '.join([row] * size)} {end}" for size in _SIZES}
+    return {size: f"{start} {', '.join([row] * size)} {end}" for size in sizes}
 
 
 _PUT = _statements_by_size(
@@ -45,6 +45,7 @@ _GET_MANY = _statements_by_size(
     "(?, ?, ?, ?)",
     ") AS input CROSS JOIN entry ON collection = input.column2 AND name = input.column3 "
     "WHERE expires IS NULL OR expires > input.column4",
+    (256, *_SIZES),
 )
 # A log that has expired stays, and its row is not returned: its entries must be deleted first.
 _EXTEND = _statements_by_size(
@@ -245,10 +246,10 @@ def _run_batched(
 ) -> list[Any]:
     """Runs a statement for all rows, many at a time; returns its result rows. `end` has parameters after the rows'."""
     at, results = 0, []
-    for size in _SIZES:
+    for size, statement in statements.items():
         while len(rows) - at >= size:
             fields = [*chain.from_iterable(rows[at : at + size]), *end]
-            results += connection.execute(statements[size], fields).fetchall()
+            results += connection.execute(statement, fields).fetchall()
             at += size
             yield_core()
     return results
