@@ -14,6 +14,7 @@ from accordion.composition.configured_store import build_spool, find_memory_fold
 from accordion.config.load import build
 from accordion.model.errors import ConfigError, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
+from accordion.stores.file_locks import lock_file
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import SpooledStore
 from accordion.stores.store_record import StoreRecord
@@ -313,6 +314,21 @@ async def test_records_from_before_an_outage_are_read_by_another_worker(tmp_path
     main.back = True
     await main.put(COMPACTION, b"newer")
     assert await two.get(COMPACTION) == b"newer"
+
+
+async def test_a_write_ends_with_its_copy_so_that_the_newest_copy_is_the_last(tmp_path: Path):
+    main = Away(back=True)
+    one, two = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s")
+    with (tmp_path / "s-store").open("rb") as locked:
+        lock_file(locked.fileno())
+        writing = asyncio.create_task(one.put(COMPACTION, b"older"))
+        while await main.get(COMPACTION) is None:
+            await asyncio.sleep(0)
+        assert not writing.done()
+    await writing
+    await two.put(COMPACTION, b"newer")
+    main.back = False
+    assert await one.get(COMPACTION) == b"newer"
 
 
 async def test_records_that_waited_in_an_outage_are_read_in_the_next(tmp_path: Path):

@@ -18,7 +18,6 @@ was erased before it begins and, about all that it published, before it removes 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import hashlib
 import logging
@@ -80,7 +79,6 @@ class SpooledStore:
         self.confirm: Callable[[], Awaitable[object]] | None = None
         """Finds out which store answers and calls `identify` with it. Raises StoreUnavailable."""
         self._share, self._has_later = 1.0, False
-        self._copy_tasks = set[asyncio.Task[None]]()
         self._erasure_count = 0
         self._states = [WAITING, REFUSED]
         """The states of records that are published; what was refused is tried once in each process."""
@@ -219,10 +217,11 @@ class SpooledStore:
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore."""
         existing: dict[Key, bytes] = {}
+        erasure_count = self._erasure_count
         with suppress(StoreUnavailable):
             if self.is_empty or not self._must_wait(batch):
                 existing = await self._main.write(batch)
-                self._copy(batch, existing)
+                await self._copy(batch, existing, erasure_count)
                 return existing
             claims = [write.key for write in batch if _is_claim(write)]
             values = zip(claims, await self.get_many(claims), strict=True)
@@ -255,20 +254,18 @@ class SpooledStore:
     def _record(self, write: Put | Append, state: int = WAITING) -> Record:
         return Record(self._owners[0], self._now(), write, state)
 
-    def _copy(self, batch: Sequence[Put | Append], existing: Mapping[Key, bytes]) -> None:
-        """Copies records in the background that the store took."""
+    async def _copy(self, batch: Sequence[Put | Append], existing: Mapping[Key, bytes], erasure_count: int) -> None:
+        """Copies records that the store took, unless something was erased since the count was read.
+
+        Their writer waits for it, so that the last copy of a key is the newest.
+        """
         puts = [write for write in batch if isinstance(write, Put) and self._is_copied(write.key)]
         if puts and self._share == 1.0:
             copies = [replace(put, value=existing.get(put.key, put.value)) for put in puts]
-            task = asyncio.create_task(self._append_copies(copies, self._erasure_count))
-            self._copy_tasks.add(task)
-            task.add_done_callback(self._copy_tasks.discard)
-
-    async def _append_copies(self, puts: Sequence[Put], erasure_count: int) -> None:
-        with suppress(StoreUnavailable):
-            async with self._locked():
-                if erasure_count == self._erasure_count:
-                    self._logs[0].append([self._record(put, COPY) for put in puts])
+            with suppress(StoreUnavailable):
+                async with self._locked():
+                    if erasure_count == self._erasure_count:
+                        self._logs[0].append([self._record(each, COPY) for each in copies])
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
@@ -448,8 +445,7 @@ class SpooledStore:
         await self._main.ping()
 
     async def close(self) -> None:
-        """Writes the last copies and closes the logs, but not the store, which its owner closes."""
-        await asyncio.gather(*self._copy_tasks)
+        """Closes the logs, but not the store, which its owner closes."""
         for log in self._logs:
             log.close()
 
