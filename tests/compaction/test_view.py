@@ -380,6 +380,21 @@ def test_the_task_is_the_last_message_with_user_text_and_no_result() -> None:
     assert strategy_view(uncompacted(assistant_message("ok"))).task == -1
 
 
+def test_a_request_stays_while_the_user_adds_to_it() -> None:
+    compacted = uncompacted(
+        user_message("first"),  # 0
+        *call_and_result("a", "1"),  # 1, 2
+        assistant_message("done"),  # 3
+        user_message("second"),  # 4
+        *call_and_result("b", "2"),  # 5, 6
+        user_message("and also this"),  # 7
+        *call_and_result("c", "3"),  # 8, 9
+        user_message("and that"),  # 10
+        *call_and_result("d", "4"),  # 11, 12
+    )
+    assert whole(compacted) == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
 def test_images_in_results_count_against_their_budget() -> None:
     shown = message("tool", ToolResult("a", (Text("a screen"), IMAGE)))
     compacted = uncompacted(message("user", Text("look"), IMAGE), call_message("a"), shown)

@@ -2,12 +2,12 @@
 
 Protected: standing instructions (see `_find_standing_instructions`; other system and developer messages leave with
 their round); content that holds for the rest of the list (a provider's compaction item, tools); the user's first
-message; the task; the newest message; the newest tool batch, which the model has not read yet; open calls; pinned
-results with their calls; and all messages of a sub-agent's history before its first reply. Other content that the proxy
-does not understand is not changed; it leaves with its round, but not in the most careful form. Only the last resort
-(planner.py) cuts the newest batch, the user's first message and the task, if a request would exceed the hard limit. A
-mid-generation compaction changes only messages after the task. Messages that the provider ignores cost no tokens, and
-are free only if the request has too many bytes or images.
+message; the task, and the message that began its turn; the newest message; the newest tool batch, which the model has
+not read yet; open calls; pinned results with their calls; and all messages of a sub-agent's history before its first
+reply. Other content that the proxy does not understand is not changed; it leaves with its round, but not in the most
+careful form. Only the last resort (planner.py) cuts the newest batch, the user's first message and the task, if a
+request would exceed the hard limit. A mid-generation compaction changes only messages after the task. Messages that the
+provider ignores cost no tokens, and are free only if the request has too many bytes or images.
 """
 
 from __future__ import annotations
@@ -288,6 +288,7 @@ class _HistoryAnalysis:
         self.task = user_slots[-1] if user_slots else -1
         self.opening_request = user_slots[0] if user_slots else -1
         self._first_task = self._find_first_task(user_slots)
+        self._turn_request = self._find_turn_request(user_slots)
         self._replies = [at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant"]
         self.first_response = self._replies[0] if self._replies else len(slots)
         """The first slot of a reply. The messages before it are the task and its material."""
@@ -310,7 +311,7 @@ class _HistoryAnalysis:
             return [False] * count
         start = self.task + 1 if kind == "generation" else 0
         leavable = [start <= index < self.newest_batch and self._may_leave[index] for index in range(count)]
-        for index in (self.opening_request, self._first_task, self.task, count - 1):
+        for index in (self.opening_request, self._first_task, self._turn_request, self.task, count - 1):
             if index >= 0:
                 leavable[index] = False
         for index in {index for index, _ in self.open_calls}:
@@ -330,6 +331,20 @@ class _HistoryAnalysis:
             return self.opening_request
         size = sum(len(part.text) for part in self.messages[second].parts if isinstance(part, Text))
         return second if size <= _MAX_REQUEST_CHARACTERS else self.opening_request
+
+    def _find_turn_request(self, user_slots: Sequence[int]) -> int:
+        """Returns the slot of the user's message that began the turn: behind it, users only add to the task while the
+        agent works."""
+        for slot in reversed(user_slots):
+            before = slot - 1
+            while before >= 0 and self.messages[before].role in INSTRUCTION_ROLES:
+                before -= 1
+            if before < 0 or self.slots[before].is_summary:
+                return slot
+            message = self.messages[before]
+            if message.role == "assistant" and not any(isinstance(part, ToolCall) for part in message.parts):
+                return slot
+        return self.task
 
     def _find_standing_instructions(self) -> frozenset[int]:
         """Returns the system and developer messages that stay.
