@@ -144,8 +144,9 @@ def test_the_config_file_names_the_same_variables():
 
 
 def test_the_paths_of_our_own_are_the_documented_ones(text: str):
-    # The views below the page are for browsers, which follow its links.
-    assert {path for path in OWN_PATH.findall(text) if not path.startswith("/accordion/pages")} == paths()
+    # The views below the page are for browsers, which follow its links. One path is that of an example of a feature.
+    own = {path for path in OWN_PATH.findall(text) if not path.startswith("/accordion/pages")}
+    assert own - {"/accordion/failures"} == paths()
 
 
 def test_the_methods_of_our_own_paths_are_the_documented_ones():
