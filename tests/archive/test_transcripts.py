@@ -243,6 +243,25 @@ async def test_a_history_that_was_rewound_goes_on_from_where_it_parted():
     assert await all_of(setup) == ["You are an agent.", "a", "b", "other", "x", "y"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_original_keeps_what_the_clients_own_compaction_replaced(restarts: bool):
+    setup = ArchiveSetup()
+    for texts, is_new_list in ((("a", "b", "c"), False), (("a", "summary"), True), (("a", "summary", "x", "y"), False)):
+        setup.transcripts.record(TENANT, "s-1", chat(*texts), compacted=True, is_new_list=is_new_list)
+        await setup.transcripts.flush()
+        if restarts:
+            setup = ArchiveSetup(setup.store)
+    assert await all_of(setup) == ["You are an agent.", "a", "summary", "x", "y"]
+    original = await setup.transcripts.original(TENANT, "s-1")
+    assert original is not None
+    contents = [message["content"] for message in json.loads(original.body)["messages"]]
+    assert contents == ["You are an agent.", "a", "b", "c", "a", "summary", "x", "y"]
+    assert contents[original.first :] == ["a", "summary", "x", "y"]
+    newest = await setup.transcripts.original(TENANT, "s-1", is_newest_list=True)
+    assert newest is not None
+    assert len(json.loads(newest.body)["messages"]) == 5
+
+
 async def test_a_fork_shares_the_messages_of_its_prefix():
     store = Counting()
     setup = ArchiveSetup(store)

@@ -128,6 +128,8 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     lead_variants: bytes = b""
     options: bytes = b""
     options_size: int = 0
+    is_new_list: bool = False
+    """Whether the client's own compaction put this list in place of the one before, which stays in the transcript."""
 
     @property
     def rows(self) -> list[bytes]:

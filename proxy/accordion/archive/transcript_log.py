@@ -40,6 +40,8 @@ class Transcript(msgspec.Struct, frozen=True):
     messages: tuple[bytes, ...]
     fields: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     rows: tuple[bytes, ...] = ()
+    earlier_rows: tuple[bytes, ...] = ()
+    """The keys of the rows of the lists that the client's own compactions replaced."""
 
     @property
     def system(self) -> bytes | None:
@@ -92,6 +94,8 @@ class LogState(msgspec.Struct, frozen=True):
     lead_rows: tuple[bytes, ...] = ()
     options: bytes = b""
     listed: int = 0
+    earlier_rows: tuple[bytes, ...] = ()
+    """See Transcript."""
 
 
 class _PendingList:
@@ -115,6 +119,8 @@ class _LogReplay:
     def __init__(self) -> None:
         self._last = _PendingList([], [])
         self._at = 0.0
+        self.earlier_rows = list[bytes]()
+        """The rows of the lists that the client's own compactions replaced."""
         self._lists: dict[bytes, _PendingList] = {}
         """Lists by the chain key of a request's end. Earlier lists stay, as a client may continue from them."""
         self._early_entries: dict[bytes, list[TranscriptEntry]] = {}
@@ -134,6 +140,9 @@ class _LogReplay:
                 self.add(early)
 
     def _apply(self, entry: TranscriptEntry) -> None:
+        if entry.is_new_list and self._last.keys[: len(entry.keys)] != entry.keys:
+            self.earlier_rows += self._last.rows
+            self._last = _PendingList([], [])
         target, start = self._lists.get(entry.after, self._last) if entry.after else self._last, entry.start
         present = target.keys[start:]
         # An entry that repeats the beginning of the present messages removes nothing.
@@ -194,7 +203,7 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
             entry.options or state.options,
         )
     keys, rows, listed = replay.messages()
-    return replace(state, keys=tuple(keys), rows=tuple(rows), listed=listed)
+    return replace(state, keys=tuple(keys), rows=tuple(rows), listed=listed, earlier_rows=tuple(replay.earlier_rows))
 
 
 async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -> Transcript | None:
@@ -210,7 +219,7 @@ async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -
         key = archive_entries.fields_key(digest)
         fields |= decode_fields(unpack(archive.open_value(tenant, key, await archive.store.get(key))))
     rows = (*state.lead_rows, *state.rows)
-    return Transcript(state.protocol_name, state.model, state.lead, state.keys, fields, rows)
+    return Transcript(state.protocol_name, state.model, state.lead, state.keys, fields, rows, state.earlier_rows)
 
 
 def options_digest(tenant: TenantScope, conversation: Conversation) -> bytes:
@@ -249,8 +258,8 @@ def system_json(transcript: Transcript) -> bytes:
     return PROTOCOLS[transcript.protocol_name].system_message(transcript.system or b'""')
 
 
-def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> OriginalHistory:
-    """Builds a request's body from the stored entries of the list."""
+def build_body(transcript: Transcript, wires: Sequence[bytes | None], before: int) -> OriginalHistory:
+    """Builds a request's body from the stored entries; `before` of them precede the messages of the newest list."""
     listing = PROTOCOLS[transcript.protocol_name].messages_field.encode()
     present = [wire for wire in wires if wire is not None]
     if not all(map(archive_entries.is_exact, transcript.rows)):
@@ -258,7 +267,7 @@ def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> Origina
     fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
     fields.append(b'"%s":[%s]' % (listing, b",".join(present)))
-    first = sum(wire is not None for wire in wires[: len(transcript.lead)])
+    first = sum(wire is not None for wire in wires[:before])
     return OriginalHistory(transcript.protocol_name, b"{%s}" % b",".join(fields), len(wires) - len(present), first)
 
 

@@ -87,16 +87,23 @@ class TranscriptStore:
     # -- recording ----------------------------------------------------------------
 
     def record(
-        self, tenant: TenantScope, session: str, conversation: Conversation, *, compacted: bool, after: bytes = b""
+        self,
+        tenant: TenantScope,
+        session: str,
+        conversation: Conversation,
+        *,
+        compacted: bool,
+        after: bytes = b"",
+        is_new_list: bool = False,
     ) -> None:
         """Records a request of a session, as the client sent it. Fast: a background task writes the new messages.
 
-        `compacted` is whether a compaction is in force for it, `after` the chain key of the part that the provider
-        keeps, if that is known.
+        `compacted` is whether a compaction is in force for it, or the client makes one itself; `after` the chain key of
+        the part that the provider keeps, if that is known; `is_new_list`: see RecordedRequest.
         """
         if not self._is_new(tenant, session, conversation, compacted=compacted):
             return
-        request = RecordedRequest(tenant, session, conversation, self._clock.now(), after)
+        request = RecordedRequest(tenant, session, conversation, self._clock.now(), after, is_new_list)
         requests = self._gathered.setdefault(request.session_key, [])
         if requests and _is_prefix_of(requests[-1].conversation, conversation):
             requests[-1] = request
@@ -221,7 +228,9 @@ class TranscriptStore:
         conversation, chain, now = request.conversation, request.conversation.chain, self._clock.now()
         # If the provider keeps the earlier messages, a request has only the new ones.
         is_appended = conversation.is_kept_by_provider
-        if progress is not None and not self._is_stale(progress, now) and _continues(progress, conversation):
+        if request.is_new_list:
+            progress, start = RecordedProgress(0, b"", b"", now, 0, 0), 0
+        elif progress is not None and not self._is_stale(progress, now) and _continues(progress, conversation):
             start = progress.count
         else:
             try:
@@ -299,6 +308,7 @@ class TranscriptStore:
                 pack.variants(plan.lead),
                 plan.options,
                 pack.add_fields(plan, plan.options, protocol.option_fields) if plan.options else 0,
+                request.is_new_list,
             )
             sizes[key] = entry.size + (0 if plan.is_rewrite else sizes.get(key, plan.size))
             listings += self._listing_writes(plan, entry, sizes[key])
@@ -335,15 +345,20 @@ class TranscriptStore:
         head = [system_json(transcript)] if offset and first <= 0 <= last else []
         return [*head, *await self._load_messages(tenant, keys)]
 
-    async def original(self, tenant: TenantScope, session: str) -> OriginalHistory | None:
+    async def original(
+        self, tenant: TenantScope, session: str, *, is_newest_list: bool = False
+    ) -> OriginalHistory | None:
         """Returns the whole uncompacted history as a request body of its protocol; None if there is no transcript.
 
+        It begins with the lists that the client's own compactions replaced, unless only the newest list is wanted.
         Raises StoreUnavailable.
         """
         transcript = await self.find(tenant, session)
         if transcript is None:
             return None
-        return build_body(transcript, await self._load_messages(tenant, transcript.rows))
+        lead, earlier = len(transcript.lead), () if is_newest_list else transcript.earlier_rows
+        rows = (*transcript.rows[:lead], *earlier, *transcript.rows[lead:])
+        return build_body(transcript, await self._load_messages(tenant, rows), lead + len(earlier))
 
     async def _load_messages(self, tenant: TenantScope, keys: Sequence[bytes]) -> list[bytes | None]:
         wires: list[bytes | None] = []
@@ -377,7 +392,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     """A request of a session that is to be recorded.
 
     `at` is when its exchange ended, in seconds since the epoch, `after` the chain key of the part that the provider
-    keeps.
+    keeps. `is_new_list`: the client's own compaction put it in place of the list before, which stays in the transcript.
     """
 
     tenant: TenantScope
@@ -385,6 +400,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     conversation: Conversation
     at: float
     after: bytes = b""
+    is_new_list: bool = False
 
     @property
     def session_key(self) -> SessionKey:

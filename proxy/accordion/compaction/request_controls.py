@@ -1,4 +1,4 @@
-"""Reads the compaction controls of a request: its `x-accordion-*` headers, and whether it is a compaction request."""
+"""Reads the compaction controls of a request: its `x-accordion-*` headers, and how its thinking may be treated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from accordion.compaction.request import ThinkingMode
-from accordion.model.conversation import Conversation, Opaque, Reasoning, Text
+from accordion.model.conversation import Conversation, Reasoning
 from accordion.model.errors import BadRequest
 from accordion.model.suggestions import describe_choices
 
@@ -24,44 +24,27 @@ _BOUND_THINKING_MODELS = re.compile(
     r"(?:fable|mythos)-5[.-][1-9]|(?:opus|sonnet|haiku)-5[.-][5-9]|(?:opus|sonnet|haiku|fable|mythos)-[6-9]"
 )
 
-# Beginnings of prompts with which clients ask for a summary of the window to continue from: Claude Code and its
-# followers, Codex, OpenCode. Newer versions also send a header.
-_COMPACTION_PROMPTS = (
-    "create a detailed summary of the conversation",
-    "create a detailed summary of the RECENT portion of the",
-    "performing a CONTEXT CHECKPOINT COMPACTION",
-    "Provide a detailed prompt for continuing our conversation",
-    "anchored summary from the conversation history",
-    "Update the anchored summary below",
-)
-_BEGINNING = 2_000
-
 
 class RequestControls(msgspec.Struct, frozen=True):
     """The controls of one request.
 
     `mode` is `auto`, `now` (compact whatever the size), `off` or `observe` (only report). Results of `pinned_call_ids`
-    stay. `is_client_compaction`: the request is the client's own compaction request. `project` selects memories: empty
-    for those without a project, None if the request does not name one.
+    stay. `project` selects memories: empty for those without a project, None if the request does not name one.
     """
 
     mode: str = "auto"
     pinned_call_ids: frozenset[str] = frozenset()
-    is_client_compaction: bool = False
     project: str | None = None
 
 
 _NO_CONTROLS = RequestControls()
 
 
-def read_controls(
-    headers: Mapping[bytes, bytes], conversation: Conversation, *, is_client_compaction: bool
-) -> RequestControls:
+def read_controls(headers: Mapping[bytes, bytes]) -> RequestControls:
     """Reads `x-accordion-compact`, `x-accordion-pin` (call ids separated by commas) and `x-accordion-project`. Raises
     BadRequest."""
-    is_client_compaction = is_client_compaction or asks_for_client_compaction(conversation)
     if _CONTROL_HEADERS.isdisjoint(headers):
-        return RequestControls(is_client_compaction=True) if is_client_compaction else _NO_CONTROLS
+        return _NO_CONTROLS
     mode_header, pins, project = headers.get(CONTROL_HEADER), headers.get(_PINS), headers.get(_PROJECT)
     mode = mode_header.decode("latin-1").strip().lower() if mode_header is not None else "auto"
     if mode not in _MODES:
@@ -74,9 +57,7 @@ def read_controls(
         raise BadRequest(
             f"x-accordion-pin must hold call ids, separated by commas, {_MOST_PINS} at most.", param="x-accordion-pin"
         )
-    return RequestControls(
-        mode, frozenset(ids), is_client_compaction, None if project is None else _read_project(project)
-    )
+    return RequestControls(mode, frozenset(ids), None if project is None else _read_project(project))
 
 
 def _read_project(value: bytes) -> str:
@@ -89,28 +70,6 @@ def _read_project(value: bytes) -> str:
             param="x-accordion-project",
         )
     return name
-
-
-def asks_for_client_compaction(conversation: Conversation) -> bool:
-    """Whether the request asks for a compaction by the provider or for the client.
-
-    By the provider: a trigger as the last item of Responses, or a top-level `compaction` of Messages. For the client:
-    the last message contains a known prompt.
-    """
-    if conversation.protocol_name == "messages" and conversation.envelope.get("compaction", b"null") != b"null":
-        return True
-    if not conversation.messages:
-        return False
-    last = conversation.messages[-1]
-    if last.role == "user":
-        for part in last.parts:
-            if isinstance(part, Text):
-                beginning = part.text[:_BEGINNING]
-                for prompt in _COMPACTION_PROMPTS:
-                    if prompt in beginning:
-                        return True
-        return False
-    return any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in last.parts)
 
 
 def thinking_mode(conversation: Conversation, beta: str, model: str = "") -> ThinkingMode:

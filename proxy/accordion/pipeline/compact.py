@@ -181,7 +181,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     ) -> PreparedRequest:
         """Compacts the request, inserts recalled content, and renders its body."""
         request = await self._compact(request, cause, strategies)
-        is_asked = not (request.is_token_count or request.is_dry_run or request.controls.is_client_compaction)
+        is_asked = not (request.is_token_count or request.is_dry_run or request.client_metadata.is_client_compaction)
         if cause != "overflow" and is_asked:
             request = await self._recall(request)
         if request.utilization.insertions and certainly_overflows(request.utilization, request.window):

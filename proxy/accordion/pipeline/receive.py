@@ -28,6 +28,7 @@ from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_body, model_in_target
 from accordion.protocols.odd_json import make_readable
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
+from accordion.sessions.client_compactions import asks_for_client_compaction
 from accordion.sessions.client_metadata import read_client_metadata
 from accordion.sessions.tenants import Caller
 
@@ -151,7 +152,8 @@ class Receiver(msgspec.Struct, frozen=True):
                 unread_content=conversation.unread_content,
             )
         metadata = read_client_metadata(fields, conversation.envelope)
-        is_client_compaction = metadata.is_client_compaction or is_compaction_only
+        if is_compaction_only or asks_for_client_compaction(conversation):
+            metadata = replace(metadata, is_client_compaction=True)
         return ReceivedRequest(
             inbound=inbound,
             caller=caller,
@@ -161,7 +163,7 @@ class Receiver(msgspec.Struct, frozen=True):
             decoded_body=body,
             client_conversation=conversation,
             client_metadata=metadata,
-            controls=read_controls(fields, conversation, is_client_compaction=is_client_compaction),
+            controls=read_controls(fields),
             beta=fields.get(b"anthropic-beta", b"").decode("latin-1"),
             actual_model=self.base_models.get(conversation.model) or route.model or conversation.model,
             is_token_count=endpoint.is_token_count,

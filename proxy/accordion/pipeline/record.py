@@ -27,7 +27,7 @@ from accordion.model.costs import Costs
 from accordion.model.delegation import display_name
 from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
-from accordion.model.records import AgentReport, Exchange, ObservedResponse
+from accordion.model.records import AgentReport, Exchange, ObservedCall, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
@@ -188,8 +188,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         for hook in self.response_hooks:
             hook.record(request, observed_response)
         self._store_after_end(request, progress, observed_response)
-        if progress.status < 400 and not observed_response.error and request.may_lose_end:
-            self._record_second_names(request, progress.response_copy, observed_response)
+        if progress.status < 400 and not observed_response.error:
+            self._record_names(request, progress.response_copy, observed_response)
         session = self.ledger.record(tenant, session, match.row_name, exchange, _traceparent(progress)) or session
         self.sessions.record_response(
             match,
@@ -205,21 +205,30 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             ),
         )
 
-    def _record_second_names(
+    def _record_names(
         self, request: PreparedRequest, response_copy: bytes, observed_response: ObservedResponse
     ) -> None:
-        """Records second names of the request's node; a long text is read in a thread first."""
+        """Records the names by which a later list is recognized without the end of this one, or by a summary of it; a
+        long text is read in a thread first."""
         protocol, calls = request.protocol, observed_response.calls
-        record = partial(self.sessions.record_second_names, request.session_match, protocol, request.caller.tenant)
+        match, tenant = request.session_match, request.caller.tenant
+        if request.client_metadata.is_client_compaction:
+            calls = ()
+
+            def record(_: Sequence[ObservedCall], text: str) -> None:
+                self.sessions.record_client_summary(match, tenant, text)
+
+        elif request.may_lose_end:
+            record = partial(self.sessions.record_second_names, match, protocol, tenant)
+        else:
+            return
         if calls or len(response_copy) <= _MAX_READ_INLINE:
             record(calls, "" if calls else _read_text(protocol, response_copy))
             return
 
         async def read_and_record() -> None:
             text = await self.tasks.offload(_read_text, protocol, response_copy)
-            if not self.erasures.was_erased_since(
-                request.caller.tenant, request.session_match.session.id, request.started_at
-            ):
+            if not self.erasures.was_erased_since(tenant, match.session.id, request.started_at):
                 record((), text)
 
         self.tasks.spawn(read_and_record(), "read the text of a response")

@@ -59,8 +59,9 @@ class TranscriptHook(msgspec.Struct, frozen=True):
             request.caller.tenant,
             request.session_match.session.id,
             request.conversation,
-            compacted=request.may_have_compaction,
+            compacted=request.may_have_compaction or request.client_metadata.is_client_compaction,
             after=request.earlier_history,
+            is_new_list=request.session_match.follows_client_compaction,
         )
 
 

@@ -149,7 +149,7 @@ class SentHistory:
 
     async def load_conversation(self, caller: Caller, session: str) -> RecordedConversation | None:
         """Returns a session's conversation; None if it is not recorded or cannot be read."""
-        original = await self._transcripts.original(caller.tenant, session)
+        original = await self._transcripts.original(caller.tenant, session, is_newest_list=True)
         if original is None:
             return None
         protocol = self._protocols[original.protocol_name]

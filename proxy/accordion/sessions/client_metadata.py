@@ -85,7 +85,7 @@ class ClientMetadata(msgspec.Struct, frozen=True):
     is_subagent: bool = False
     """Whether the request is a sub-agent's."""
     is_client_compaction: bool = False
-    """Whether the request is part of the client's own compaction."""
+    """Whether the request is part of the client's own compaction, by its metadata or its content."""
     parent: str = ""
     """The label of the parent agent, if a known client's metadata names it."""
     agent_name: str = ""
@@ -131,9 +131,10 @@ def read_client_metadata(headers: Mapping[bytes, bytes], envelope: Mapping[str, 
     )
     cache_key = "" if session else _string_value(envelope.get("prompt_cache_key"))
     session = session or cache_key
-    agent = _first_value(headers, _AGENT_HEADERS) or (_first_value(headers, _CODEX_AGENT_HEADERS) if is_codex else "")
-    agent = "" if agent == session else agent
     kind = headers.get(_CODEX_AGENT, b"") if is_codex else b""
+    agent = _first_value(headers, _AGENT_HEADERS) or (_first_value(headers, _CODEX_AGENT_HEADERS) if is_codex else "")
+    # A compaction is part of the conversation that it ends.
+    agent = "" if agent == session or agent.encode() == kind == b"compact" else agent
     is_compaction = (
         headers.get(_CLAUDE_CLASS) == b"compaction"
         or kind == b"compact"

@@ -8,7 +8,7 @@ arrives. A conversation that continues waits for a node that another worker has 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +41,8 @@ _LOOKUP_SIZES = (64, 576, 64)
 # Maximum number of reads while another worker is about to write a node (if it was erased, it never comes), and while a
 # worker that cannot be reached may have written it.
 _PENDING_READS, _UNCONNECTED_READS = 25, 4
+_MAX_NAMES = 64
+"""The most summaries that one read of the store looks up."""
 
 
 @dataclass(slots=True)
@@ -104,6 +106,13 @@ class PrefixIndex:
         if base is None and chain and scope + chain[-1] not in loaded:
             self._unread_in_store.setdefault(scope + chain[-1], ())
         return index, base
+
+    async def find_any(self, names: Sequence[bytes], *, reads_store: bool) -> PrefixNode | None:
+        """Returns the first node of these names, from memory, or else from the store; None if there is none."""
+        found = next(filter(None, map(self.nodes.get, names)), None)
+        if found is None and names and reads_store and self.store.is_available and await self._load(names[:_MAX_NAMES]):
+            found = next(filter(None, map(self.nodes.get, names)), None)
+        return found
 
     async def get(self, name: bytes, *, is_expected: bool = False) -> PrefixNode | None:
         """Returns one node, or None; a node read from the store is not cached.

@@ -11,7 +11,8 @@ recorded prefix, the *base*, names its session, in one of three cases:
    first branch that goes on keeps it, and every branch that goes on later is a fork.
 
 A client may leave the end of its list out of the next request; then the base is found by its second name
-(transient_messages.py). Labels (client_metadata.py) only divide: two labels never share a session.
+(transient_messages.py). A client may put a summary in place of its list; then there is no base, and the session is
+found by the summary (client_compactions.py). Labels (client_metadata.py) only divide: two labels never share a session.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Put, Worker
 from accordion.model.records import ObservedCall, Session
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
+from accordion.sessions.client_compactions import (
+    find_summary_names,
+    label_name,
+    list_summary_names,
+    opens_with_summary,
+)
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_index import PrefixIndex
 from accordion.sessions.prefix_nodes import (
@@ -43,6 +50,7 @@ from accordion.sessions.prefix_nodes import (
     find_deepest,
     find_rival_branch,
     has_live_successor,
+    has_response,
     is_branch_alive,
     list_successors,
     make_scope,
@@ -86,6 +94,8 @@ class SessionMatch(msgspec.Struct, frozen=True):
     """Whether this request or an earlier one of the session has messages in another form than the one before it."""
     lost_end: bool = False
     """Whether the request lacks the end of the one from which it continues."""
+    follows_client_compaction: bool = False
+    """Whether the client put a summary in place of the list that the session had before."""
 
     @property
     def continues_by_id(self) -> bool:
@@ -209,7 +219,42 @@ class Sessions:
         if conversation.is_kept_by_provider:
             return await self._resolve_continuation(caller, client_metadata, scope, conversation)
         base = await self._find_base(scope, conversation)
+        if not new_session_id and self._begins_anew(conversation, base):
+            new_session_id = await self._find_compacted_session(
+                caller, client_metadata, scope, conversation, base.index + 1
+            )
+            if new_session_id:
+                base = _Base(-1, None, conversation.identity_chain)
+                match = self._match(caller, client_metadata, scope, conversation, base, request_id, new_session_id)
+                return replace(match, follows_client_compaction=not client_metadata.is_client_compaction)
         return self._match(caller, client_metadata, scope, conversation, base, request_id, new_session_id)
+
+    @staticmethod
+    def _begins_anew(conversation: Conversation, base: _Base) -> bool:
+        """Whether a list continues no recorded one, or continues one in another way than by its response."""
+        if base.node is None:
+            return True
+        if base.index == len(base.chain) - 1:
+            return False
+        is_other_branch = base.node.next not in (b"", next_key(base.chain, base.index))
+        return is_other_branch or conversation.messages[base.index + 1].role != "assistant"
+
+    async def _find_compacted_session(
+        self, caller: Caller, client_metadata: ClientMetadata, scope: bytes, conversation: Conversation, start: int
+    ) -> str:
+        """Returns the session that a client continues after its own compaction, or compacts; empty if there is none.
+
+        `start` is the first message after the longest recorded prefix.
+        """
+        is_request = client_metadata.is_client_compaction
+        names = [] if is_request else [*find_summary_names(caller.tenant, scope, conversation, start)]
+        is_known_form = is_request or opens_with_summary(conversation, start)
+        # Other conversations that begin here need not wait for a read.
+        reads_store = is_known_form or has_response(conversation)
+        node = await self.prefix_index.find_any(names, reads_store=reads_store)
+        if node is None and scope and is_known_form:
+            node = await self.prefix_index.find_any([label_name(scope)], reads_store=True)
+        return node.session if node is not None else ""
 
     async def _find_base(self, scope: bytes, conversation: Conversation) -> _Base:
         """Finds the node from which a request continues, by its name or by its second name."""
@@ -267,12 +312,18 @@ class Sessions:
             name = scope + (chain[-1] if chain else request_id.encode())
             own_id = node_id(name)
             session_id, forked_from = new_session_id or session_id_from_node(own_id), ""
-            if chain:
+            if chain and new_session_id:
+                self.prefix_index.add(name, form.build_node(session_id))
+            elif chain:
                 self.prefix_index.write(name, own_id, form.build_node(session_id))
+        elif client_metadata.is_client_compaction:
+            # It is no turn, so that it is no branch either.
+            session_id, forked_from = base.session, ""
         elif chain[index] != chain[-1]:
             if found.shorter:
                 base = structs.replace(base, shorter=found.shorter)
             session_id, forked_from = self._choose_session(scope, chain, index, base, form)
+            self._record_label(scope, session_id)
         else:
             # The same list again is a retry, unless the conversation has continued since. Then it is a new one with
             # the same beginning, or a user went back to this point.
@@ -289,6 +340,20 @@ class Sessions:
             session, row, conversation, scope, base, form.base_index, True, form.has_same_form, form.had_other_form,
             second is not None,
         )  # fmt: skip
+
+    def _record_label(self, scope: bytes, session_id: str) -> None:
+        """Records the session that was continued last under a label."""
+        if scope:
+            name = label_name(scope)
+            node = self.prefix_index.nodes.get(name)
+            if node is None or node.session != session_id:
+                self.prefix_index.add(name, PrefixNode(session_id))
+
+    def record_client_summary(self, session_match: SessionMatch, tenant: TenantScope, summary: str) -> None:
+        """Records a summary that the model wrote for the client, so that the list that begins with it belongs to the
+        session."""
+        for name in list_summary_names(tenant, session_match.scope, summary):
+            self.prefix_index.add(name, PrefixNode(session_match.session.id))
 
     def record_end(self, scope: bytes, session_id: str, conversation: Conversation) -> None:
         """Records a node at the end of a list, so that later requests that contain the list belong to the session."""
