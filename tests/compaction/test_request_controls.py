@@ -38,6 +38,18 @@ def test_a_request_may_name_its_project(said: bytes | None, project: str | None)
     assert read_controls(fields).project == project
 
 
+def test_a_request_may_have_instructions_for_summaries() -> None:
+    controls = read_controls({b"x-accordion-instructions": "  Keep the café's\tnumbers. ".encode()})
+    assert controls.instructions == "Keep the café's numbers."
+
+
+@pytest.mark.parametrize("value", [b"Keep\x07", b"x" * 4_001, "café".encode("latin-1")])
+def test_instructions_that_cannot_be_read_are_refused(value: bytes) -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_controls({b"x-accordion-instructions": value})
+    assert refused.value.param == "x-accordion-instructions"
+
+
 @pytest.mark.parametrize("said", [b"*", b"a\x07", b"x" * 201, "café".encode("latin-1")])
 def test_what_is_no_name_of_one_project_is_refused(said: bytes) -> None:
     with pytest.raises(BadRequest) as refused:

@@ -13,12 +13,12 @@ from accordion.model.errors import BadRequest
 from accordion.model.suggestions import describe_choices
 
 CONTROL_HEADER = b"x-accordion-compact"
-_PINS, _PROJECT = b"x-accordion-pin", b"x-accordion-project"
-_CONTROL_HEADERS = frozenset({CONTROL_HEADER, _PINS, _PROJECT})
+_PINS, _PROJECT, _INSTRUCTIONS = b"x-accordion-pin", b"x-accordion-project", b"x-accordion-instructions"
+_CONTROL_HEADERS = frozenset({CONTROL_HEADER, _PINS, _PROJECT, _INSTRUCTIONS})
 _MODES = ("auto", "now", "off", "observe")
 _CALL_ID = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,256}")
 _MOST_PINS = 64
-_LONGEST_PROJECT = 200
+_LONGEST_PROJECT, _LONGEST_INSTRUCTIONS = 200, 4_000
 # Models that bind each thinking block to its exact prefix, and their successors.
 _BOUND_THINKING_MODELS = re.compile(
     r"(?:fable|mythos)-5[.-][1-9]|(?:opus|sonnet|haiku)-5[.-][5-9]|(?:opus|sonnet|haiku|fable|mythos)-[6-9]"
@@ -30,19 +30,21 @@ class RequestControls(msgspec.Struct, frozen=True):
 
     `mode` is `auto`, `now` (compact whatever the size), `off` or `observe` (only report). Results of `pinned_call_ids`
     stay. `project` selects memories: empty for those without a project, None if the request does not name one.
+    `instructions` are for the model that writes summaries.
     """
 
     mode: str = "auto"
     pinned_call_ids: frozenset[str] = frozenset()
     project: str | None = None
+    instructions: str = ""
 
 
 _NO_CONTROLS = RequestControls()
 
 
 def read_controls(headers: Mapping[bytes, bytes]) -> RequestControls:
-    """Reads `x-accordion-compact`, `x-accordion-pin` (call ids separated by commas) and `x-accordion-project`. Raises
-    BadRequest."""
+    """Reads `x-accordion-compact`, `x-accordion-pin` (call ids separated by commas), `x-accordion-project` and
+    `x-accordion-instructions`. Raises BadRequest."""
     if _CONTROL_HEADERS.isdisjoint(headers):
         return _NO_CONTROLS
     mode_header, pins, project = headers.get(CONTROL_HEADER), headers.get(_PINS), headers.get(_PROJECT)
@@ -57,7 +59,12 @@ def read_controls(headers: Mapping[bytes, bytes]) -> RequestControls:
         raise BadRequest(
             f"x-accordion-pin must hold call ids, separated by commas, {_MOST_PINS} at most.", param="x-accordion-pin"
         )
-    return RequestControls(mode, frozenset(ids), None if project is None else _read_project(project))
+    return RequestControls(
+        mode,
+        frozenset(ids),
+        None if project is None else _read_project(project),
+        _read_instructions(headers.get(_INSTRUCTIONS, b"")),
+    )
 
 
 def _read_project(value: bytes) -> str:
@@ -70,6 +77,17 @@ def _read_project(value: bytes) -> str:
             param="x-accordion-project",
         )
     return name
+
+
+def _read_instructions(value: bytes) -> str:
+    """Reads instructions for summaries. Raises BadRequest."""
+    text = " ".join(value.decode(errors="surrogateescape").split())
+    if len(text) > _LONGEST_INSTRUCTIONS or not text.isprintable():
+        raise BadRequest(
+            f"x-accordion-instructions must hold {_LONGEST_INSTRUCTIONS:,} printable characters of UTF-8 at most.",
+            param="x-accordion-instructions",
+        )
+    return text
 
 
 def thinking_mode(conversation: Conversation, beta: str, model: str = "") -> ThinkingMode:

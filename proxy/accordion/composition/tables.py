@@ -73,6 +73,7 @@ def rules_by_model(settings: Settings) -> Callable[[str, str, bool, int], Compac
                 thresholds=settings.thresholds.thresholds_for(model, delegated=delegated),
                 mode=settings.compaction.mode_of(model, delegated=delegated),
                 budgets=settings.budgets.of(model, provider, window),
+                summary_instructions=settings.summaries.instructions_for(model),
             )
             if len(cache) < _MAX_CACHED_RULES:
                 cache[model, provider, delegated, window] = rules

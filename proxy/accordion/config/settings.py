@@ -316,12 +316,28 @@ class CompactionConfig(ConfigSection, frozen=True):
             yield self.delegated
 
 
+_SummaryInstructions = Annotated[str, msgspec.Meta(max_length=4_000)]
+
+
+class ModelSummaries(ConfigSection, frozen=True):
+    """The summaries of one model's conversations. Omitted keys have the value for all models."""
+
+    instructions: _SummaryInstructions | None = None
+
+
 class SummariesConfig(ConfigSection, frozen=True):
-    """The `summaries` section: the writer, and the longest wait for it."""
+    """The `summaries` section: the writer, its instructions, and the longest wait for it."""
 
     writer: Name = "request"
+    instructions: _SummaryInstructions = ""
     wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
     max_concurrent: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 8
+    models: dict[str, ModelSummaries] = msgspec.field(default_factory=dict)
+
+    def instructions_for(self, model: str) -> str:
+        """Returns the user's instructions for summaries of a model's conversations, by the clients' name."""
+        own = self.models.get(model, ModelSummaries()).instructions
+        return self.instructions if own is None else own
 
     @property
     def model(self) -> str:
@@ -565,5 +581,7 @@ class Settings(ConfigSection, frozen=True):
         return listed | {name: entry.price() for name, entry in self.prices.models.items()}
 
     def configured_models(self) -> tuple[str, ...]:
-        """Returns the models with their own thresholds, compaction or budgets; all others share the general ones."""
-        return tuple({**self.thresholds.models, **self.compaction.models, **self.budgets.models})
+        """Returns the models with their own thresholds, compaction, summaries or budgets; all others share the general
+        ones."""
+        sections = (self.thresholds.models, self.compaction.models, self.summaries.models, self.budgets.models)
+        return tuple(dict.fromkeys(model for models in sections for model in models))

@@ -297,7 +297,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             ),
             provider_items=await self.referenced_items.resolve_names(request.conversation, tenant, session),
             history_with_insertions=request.history_with_insertions,
-            summary_instructions=request.handler.summary_instructions if request.handler is not None else "",
+            summary_instructions=_summary_instructions(request),
         )
 
     async def _undo_compaction(self, request: PreparedRequest) -> PreparedRequest:
@@ -313,6 +313,12 @@ class CompactionStep(msgspec.Struct, frozen=True):
             replace(request, foreign_ids="none"), without_compaction(request.conversation)
         )
         return replace(request, rewritten_body=None)
+
+
+def _summary_instructions(request: MeasuredRequest) -> str:
+    """Joins the instructions for summaries: those of the settings, of a header, and of a compaction asked for."""
+    requested = request.handler.summary_instructions if request.handler is not None else ""
+    return "\n".join(filter(None, (request.rules.summary_instructions, request.controls.instructions, requested)))
 
 
 def _refuse_if_too_long(request: PreparedRequest) -> PreparedRequest:

@@ -57,6 +57,8 @@ class CompactionRules(msgspec.Struct, frozen=True):
     thresholds: Thresholds = Thresholds()
     mode: Mode = "auto"
     budgets: RequestBudgets = RequestBudgets()
+    summary_instructions: str = ""
+    """The user's instructions for the model that writes summaries."""
 
 
 class IncomingRequest(msgspec.Struct, frozen=True):

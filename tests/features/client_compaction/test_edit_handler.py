@@ -789,7 +789,16 @@ async def test_a_readable_block_of_another_provider_goes_to_a_translated_place_a
     assert [len(each["content"]) for each in translator.bodies[1]["messages"]] == [8, 1, 5]
 
 
-async def test_the_clients_own_instructions_reach_the_writer_of_the_summary() -> None:
+@pytest.mark.parametrize(
+    ("section", "configured"),
+    [
+        ("", ""),
+        ("summaries: {instructions: Keep the tickets.}", "Keep the tickets.\n"),
+        ("summaries: {instructions: x, models: {smart: {instructions: Keep the dates.}}}", "Keep the dates.\n"),
+        ("summaries: {instructions: Keep the dates., models: {other: {instructions: x}}}", "Keep the dates.\n"),
+    ],
+)
+async def test_the_users_instructions_reach_the_writer_of_the_summary(section: str, configured: str) -> None:
     asked: list[Any] = []
 
     class Writer:
@@ -800,10 +809,12 @@ async def test_the_clients_own_instructions_reach_the_writer_of_the_summary() ->
             asked.append(request)
             raise ValueError("enough")
 
-    setup, _ = translated(message(), summarizer=Writer())
+    config = "model_list: [{model_name: smart, litellm_params: {model: openai/gpt-5}}]\n" + section
+    setup, _ = translated(message(), summarizer=Writer(), config=config)
     edit = {**COMPACT_EDIT, "instructions": "Keep the names of all files."}
-    _, body = await setup.ask(MESSAGES, claude(12, context_management={"edits": [edit]}))
-    assert "Keep the names of all files." in asked[0].instructions
+    headers = {"x-accordion-instructions": "Be brief."}
+    _, body = await setup.ask(MESSAGES, claude(12, context_management={"edits": [edit]}), headers)
+    assert asked[0].instructions.endswith(f"\n{configured}Be brief.\nKeep the names of all files.")
     assert json.loads(body)["content"][0]["type"] == "compaction", "an extract takes its place"
 
 
