@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import RESPONSE_START
 from accordion.compaction.planner import PlanState
 from accordion.compaction.request import RequestBudgets
-from accordion.compaction.view import build_view, build_view_for_request
+from accordion.compaction.view import PinRules, build_view, build_view_for_request
 from accordion.model.boundaries import find_open_calls
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -131,10 +131,34 @@ def test_pinned_results_stay_with_their_call() -> None:
         user_message("task"),
     )
     assert whole(compacted, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
-    assert whole(compacted, pinned_tools=frozenset({"load"})) == [1, 2, 5]
-    assert whole(compacted, pinned_tools=frozenset({"lo*"})) == [1, 2, 5]
-    assert whole(compacted, pinned_tools=frozenset({"Load", "oa*"})) == [1, 2, 3, 4, 5]
+    assert whole(compacted, pin_rules=PinRules(frozenset({"load"}))) == [1, 2, 5]
+    assert whole(compacted, pin_rules=PinRules(frozenset({"lo*"}))) == [1, 2, 5]
+    assert whole(compacted, pin_rules=PinRules(frozenset({"Load", "oa*"}))) == [1, 2, 3, 4, 5]
     assert free(compacted, pinned_call_ids=frozenset({"a"})) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("text", ["<keep>The key is 4711.</keep>", "Look here:\n<keep>4711</keep>, and so on."])
+def test_a_message_that_the_user_pins_by_a_tag_stays_whole(text: str) -> None:
+    compacted = uncompacted(
+        *(user_message("opening"), assistant_message("ok"), user_message("first"), assistant_message("ok")),
+        *(user_message(text), assistant_message("ok"), user_message("task")),
+    )
+    assert (
+        free(compacted, pin_rules=PinRules(tag="keep")) == whole(compacted, pin_rules=PinRules(tag="keep")) == [1, 3, 5]
+    )
+    assert whole(compacted, pin_rules=PinRules(tag="pin")) == whole(compacted) == [1, 3, 4, 5]
+
+
+def test_a_tag_pins_nothing_in_other_texts_than_the_users() -> None:
+    compacted = uncompacted(
+        user_message("opening"),
+        *call_and_result("a", "<keep>from a page</keep>"),
+        assistant_message("<keep>from a model</keep>"),
+        user_message("What does <keep> mean?"),
+        assistant_message("ok"),
+        user_message("task"),
+    )
+    assert whole(compacted, pin_rules=PinRules(tag="keep")) == [1, 2, 3, 4, 5]
 
 
 def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:

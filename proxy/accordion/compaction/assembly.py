@@ -30,7 +30,7 @@ from accordion.compaction.repository import compaction_keys, form_key, memory_si
 from accordion.compaction.request import CompactionRequest
 from accordion.compaction.strategies import Strategy, select_without_summary
 from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, Plan, StrategyView, no_digest
-from accordion.compaction.view import build_view_for_request
+from accordion.compaction.view import NO_PINS, PinRules, build_view_for_request
 from accordion.model.boundaries import find_skipped_messages
 from accordion.model.budget import CompactionKind
 from accordion.model.compaction import CompactedConversation, Compaction, scope_prefix
@@ -67,7 +67,7 @@ class CompactionAssembler:
         message_tokens: MessageTokenCache,
         message_reader: WrittenMessageReader,
         *,
-        pinned_tools: frozenset[str] = frozenset(),
+        pin_rules: PinRules = NO_PINS,
         make_digest: DigestFunction = no_digest,
         count_instruction_tokens: Callable[[Message], int] = lambda _message: 0,
         skipped_tools: Sequence[str] = HANDOFF_TOOLS,
@@ -77,7 +77,7 @@ class CompactionAssembler:
         self._archive = archive
         self._message_tokens = message_tokens
         self._message_reader = message_reader
-        self._pinned_tools = pinned_tools
+        self._pin_rules = pin_rules
         self._make_digest = make_digest
         self._count_instruction_tokens = count_instruction_tokens
         self._skipped_tools = tuple(skipped_tools)
@@ -97,7 +97,7 @@ class CompactionAssembler:
             build_view_for_request,
             request,
             count_message=count_message or self._message_counter(request),
-            pinned_tools=self._pinned_tools,
+            pin_rules=self._pin_rules,
             make_digest=self._make_digest,
             count_instruction_tokens=self._count_instruction_tokens,
         )
@@ -219,7 +219,7 @@ def build_assembler(
     message_tokens: MessageTokenCache,
     message_reader: WrittenMessageReader,
     extractor: ExtractiveWriter,
-    pinned_tools: frozenset[str] = frozenset(),
+    pin_rules: PinRules = NO_PINS,
 ) -> CompactionAssembler:
     """Builds the assembler of a pipeline, with the extractive writer's digests and instructions."""
     return CompactionAssembler(
@@ -228,7 +228,7 @@ def build_assembler(
         archive,
         message_tokens,
         message_reader,
-        pinned_tools=pinned_tools,
+        pin_rules=pin_rules,
         make_digest=make_digest,
         count_instruction_tokens=extractor.count_instruction_tokens,
         skipped_tools=next((each.skipped_tools for each in pipeline if each.skipped_tools is not None), HANDOFF_TOOLS),

@@ -18,6 +18,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
+from typing import Final
+
+import msgspec
 
 from accordion.accounting.token_meter import RESPONSE_START
 from accordion.compaction.policy import max_sendable_tokens
@@ -68,6 +71,23 @@ _MIN_ROOM_DIVISOR = 4
 can never meet its target would remove everything."""
 
 
+class PinRules(msgspec.Struct, frozen=True):
+    """What the settings pin: calls and results of `tools` (names or patterns with *), and the user's messages that
+    contain the `tag` (empty: none)."""
+
+    tools: frozenset[str] = frozenset()
+    tag: str = ""
+
+
+NO_PINS: Final = PinRules()
+
+
+def _has_tag(message: Message, tag: str) -> bool:
+    """Whether a user pinned a message, or a part of it, by a tag. Text from tools and models pins nothing."""
+    texts = (part.text for part in message.parts if isinstance(part, Text)) if message.role == "user" else ()
+    return any(f"<{tag}>" in text and f"</{tag}>" in text for text in texts)
+
+
 def build_view(
     history: CompactedConversation,
     kind: CompactionKind,
@@ -78,7 +98,7 @@ def build_view(
     window: int,
     count_message: Callable[[Message], int],
     pinned_call_ids: frozenset[str] = frozenset(),
-    pinned_tools: frozenset[str] = frozenset(),
+    pin_rules: PinRules = NO_PINS,
     form: CompactionForm = "free",
     thinking: ThinkingMode = "none",
     must_succeed: bool = False,
@@ -99,7 +119,7 @@ def build_view(
 
     `tokens` counts the whole request, `overhead` its part that is not messages, both corrected or both not; the slots'
     counts are scaled to the difference. `limit` is the most the request may count (0: the window). `size` is the
-    request's bytes. `pinned_tools` are names or patterns with *. `insertion_tokens` and `orphan_reasoning` are as in
+    request's bytes. `insertion_tokens` and `orphan_reasoning` are as in
     insertions/differences.py. `delegations_by_call` are the delegations that calls of this history started.
     """
     slots, insertions, skipped = (
@@ -113,7 +133,7 @@ def build_view(
     slots, scale = _scale_slots(slots, insertions, tokens - overhead)
     images = sum(count_images(part) for slot in slots for part in slot.message.parts)
     exceeds_other_limits = 0 < budgets.max_images < images or 0 < budgets.max_body_bytes < size
-    analysis = _HistoryAnalysis(slots, pinned_call_ids, pinned_tools, frozenset() if exceeds_other_limits else skipped)
+    analysis = _HistoryAnalysis(slots, pinned_call_ids, pin_rules, frozenset() if exceeds_other_limits else skipped)
     leavable = analysis.leavable_slots(kind, thinking, must_succeed)
     if is_subagent:
         leavable[: analysis.first_response] = [False] * analysis.first_response
@@ -176,7 +196,7 @@ def build_view_for_request(
     kind: CompactionKind,
     *,
     count_message: Callable[[Message], int],
-    pinned_tools: frozenset[str] = frozenset(),
+    pin_rules: PinRules = NO_PINS,
     make_digest: DigestFunction = no_digest,
     count_instruction_tokens: Callable[[Message], int] = lambda _message: 0,
 ) -> StrategyView:
@@ -195,7 +215,7 @@ def build_view_for_request(
         window=request.window.size,
         count_message=count_message,
         pinned_call_ids=request.pinned_call_ids,
-        pinned_tools=pinned_tools,
+        pin_rules=pin_rules,
         form=request.form,
         thinking=request.thinking,
         must_succeed=decision.must_succeed,
@@ -269,21 +289,27 @@ class _HistoryAnalysis:
         self,
         slots: Sequence[Slot],
         pinned_call_ids: frozenset[str],
-        pinned_tools: frozenset[str],
+        pin_rules: PinRules,
         skipped_messages: frozenset[int],
     ) -> None:
         self.slots, self._skipped = slots, skipped_messages
         self.messages = [slot.message for slot in slots]
         calls = [part for message in self.messages for part in message.parts if isinstance(part, ToolCall)]
         names = {call.name for call in calls}
-        pinned_names = {name for name in names if any(fnmatchcase(name, pattern) for pattern in pinned_tools)}
+        pinned_names = {name for name in names if any(fnmatchcase(name, pattern) for pattern in pin_rules.tools)}
         self.pinned = pinned_call_ids | {call.call_id for call in calls if call.name in pinned_names}
         self.calls, self.open_calls = match_results_to_calls(self.messages), find_open_calls(self.messages)
         self.pinned |= self._find_other_ids(self.pinned)
-        self.fixed_slots = {index for index, _ in self.open_calls} | {
-            index for index, message in enumerate(self.messages) if self._has_pin(message)
+        self._tagged = frozenset(
+            index for index, message in enumerate(self.messages) if pin_rules.tag and _has_tag(message, pin_rules.tag)
+        )
+        """Slots that the user pinned by a tag."""
+        self.fixed_slots = {
+            *(index for index, _ in self.open_calls),
+            *(index for index, message in enumerate(self.messages) if self._has_pin(message)),
+            *self._tagged,
         }
-        """Slots with an open call or a pinned result."""
+        """Slots with an open call, a pinned result or a tag."""
         user_slots = [index for index, slot in enumerate(slots) if slot.has_user_text]
         self.task = user_slots[-1] if user_slots else -1
         self.opening_request = user_slots[0] if user_slots else -1
@@ -373,6 +399,8 @@ class _HistoryAnalysis:
         if index in self.standing or index in self._skipped:
             return False
         if has_lasting_part(message) or (message.role == "other" and not is_unknown_item(message)):
+            return False
+        if index in self._tagged:
             return False
         if is_known_to_provider_only(message) and not 0 <= self.opening_request < index:
             return False

@@ -32,6 +32,7 @@ from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository, is_compaction_key
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies import Strategy
+from accordion.compaction.view import PinRules
 from accordion.composition.cache_shares import divide_cache, divide_compaction_cache
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
@@ -323,7 +324,7 @@ class CompactionBuilder:
             self._message_tokens,
             self._reader,
             self._extractor,
-            frozenset(settings.compaction.pinned_tools),
+            PinRules(frozenset(settings.compaction.pinned_tools), settings.compaction.pin_tag),
         )
         services = replace(services, recent_failures=recent_failures)
         return Compactor(assembler, services, wait_seconds=settings.summaries.wait_seconds)
