@@ -25,6 +25,7 @@ from accordion.pipeline.overflow_probe import probe_overflow
 from accordion.pipeline.relay import ExchangeProgress, relay
 from accordion.protocols.registry import protocol_for
 from accordion.server.interpreter import set_up_interpreter
+from accordion.sessions.client_compactions import asks_for_client_compaction
 from accordion.sessions.client_metadata import read_client_metadata
 from bench import conversations, replies
 from bench.texts import Texts
@@ -117,7 +118,8 @@ class Rounds:
             "client metadata and controls",
             lambda at: (
                 read_client_metadata(inbounds[at].headers_by_name, talks[at].envelope),
-                read_controls(inbounds[at].headers_by_name, talks[at], is_client_compaction=False),
+                asks_for_client_compaction(talks[at]),
+                read_controls(inbounds[at].headers_by_name),
             ),
         )
         seated = await each(
