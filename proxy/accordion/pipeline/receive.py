@@ -29,7 +29,7 @@ from accordion.protocols.model_name import model_in_body, model_in_target
 from accordion.protocols.odd_json import make_readable
 from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.sessions.client_compactions import asks_for_client_compaction
-from accordion.sessions.client_metadata import read_client_metadata
+from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
 from accordion.sessions.tenants import Caller
 
 _log = logging.getLogger("accordion")
@@ -151,9 +151,6 @@ class Receiver(msgspec.Struct, frozen=True):
                 is_unreadable=not caller.is_anonymous,
                 unread_content=conversation.unread_content,
             )
-        metadata = read_client_metadata(fields, conversation.envelope)
-        if is_compaction_only or asks_for_client_compaction(conversation):
-            metadata = replace(metadata, is_client_compaction=True)
         return ReceivedRequest(
             inbound=inbound,
             caller=caller,
@@ -162,7 +159,7 @@ class Receiver(msgspec.Struct, frozen=True):
             route=route,
             decoded_body=body,
             client_conversation=conversation,
-            client_metadata=metadata,
+            client_metadata=_read_metadata(fields, conversation, is_compaction=is_compaction_only),
             controls=read_controls(fields),
             beta=fields.get(b"anthropic-beta", b"").decode("latin-1"),
             actual_model=self.base_models.get(conversation.model) or route.model or conversation.model,
@@ -247,3 +244,11 @@ class Receiver(msgspec.Struct, frozen=True):
         if len(body) > _NEW_AT_ONCE:
             return await self.tasks.offload(model_in_body, body, kind)
         return model_in_body(body, kind)
+
+
+def _read_metadata(fields: Mapping[bytes, bytes], conversation: Conversation, *, is_compaction: bool) -> ClientMetadata:
+    """Reads a request's metadata; whether it is the client's own compaction is also read from its content."""
+    metadata = read_client_metadata(fields, conversation.envelope)
+    if is_compaction or asks_for_client_compaction(conversation):
+        return replace(metadata, is_client_compaction=True)
+    return metadata
