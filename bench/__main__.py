@@ -16,6 +16,16 @@ from bench.run_settings import RunSettings, default_pins
 from bench.scenarios import SCENARIOS
 from bench.servers import Pins, Unavailable
 
+ENDPOINT_OPTIONS = {
+    "endpoint": "reader, agent, writer: the base URL of a model's API, with /v1",
+    "model": "the model's name there (default: its only one)",
+    "key_env": "the environment variable with its key",
+    "context": "its window in tokens",
+    "tokens": "the size of a conversation (default: twice the window)",
+    "conversations": "conversations of each kind",
+    "questions": "questions about a conversation, at most",
+}
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Accordion measured side by side with others.")
@@ -38,6 +48,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="campaign: decides what fails, and in which order")
     parser.add_argument("--proxies", type=int, default=0, help="fleet: how many proxies (default 4)")
     parser.add_argument("--sessions", type=int, default=0, help="fleet: how many sessions in a phase (default 48)")
+    for option, text in ENDPOINT_OPTIONS.items():
+        kind = int if isinstance(getattr(RunSettings, option), int) else str
+        parser.add_argument(f"--{option.replace('_', '-')}", type=kind, default=getattr(RunSettings, option), help=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this Markdown file")
     given = parser.parse_args()
@@ -61,6 +74,7 @@ def main() -> int:
         seed=given.seed,
         proxies=given.proxies,
         sessions=given.sessions,
+        **{option: getattr(given, option) for option in ENDPOINT_OPTIONS},
         data=given.data or _folder("BENCH_DATA"),
         windows=tuple(int(each.strip().removesuffix("k")) * 1000 for each in given.windows.split(",") if each.strip()),
     )

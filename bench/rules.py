@@ -244,7 +244,11 @@ def chatted(seed: int, chats: Sequence[Sequence[dict[str, Any]]]) -> Conversatio
 
 def _chat_statement(earlier: str, text: str, question: str, kind: str, chance: random.Random) -> Statement:
     value, old = (
-        _value(chance) if "{v}" in text else str(chance.randrange(200, 9_000)) if "{n}" in text else _date(chance)
+        pronounceable(chance)
+        if "{v}" in text
+        else str(chance.randrange(200, 9_000))
+        if "{n}" in text
+        else _date(chance)
         for _ in range(2)
     )
     if kind == "preference":
@@ -287,7 +291,7 @@ def _statements(language: str, chance: random.Random) -> list[Statement]:
     for kind in KINDS:
         texts = _STATED[language][kind]
         for text in texts[-1:] if kind == "correction of the opening" else texts:
-            value, old = _value(chance), _value(chance) if kind in _CORRECTED else ""
+            value, old = pronounceable(chance), pronounceable(chance) if kind in _CORRECTED else ""
             stated = text.format(v=value, n=chance.randrange(200, 900))
             found.append(Statement(kind, stated, value, old, texts[0].format(v=old, n="") if old else ""))
     return found
@@ -327,5 +331,5 @@ def _date(chance: random.Random) -> str:
     return f"{chance.choice(('March', 'May', 'July', 'October'))} {chance.randrange(2, 30)}"
 
 
-def _value(chance: random.Random) -> str:
+def pronounceable(chance: random.Random) -> str:
     return "".join(chance.choice("BCDFGHKLMNPRSTVWZ") + chance.choice("aeiou") for _ in range(3)).capitalize()

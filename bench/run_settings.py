@@ -45,6 +45,20 @@ class RunSettings:
     """The sessions of the phases of `fleet`; 0: as many as usual."""
     windows: Sequence[int] = ()
     """The windows that quality is measured at; empty: all."""
+    endpoint: str = ""
+    """The base URL of a model's API, with /v1, for `reader`, `agent` and `writer`."""
+    model: str = ""
+    """The model's name there; empty: its only one."""
+    key_env: str = ""
+    """The environment variable with its key."""
+    context: int = 32_000
+    """The model's real window: a full history that is longer is not asked about."""
+    tokens: int = 0
+    """The size of a recorded conversation; 0: twice Accordion's window."""
+    conversations: int = 0
+    """Conversations of each kind; 0: as many as usual."""
+    questions: int = 0
+    """Questions about a conversation at most; 0: as many as usual."""
     skipped: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:

@@ -65,5 +65,8 @@ SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "soak": soak.run,
     "hop": _later("hop"),
     "fleet": _later("fleet"),
+    "reader": _later("reader"),
+    "agent": _later("agent"),
+    "writer": _later("writer"),
     "campaign": _later("campaign"),
 }
