@@ -331,6 +331,24 @@ async def test_a_write_ends_with_its_copy_so_that_the_newest_copy_is_the_last(tm
     assert await one.get(COMPACTION) == b"newer"
 
 
+@pytest.mark.parametrize("erases", [False, True])
+async def test_only_an_erasure_during_a_write_prevents_its_copy(tmp_path: Path, erases: bool):
+    class Slow(Away):
+        async def write(self, batch):
+            if batch[0].key == COMPACTION:
+                await one.delete([ROW2])
+                await (one.drop_erased() if erases else one.publish())
+            return await super().write(batch)
+
+    main = Slow()
+    one = with_copies(main, tmp_path / "s")
+    await one.write([Put(ROW, b"waits"), Put(ROW2, b"waits")])
+    main.back = True
+    await one.put(COMPACTION, b"compaction")
+    main.back = False
+    assert await one.get_many([ROW, COMPACTION]) == ([b"waits", None] if erases else [None, b"compaction"])
+
+
 async def test_records_that_waited_in_an_outage_are_read_in_the_next(tmp_path: Path):
     main = Away()
     one, two = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s")

@@ -270,14 +270,12 @@ class SpooledStore:
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
         count, erased = await self._main.delete(keys), set(keys)
-        self._erasure_count += 1
         if self.is_empty or not any(log.by_key.keys() & erased for log in self._logs):
             return count
         return max(count, len(await self._erase(lambda record: record.write.key in erased)))
 
     async def _erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
         """Erases records of this store in the logs; returns the writes that waited."""
-        self._erasure_count += 1
         writes: list[Put | Append] = []
         if any(log.path.exists() for log in self._logs):
             async with self._locked():
@@ -300,6 +298,7 @@ class SpooledStore:
 
         With `copies` it also removes all copies, since a copy does not name its session. Raises StoreUnavailable.
         """
+        self._erasure_count += copies
         writes = [] if self.is_empty else [each.write for log in self._logs for each in log.own() if each.state != COPY]
         erased = await self.erasures.find_erased(writes) if writes and self.erasures is not None else ErasedWrites()
         await self._delete(erased)
@@ -309,6 +308,7 @@ class SpooledStore:
 
     async def drop_copies(self) -> None:
         """Removes all copies, as when the store was emptied. Never fails."""
+        self._erasure_count += 1
         with suppress(StoreUnavailable):
             await self._erase(lambda record: record.state == COPY)
 
