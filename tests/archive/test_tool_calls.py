@@ -14,10 +14,14 @@ from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
+from accordion.archive.history_search import RemovedHistory
+from accordion.archive.passage_index import PassageIndexes
+from accordion.archive.references import artifact_id
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
 from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
+from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.tool_loop import ArtifactToolCall, ArtifactToolResult
 from accordion.server.event_loop import LoopTasks
@@ -89,7 +93,7 @@ async def build_tool(store: InMemoryStore | None = None) -> ArtifactTool:
     archive = Archive(store or InMemoryStore())
     kept = [ArchivedMessage(key, json.dumps(wire).encode()) for key, wire in rows().items()]
     await archive.write(archive.build_puts(TENANT, kept, artifacts()))
-    return ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks())
+    return ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks(), PassageIndexes())
 
 
 async def ask(who: ReadContext | None = None, **arguments: Any) -> ArtifactToolResult:
@@ -98,6 +102,62 @@ async def ask(who: ReadContext | None = None, **arguments: Any) -> ArtifactToolR
     )
     assert answer.call_id == "c9"
     return answer
+
+
+def removed(*messages: dict[str, Any]) -> RemovedHistory:
+    """Messages of which all but the last were removed."""
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    conversation = BodyReader(0).read(OpenAIChat(), body, TENANT)
+    return RemovedHistory(conversation.messages, conversation.chain, len(conversation.messages) - 1)
+
+
+REMOVED = removed(
+    {"role": "user", "content": "The staging database is called heron-7."},
+    rows()[b"call"],
+    {"role": "tool", "tool_call_id": "c1", "content": "connected to heron-7\nthe migration of invoices failed"},
+    {"role": "assistant", "content": "The migration failed."},
+    {"role": "user", "content": "Which migration of invoices?"},
+)
+FAILED = artifact_id(TENANT, REMOVED.messages[2].key, 0)
+
+
+async def test_words_are_searched_in_all_that_was_removed():
+    answer = await ask(build_context(removed=REMOVED, allowed=frozenset({FAILED})), search="migration of the invoices")
+    head, *found = answer.text.splitlines()
+    assert head.startswith('[Found 2 passages with words of "migration of the invoices" in the 4 messages that were')
+    assert found == [
+        f'[2] result of read({{"path": "a.log"}}), in {FAILED}: connected to heron-7 the migration of invoices failed',
+        "[3] assistant: The migration failed.",
+    ]
+
+
+async def test_a_passage_that_is_found_names_the_smallest_range_with_it():
+    answer = await ask(build_context(removed=REMOVED, allowed=frozenset({RANGE})), query="connected heron")
+    assert f'[2] result of read({{"path": "a.log"}}), in {RANGE}: connected to heron-7' in answer.text
+    assert "[0] user: The staging database is called heron-7." in answer.text
+
+
+async def test_a_search_without_a_store_names_no_range():
+    store = FickleStore()
+    tool = await build_tool(store)
+    store.away = True
+    call = ArtifactToolCall("c9", "read_artifact", '{"search": "staging"}')
+    (answer,) = await tool.answer_calls(build_context(removed=REMOVED), [call])
+    assert answer.text.endswith("\n[0] user: The staging database is called heron-7.")
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"), [(REMOVED, 'No word of "pelican" is in the 4 messages'), (None, "nothing to search")]
+)
+async def test_a_search_that_finds_nothing_says_so(history: RemovedHistory | None, expected: str):
+    assert expected in (await ask(build_context(removed=history), search="pelican")).text
+
+
+async def test_the_answer_of_a_search_fits_the_available_tokens():
+    many = removed(*({"role": "user", "content": f"word number {n} " + "filler " * 50} for n in range(60)))
+    answer = await ask(build_context(removed=many, available_tokens=2_000), search="word number")
+    assert len(answer.text) <= 4 * 1_000
+    assert "Found 59 passages" in answer.text
 
 
 async def test_a_result_is_read_with_one_line_that_says_what_it_is():
@@ -176,7 +236,7 @@ class Away(InMemoryStore):
 
 
 async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
-    archive = ArtifactTool(Archive(Away()), {"chat": OpenAIChat()}, FakeTasks())
+    archive = ArtifactTool(Archive(Away()), {"chat": OpenAIChat()}, FakeTasks(), PassageIndexes())
     (answer,) = await archive.answer_calls(
         build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT}))]
     )
@@ -190,7 +250,7 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
     archive = Archive(with_spool(store))
     store.away = True
     await archive.write(archive.build_puts(TENANT, [], artifacts()))
-    answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(
+    answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks(), PassageIndexes()).answer_calls(
         build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
     )
     assert "unavailable at the moment" in answer.text
@@ -310,7 +370,7 @@ async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_it
     kept = [ArchivedMessage(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
     await archive.write(archive.build_puts(TENANT, kept, [replace(artifacts()[-1], tokens=200_000)]))
     call = ArtifactToolCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
-    (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(
+    (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks, PassageIndexes()).answer_calls(
         build_context(shared_access=Related()), [call]
     )
     assert not answer.error

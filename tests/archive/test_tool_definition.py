@@ -29,8 +29,8 @@ def test_our_tool_takes_another_name_where_the_client_has_a_tool_of_that_name():
 def test_every_argument_that_is_offered_is_understood():
     schema = json.loads(define_tool([]).schema)
     values = {"id": ONE, "offset": 5, "limit": 6, "pattern": "x", "path": "$.a", "diff_with": OTHER}
-    assert set(schema["properties"]) == set(values)
-    assert schema["required"] == ["id"]
+    assert set(schema["properties"]) == {*values, "search"}
+    assert parse_arguments('{"search": "the words"}') == ReadRequest("", search="the words")
     assert parse_arguments(json.dumps(values)) == ReadRequest(ONE, 5, 6, "x", "$.a", OTHER)
 
 

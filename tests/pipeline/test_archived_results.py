@@ -57,3 +57,14 @@ async def test_what_was_read_back_makes_none() -> None:
     found = await results(setup, header(out, "x-accordion-session"))
     assert len(found) > 20
     assert {each.tool for each in found} == {"read"}
+
+
+async def test_the_model_finds_words_in_what_a_compaction_removed() -> None:
+    setup = PipelineSetup(windows=FakeWindows(size=2_700))
+    request = asked([("read", {"n": at}, long(f"r{at}")) for at in range(14)])
+    setup.upstream.answers = [calls("read_artifact", {"search": "r3_77"})]
+    await setup.ask(CHAT, request)
+    first, second = (json.loads(each.body)["messages"] for each in setup.upstream.requests)
+    assert "r3_77" not in json.dumps(first)
+    assert second[-1]["content"].splitlines()[1].startswith('[8] result of read({"n": 3}), in art_')
+    assert "r3_77" in second[-1]["content"]

@@ -126,6 +126,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     """A request for a part of an artifact.
 
     An offset below 0 counts from the end; 0 and "" mean not given. `other` is the id of the artifact to compare with.
+    Without an id, `search` are words to find in all that was removed.
     """
 
     id: str
@@ -134,6 +135,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     pattern: str = ""
     path: str = ""
     other: str = ""
+    search: str = ""
 
 
 class TextPart(msgspec.Struct, frozen=True):

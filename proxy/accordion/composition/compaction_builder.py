@@ -162,7 +162,7 @@ class CompactionBuilder:
         self._archive_search = ArchiveSearch(shares.recall)
         self._artifact_tool_protocols = ARTIFACT_TOOLS
         self.protocols = protocols = PROTOCOLS
-        self._artifact_tool = ArtifactTool(self._archive, protocols, tasks)
+        self._artifact_tool = ArtifactTool(self._archive, protocols, tasks, self._archive_search.indexes)
         self._transcripts = archive.transcripts
         self.export_and_erasure = ExportAndErasure(
             self._archive, tasks, describe_value, self._message_reader, archive.erasures, spooled.drop_erased

@@ -16,6 +16,7 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
+from accordion.archive.history_search import RemovedHistory
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
 from accordion.delegation.branch_access import BranchViewer
 from accordion.insertions.store import InsertionStore
@@ -132,7 +133,8 @@ class ToolLoop(msgspec.Struct, frozen=True):
 
     def build_read_context(self, request: PreparedRequest, added_tokens: int) -> ReadContext:
         """Describes the reader, and the tokens left for answers after `added_tokens` were added to the list."""
-        compaction = request.history.compaction
+        compaction, count = request.history.compaction, request.history.covered_count
+        messages, chain = request.conversation.messages, request.conversation.chain
         available_tokens = request.window.usable_input - request.utilization.occupied_tokens - added_tokens
         return ReadContext(
             request.caller.tenant,
@@ -142,6 +144,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
             request.window.size,
             request.session_match.session.id,
             self._visible_artifacts(request),
+            RemovedHistory(messages, chain, count) if compaction is not None and count else None,
         )
 
     def _visible_artifacts(self, request: PreparedRequest) -> VisibleArtifacts | None:

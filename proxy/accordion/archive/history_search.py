@@ -1,0 +1,125 @@
+"""Searches all that left a conversation for words, for a model that does not know in which artifact they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from heapq import nlargest
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from accordion.archive.artifacts import Artifact
+from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndexes, readable_text
+from accordion.archive.references import artifact_id, shorten_arguments
+from accordion.model.boundaries import match_results_to_calls
+from accordion.model.conversation import Message, Text, ToolCall, ToolResult
+from accordion.model.hidden_fields import StructWithHiddenFields
+from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
+
+_MAX_TERMS: Final = 60
+_MAX_PASSAGES: Final = 40
+_MAX_RANGES: Final = 64
+"""Ranges of messages whose records are read."""
+_MAX_SHOWN: Final = 600
+"""Characters of one passage that are shown."""
+
+
+class RemovedHistory(StructWithHiddenFields, frozen=True):
+    """The messages of a conversation that a compaction covers: the first `count` of `messages`, as the client sent
+    them, with their chain keys."""
+
+    hidden_fields = frozenset({"messages", "chain"})
+
+    messages: Sequence[Message]
+    chain: Sequence[bytes]
+    count: int
+
+
+class HistoryPassages(msgspec.Struct, frozen=True):
+    """The answer to a search: its text, and how many passages have one of the words."""
+
+    text: str
+    count: int
+
+
+def search_history(
+    indexes: PassageIndexes,
+    tenant: TenantScope,
+    history: RemovedHistory,
+    ids: Collection[str],
+    ranges: Sequence[Artifact],
+    words: str,
+    max_characters: int,
+) -> HistoryPassages:
+    """Returns the passages with the most and the rarest of the words, the best first, in `max_characters` characters.
+
+    Each has the index of its message, and an artifact that contains it: of `ids`, that of its part, or the smallest of
+    `ranges`.
+    """
+    index = indexes.index(history.messages, history.chain, history.count)
+    scores = defaultdict[int, float](float)
+    for term in islice(dict.fromkeys(search_terms(words)), _MAX_TERMS):
+        numbers = index.find(term)
+        for number in numbers:
+            scores[number] += index.weight(len(numbers))
+    best = nlargest(_MAX_PASSAGES, scores, key=lambda number: (scores[number], number))
+    lines, available = list[str](), max_characters
+    for passage in map(index.__getitem__, best):
+        line = f"{_heading(tenant, history.messages, passage, ids, ranges)} {_text_of(history.messages, passage)}"
+        available -= len(line) + 1
+        if available < 0:
+            break
+        lines.append(line)
+    return HistoryPassages("\n".join(lines), len(scores))
+
+
+def _text_of(messages: Sequence[Message], passage: Passage) -> str:
+    message, part = passage.position
+    text = readable_text(messages[message].parts[part])[passage.start : passage.end]
+    return " ".join(text.split())[:_MAX_SHOWN]
+
+
+def find_range_ids(tenant: TenantScope, history: RemovedHistory, ids: Collection[str]) -> list[str]:
+    """Returns those of the artifacts that are no single parts of the messages, but ranges of them."""
+    parts = {
+        artifact_id(tenant, message.key, part)
+        for message in history.messages[: history.count]
+        for part in range(len(message.parts))
+    }
+    return sorted(frozenset(ids) - parts)[:_MAX_RANGES]
+
+
+def _heading(
+    tenant: TenantScope,
+    messages: Sequence[Message],
+    passage: Passage,
+    ids: Collection[str],
+    ranges: Sequence[Artifact],
+) -> str:
+    """Describes what a passage is of, with the number of its message and its artifact."""
+    at, part = passage.position
+    value = messages[at].parts[part]
+    source: str = messages[at].role
+    if not isinstance(value, Text):
+        source = f"{'result' if isinstance(value, ToolResult) else 'arguments'} of {_describe_call(messages, at, part)}"
+    containing = sorted(
+        (each for each in ranges if each.first <= at <= each.last), key=lambda each: each.last - each.first
+    )
+    own_id = artifact_id(tenant, messages[at].key, part)
+    name = own_id if own_id in ids else next((each.id for each in containing), "")
+    return f"[{at}] {source}{f', in {name}' if name else ''}:"
+
+
+def _describe_call(messages: Sequence[Message], at: int, part: int) -> str:
+    """Describes a call, or the call of a result."""
+    value = messages[at].parts[part]
+    if isinstance(value, ToolResult):
+        start = max(0, at - MAX_CALL_DISTANCE)
+        position = match_results_to_calls(messages[start : at + 1]).get((at - start, part))
+        value = messages[start + position[0]].parts[position[1]] if position is not None else value
+    if not isinstance(value, ToolCall):
+        return "a tool"
+    return f"{shorten_arguments(value.name)}({shorten_arguments(value.arguments)[:100]})"
