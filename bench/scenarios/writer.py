@@ -7,9 +7,9 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 from rich.progress import track
@@ -20,7 +20,7 @@ from accordion.compaction.assembly import CompactionAssembler
 from accordion.compaction.planner import Planner
 from accordion.config import Settings
 from accordion.model.errors import SummaryFailed
-from accordion.model.ports import Route, SummaryCaller, SummaryLimits, SummaryRequest, SummaryResponse
+from accordion.model.ports import Route, Summarizer, SummaryCaller, SummaryLimits, SummaryRequest, SummaryResponse
 from accordion.protocols.base import TextPrompt
 from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -28,6 +28,7 @@ from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopTasks
 from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import SummaryAuthor, SummaryTask
+from accordion.summaries.checks import CheckedSummary
 from accordion.summaries.digest import make_digest
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
@@ -38,10 +39,11 @@ from bench.report import Table
 from bench.run_settings import RunSettings
 from bench.servers import Unavailable
 
+T = TypeVar("T")
 _WINDOW: Final = 8_000
 _LIMITS: Final = SummaryLimits(input=24_000, output=4_000)
 _CALLER: Final = SummaryCaller("bench", Route("openai", "openai", ""), "chat", MODEL, ())
-_QUOTED = re.compile(r"(['\"]).*?\1 (?=does not)|\d+")
+_QUOTED = re.compile(r"(['\"]).*?\1 (?=does not)|\b\d+\b")
 _DONE = re.compile(r"^(?:Done|Partly done)\b")
 
 
@@ -53,7 +55,7 @@ class WriterComparison:
     """The reason why the summary was rejected."""
     lines: int = 0
     dropped: list[str] = field(default_factory=list)
-    """A reason for each dropped line."""
+    """A reason for each line that the checks dropped, of all answers."""
     instructions: tuple[int, int, int] = (0, 0, 0)
     """The standing instructions of the messages; of them in the model's record, and in the extractive one."""
     statements: tuple[int, int, int] = (0, 0, 0)
@@ -83,6 +85,21 @@ class RelaySummarizer:
         return SummaryResponse(answer["choices"][0]["message"].get("content") or "", MODEL)
 
 
+class CheckRecorder(LoopTasks):
+    """Runs the product's work, and notes what its checks said of each answer; a rejected summary tells it nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks: list[CheckedSummary] = []
+
+    async def offload(self, call: Callable[..., T], *args: Any) -> T:
+        """Runs a call in a thread."""
+        outcome = await super().offload(call, *args)
+        if isinstance(outcome, tuple) and isinstance(outcome[0], CheckedSummary):
+            self.checks.append(outcome[0])
+        return outcome
+
+
 def run(setting: RunSettings) -> list[Table]:
     endpoint = Endpoint.from_options(setting.endpoint, setting.model, setting.key_env)
     if setting.data is None or not (setting.data / "locomo.jsonl.gz").is_file():
@@ -98,15 +115,12 @@ def run(setting: RunSettings) -> list[Table]:
 
 
 async def _compare_all(relay: EndpointRelay, sets: Sequence[QuestionSet], window: int) -> list[WriterComparison]:
-    extractor = ExtractiveWriter()
-    author = SummaryAuthor(RelaySummarizer(relay), extractor, LoopTasks(), load_prompts())
     compared = list[WriterComparison]()
     for each in track(sets, description="summaries"):
         task = await summary_task(each, window)
         if task is not None:
-            comparison = await compare(author, extractor, task, each)
-            comparison.calls = relay.take()
-            compared.append(comparison)
+            compared.append(await compare(RelaySummarizer(relay), task, each))
+            compared[-1].calls = relay.take()
     return compared
 
 
@@ -122,20 +136,20 @@ async def summary_task(whole: QuestionSet, window: int) -> SummaryTask | None:
     return assembler.plan_compaction(job, conversation, at=0.0, without_summary=False).summary_task
 
 
-async def compare(
-    author: SummaryAuthor, extractor: ExtractiveWriter, task: SummaryTask, whole: QuestionSet
-) -> WriterComparison:
+async def compare(summarizer: Summarizer, task: SummaryTask, whole: QuestionSet) -> WriterComparison:
     """Has both writers write, and compares their records."""
-    extract, found = author.write_extractive(task).text, WriterComparison()
-    text = extract
+    extractor, recorder, found = ExtractiveWriter(), CheckRecorder(), WriterComparison()
+    author = SummaryAuthor(summarizer, extractor, recorder, load_prompts())
+    extract = text = author.write_extractive(task).text
     try:
         summary = await author.write(replace(task, summary_caller=_CALLER))
     except SummaryFailed as error:
         found.problem = _QUOTED.sub("…", error.message)
     else:
         text, found.lines = summary.text, len(summary.narrative.splitlines())
-        found.dropped = [_QUOTED.sub("… ", line.rpartition(": ")[2]) for line in summary.dropped_lines]
         found.plans_as_done = _count_plans_as_done(summary.narrative, whole)
+    dropped = [line for check in recorder.checks for line in check.dropped_lines]
+    found.dropped = [_QUOTED.sub("…", line.rpartition(": ")[2]) for line in dropped]
     standing = extractor.find_standing_instructions(task.sources, (), task.others)
     rules = [each.instruction.text for each in standing.cited]
     found.instructions = len(rules), sum(each in text for each in rules), sum(each in extract for each in rules)
@@ -160,7 +174,7 @@ def _table(compared: Sequence[WriterComparison], model: str) -> Table:
         ["summaries", len(compared), len(compared)],
         ["accepted", len(accepted), None],
         ["lines that stayed", sum(each.lines for each in accepted), None],
-        ["lines that were dropped", sum(len(each.dropped) for each in accepted), None],
+        ["lines that were dropped, of all answers", sum(len(each.dropped) for each in compared), None],
         ["promises told as done", sum(each.plans_as_done for each in accepted), None],
         _shares("standing instructions, word for word, %", [each.instructions for each in compared]),
         _shares("what users stated, %", [each.statements for each in compared]),

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accordion.summaries.author import SummaryAuthor
-from accordion.summaries.extractive import ExtractiveWriter
-from accordion.summaries.prompts import load_prompts
 from bench.question_sets import QuestionSet
 from bench.scenarios.writer import compare
-from tests.fakes import FakeTasks
 from tests.summary_samples import FakeSummarizer, good_summary, line, task
 
 NO_STATEMENTS = QuestionSet("c", "runs", [], [])
@@ -18,9 +14,7 @@ NO_STATEMENTS = QuestionSet("c", "runs", [], [])
 @pytest.mark.parametrize("is_good", [True, False])
 async def test_a_model_s_record_keeps_all_that_the_extractive_one_keeps(is_good):
     answers = [good_summary()] if is_good else ["I cannot do this."]
-    extractor = ExtractiveWriter()
-    author = SummaryAuthor(FakeSummarizer(answers), extractor, FakeTasks(), load_prompts())
-    found = await compare(author, extractor, task(), NO_STATEMENTS)
+    found = await compare(FakeSummarizer(answers), task(), NO_STATEMENTS)
     assert bool(found.problem) is not is_good
     assert (found.lines > 0) is is_good
     whole, model, extractive = found.instructions
@@ -28,8 +22,7 @@ async def test_a_model_s_record_keeps_all_that_the_extractive_one_keeps(is_good)
 
 
 async def test_reasons_of_dropped_lines_are_counted_without_what_they_quote():
-    summary = good_summary() | {"overview": [*good_summary()["overview"], line("The file `lost.py` is new", 0)]}
-    extractor = ExtractiveWriter()
-    author = SummaryAuthor(FakeSummarizer([summary]), extractor, FakeTasks(), load_prompts())
-    found = await compare(author, extractor, task(), NO_STATEMENTS)
-    assert "… does not occur literally in the messages" in found.dropped
+    summary = {"overview": [line("The file `lost.py` is new", 0)]}
+    found = await compare(FakeSummarizer([summary]), task(), NO_STATEMENTS)
+    assert found.problem == "the model's summary failed the checks twice: only … lines of it remain"
+    assert found.dropped == ["…does not occur literally in the messages"] * 2
