@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import product
+from statistics import median
 from typing import Any, Final
 
 import httpx
@@ -89,8 +90,8 @@ class ReaderRun:
     def __init__(self, relay: EndpointRelay, window: int, arms: Sequence[str], context: int) -> None:
         self._relay, self._window, self._arms, self._context = relay, window, arms, context
         self._client, self._urls = httpx.Client(), dict[str, str]()
-        self._sent = 0
-        """Characters of messages that Accordion sent for the first question of this conversation."""
+        self._sent = list[int]()
+        """Characters of messages that Accordion sent for each question of this conversation."""
 
     def ask_all(self, sets: Sequence[QuestionSet]) -> list[ReaderAnswer]:
         """Returns the answers; if the user interrupts the run, those so far.
@@ -118,17 +119,19 @@ class ReaderRun:
         messages = self._messages(whole, arm)
         if messages is None:
             return
+        if arm == EXTRACTIVE:
+            self._sent.clear()
         url, session, summaries = self._urls.get(arm, self._relay.url), f"reader-{whole.id}", list[ModelCall]()
         if arm in self._urls:
             self._replay(whole.messages, url, session, has_summaries=arm == BY_MODEL)
             summaries = self._relay.take()
-        for number, question in enumerate(whole.questions):
+        for question in whole.questions:
             asked = [*messages, {"role": "user", "content": question.text}]
             reply = ask(self._client, url, asked, QUESTION, session, **_ANSWER)
             calls = [*summaries, *self._relay.take()]
             summaries = []
-            if arm in self._urls and not number:
-                self._sent = len(calls[-1].messages)
+            if arm == EXTRACTIVE:
+                self._sent.append(len(calls[-1].messages))
             fields = whole.id, whole.kind, arm, question.text, question.expected, question.form, reply
             yield ReaderAnswer(*fields, is_right(question, reply), is_in_prompt(question, calls[-1].messages), calls)
 
@@ -138,7 +141,7 @@ class ReaderRun:
         if arm == NOTHING:
             return [*system, *ANNOUNCEMENT]
         if arm == NEWEST:
-            return newest(whole.messages, self._sent or self._window * CHARACTERS // 4)
+            return newest(whole.messages, int(median(self._sent or [self._window * CHARACTERS // 4])))
         size = len(json.dumps(whole.messages, ensure_ascii=False)) / CHARACTERS
         return None if arm == FULL and size > self._context else whole.messages
 
@@ -186,7 +189,7 @@ def table_of(answers: Sequence[ReaderAnswer], model: str) -> Table:
             table.rows.append([arm, *_quality(own), _difference(own, answers), _visible(own), *_cost(own, model)])
     table.notes.append(
         "right: with the 95 % interval over conversations; controls: questions whose answer never stood there, right "
-        "if the model says so; the newest messages have as many characters as Accordion's prompt"
+        "if the model says so; the newest messages have as many characters as Accordion's prompts"
     )
     return table
 
