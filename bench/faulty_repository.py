@@ -34,7 +34,7 @@ TOOLS: Final = [
     for name, description, parameters in (
         ("list_files", "Lists all files.", []),
         ("read_file", "Returns the text of a file.", ["path"]),
-        ("write_file", "Replaces the text of a file.", ["path", "content"]),
+        ("replace_text", "Replaces a text that occurs once in a file.", ["path", "old", "new"]),
         ("run_test", "Runs a test; returns its output.", ["path"]),
     )
 ]
@@ -81,7 +81,8 @@ class FaultyRepository:
     opening: str
     comment: str
     word: str
-    tests: dict[str, str]
+    changed: set[str] = field(default_factory=set)
+    """The files that were changed in the current task."""
     read_texts: dict[str, str] = field(default_factory=dict)
     """Each file as it was last read."""
     rereads: int = 0
@@ -90,17 +91,15 @@ class FaultyRepository:
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """Runs a tool; errors are its result."""
-        path = str(arguments.get("path", ""))
+        path, file = str(arguments.get("path", "")), self.folder / str(arguments.get("path", ""))
         if name == "list_files":
             return "\n".join(sorted(str(each.relative_to(self.folder)) for each in self.folder.rglob("*.py")))
-        if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()) or not path.endswith(".py"):
-            return f"error: there is no file {path!r}"
-        if name == "write_file":
-            return self._write(path, str(arguments.get("content", "")))
-        if not (self.folder / path).is_file():
+        if not file.resolve().is_relative_to(self.folder.resolve()) or not file.is_file():
             return f"error: there is no file {path!r}"
         if name == "read_file":
             return self._read(path)
+        if name == "replace_text":
+            return self._replace(path, str(arguments.get("old", "")), str(arguments.get("new", "")))
         return self.run_test(path) if name == "run_test" else f"error: there is no tool {name!r}"
 
     def _read(self, path: str) -> str:
@@ -109,15 +108,13 @@ class FaultyRepository:
         self.read_texts[path] = text
         return text
 
-    def _write(self, path: str, text: str) -> str:
-        if path in self.tests:
-            self.broken.append("a test was changed")
-            return "written"
-        if not text.startswith(self.comment):
-            self.broken.append("a module without the comment")
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / path).write_text(text)
-        return "written"
+    def _replace(self, path: str, old: str, new: str) -> str:
+        text = (self.folder / path).read_text()
+        if not old or text.count(old) != 1:
+            return f"error: the old text occurs {text.count(old) if old else 0} times"
+        (self.folder / path).write_text(text.replace(old, new))
+        self.changed.add(path)
+        return "replaced"
 
     def run_test(self, path: str) -> str:
         """Runs a file; returns `passed`, or the end of its output."""
@@ -131,8 +128,14 @@ class FaultyRepository:
             return f"failed: no end after {_TEST_SECONDS} seconds"
         return "passed" if done.returncode == 0 else f"failed: {done.stderr[-400:]}"
 
-    def check_report(self, report: str) -> None:
-        """Notes a report that does not end with the word."""
+    def end_task(self, report: str) -> None:
+        """Notes the rules that were broken in a task which ended with this report."""
+        for path in sorted(self.changed):
+            if path.startswith("tests"):
+                self.broken.append("a test was changed")
+            elif not (self.folder / path).read_text().startswith(self.comment):
+                self.broken.append("a module without the comment")
+        self.changed.clear()
         if not report.rstrip(" .!\n*`").endswith(self.word):
             self.broken.append("a report without the word")
 
@@ -141,7 +144,7 @@ def make_repository(folder: Path, seed: int, number: int) -> FaultyRepository:
     """Writes a repository with so many tasks into an empty folder."""
     chance = random.Random(f"repository/{seed}")
     comment, word = f"# checked by {pronounceable(chance)}", pronounceable(chance)
-    numbers, tasks, tests = list[str](), list[RepairTask](), dict[str, str]()
+    numbers, tasks = list[str](), list[RepairTask]()
     (folder / "tests").mkdir(parents=True)
     for at in range(1, number + 1):
         name = f"part_{at:02d}"
@@ -157,15 +160,14 @@ def make_repository(folder: Path, seed: int, number: int) -> FaultyRepository:
         helpers = "\n".join(_helper(chance) for _ in range(_HELPERS))
         (folder / f"{name}.py").write_text(f'"""Part {at}."""\n\n{code}\n{helpers}')
         test = f"tests/test_{name}.py"
-        tests[test] = f"from {name} import *\n{check}\n"
-        (folder / test).write_text(tests[test])
+        (folder / test).write_text(f"from {name} import *\n{check}\n")
         tasks.append(RepairTask(f"Next: {request}. Mend it, and run {test} until it passes.", f"{name}.py", test))
     opening = (
         "We mend a repository of small modules, one after the other. Three rules hold for all of the work. Never "
         f"change a file in tests/. The first line of each module that you change must be `{comment}`. End each report "
         f"to me with the word {word}. You will need these numbers later. {' '.join(numbers)}"
     )
-    return FaultyRepository(folder, tasks, opening, comment, word, tests)
+    return FaultyRepository(folder, tasks, opening, comment, word)
 
 
 def _helper(chance: random.Random) -> str:

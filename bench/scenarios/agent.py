@@ -97,6 +97,8 @@ class RepairAgent:
                 pass
         except openai.APIStatusError as error:
             self.run.stopped = f"status {error.status_code}"
+        last = self._messages[-1]
+        self.repository.end_task(str(last.get("content") or "") if last["role"] == "assistant" else "")
         self.run.tasks += 1
         self.run.without_call += self._messages[-2] == {"role": "user", "content": task.request}
         self.run.finished += self.repository.run_test(task.test) == "passed"
@@ -119,8 +121,6 @@ class RepairAgent:
             if call.type == "function":
                 result = self.repository.call(call.function.name, _arguments(call.function.arguments))
                 self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        if not message.tool_calls:
-            self.repository.check_report(message.content or "")
         return bool(message.tool_calls)
 
 

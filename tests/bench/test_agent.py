@@ -27,8 +27,8 @@ def test_the_number_of_a_task_stands_in_the_opening_message_alone(repository):
     rate = repository.opening.partition("rate of part_04 is ")[2].partition(". ")[0].rstrip(".")
     texts = [path.read_text() for path in repository.folder.rglob("*.py")]
     assert not any(rate in text for text in [*texts, task.request])
-    code = f"def gross(net): return round(net * (1 + {rate}), 6)"
-    repository.call("write_file", {"path": task.module, "content": code})
+    change = {"old": "return round(net, 6)", "new": f"return round(net * (1 + {rate}), 6)"}
+    assert repository.call("replace_text", {"path": task.module, **change}) == "replaced"
     assert repository.run_test(task.test) == "passed"
 
 
@@ -36,20 +36,26 @@ def test_broken_rules_and_files_read_again_are_counted(repository):
     module, test = repository.tasks[0].module, repository.tasks[0].test
     for _ in range(2):
         repository.call("read_file", {"path": module})
-    repository.call("write_file", {"path": module, "content": f"{repository.comment}\n"})
+    change = {"old": '"""Part 1."""', "new": f'{repository.comment}\n"""Part 1."""'}
+    repository.call("replace_text", {"path": module, **change})
     repository.call("read_file", {"path": module})
+    repository.end_task(f"Mended. {repository.word}.")
     assert (repository.rereads, repository.broken) == (1, [])
-    repository.call("write_file", {"path": module, "content": "x = 1\n"})
-    repository.call("write_file", {"path": test, "content": ""})
-    repository.check_report(f"Mended. {repository.word}.")
-    repository.check_report("Mended.")
+    repository.call("replace_text", {"path": module, "old": repository.comment, "new": "#"})
+    repository.call("replace_text", {"path": test, "old": "assert", "new": "True or"})
+    repository.end_task("Mended.")
     assert repository.broken == ["a module without the comment", "a test was changed", "a report without the word"]
-    assert repository.run_test(test).startswith("failed")
+
+
+@pytest.mark.parametrize(("old", "times"), [("", 0), ("nowhere", 0), ("return", 13)])
+def test_only_a_text_that_occurs_once_is_replaced(repository, old, times):
+    error = f"error: the old text occurs {times} times"
+    assert repository.call("replace_text", {"path": "part_01.py", "old": old, "new": "x"}) == error
 
 
 @pytest.mark.parametrize("path", ["../outside.py", "/outside.py", "part_01.txt"])
 def test_files_outside_the_repository_are_refused(repository, path):
-    assert repository.call("write_file", {"path": path, "content": "x"}).startswith("error")
+    assert repository.call("read_file", {"path": path}).startswith("error")
 
 
 def test_an_agent_runs_the_calls_of_the_model_until_its_report(tmp_path, repository):
