@@ -127,13 +127,13 @@ async def _compare_all(relay: EndpointRelay, sets: Sequence[QuestionSet], window
 async def summary_task(whole: QuestionSet, window: int) -> SummaryTask | None:
     """Returns the task that the product would give its writer; None if the conversation needs no summary."""
     body = {"model": MODEL, "messages": [*whole.messages, {"role": "user", "content": "Please go on."}]}
-    job, conversation = await captured(json.dumps(body).encode(), window)
+    request, _ = await captured(json.dumps(body).encode(), window)
     counter = TiktokenCounter()
     counter.load()
     planner = Planner([entry.build() for entry in Settings().compaction.pipeline_of("")])
     parts = Archive(InMemoryStore()), MessageTokenCache(TokenMeter(counter)), WrittenMessageReader()
     assembler = CompactionAssembler(planner, planner, *parts, make_digest=make_digest)
-    return assembler.plan_compaction(job, conversation, at=0.0, without_summary=False).summary_task
+    return assembler.plan_compaction(request, at=0.0, without_summary=False).summary_task
 
 
 async def compare(summarizer: Summarizer, task: SummaryTask, whole: QuestionSet) -> WriterComparison:

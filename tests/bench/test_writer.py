@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.question_sets import QuestionSet
-from bench.scenarios.writer import compare
+from bench.question_sets import QuestionSet, rule_set
+from bench.scenarios.writer import compare, summary_task
 from tests.summary_samples import FakeSummarizer, good_summary, line, task
 
 NO_STATEMENTS = QuestionSet("c", "runs", [], [])
@@ -26,3 +26,12 @@ async def test_reasons_of_dropped_lines_are_counted_without_what_they_quote():
     found = await compare(FakeSummarizer([summary]), task(), NO_STATEMENTS)
     assert found.problem == "the model's summary failed the checks twice: only … lines of it remain"
     assert found.dropped == ["…does not occur literally in the messages"] * 2
+
+
+async def test_a_writer_gets_the_task_that_the_product_makes_of_a_conversation():
+    whole = rule_set(1, 4_000)
+    found = await summary_task(whole, 4_000)
+    assert found is not None
+    assert len(found.sources) > len(whole.messages) // 2
+    comparison = await compare(FakeSummarizer(["no summary"]), found, whole)
+    assert comparison.statements == (12, 12, 12)
