@@ -6,37 +6,33 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import Calibrations
-from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
-from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
-from accordion.composition.tables import build_prices, rules_by_model
+from accordion.composition.pipeline_builder import (
+    LastingParts,
+    PipelineSteps,
+    VisibilityBuilder,
+    build_pipelines,
+    build_steps,
+)
+from accordion.composition.tables import build_prices
+from accordion.config import Settings
 from accordion.config.load import build
 from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Summarizer
 from accordion.model.records import Exchange
-from accordion.pipeline.calibration import Calibrator
-from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.costs import CostCalculator
-from accordion.pipeline.count import ForwardedListMeter
-from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer
-from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.queries import Queries
-from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.request_hooks import RequestHook
-from accordion.pipeline.response_hooks import HiddenResultHook, ReferencedItemHook, TranscriptHook
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.body_reader import BodyReader
@@ -94,21 +90,52 @@ class PipelineSetup:
         config = "store: {url: memory://}\n" + self.config
         config += "" if self.summarizer or "summaries:" in config else "\nsummaries: {writer: extractive}"
         settings = build(config.encode(), {}, {})
-        counter = self.counter = WordCounter()
-        meter, calibrations, memory_mentions = TokenMeter(counter), Calibrations(), MemoryMentions()
+        self.counter = WordCounter()
         self.spooled = with_spool(self.store)
         self.archive = ArchiveServices(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
-        self.builder = builder = CompactionBuilder(
-            settings, self.store, self.spooled, self.archive, self.outbox, meter, counter, self.tasks, self.clock
+        meter = TokenMeter(self.counter)
+        self.builder = CompactionBuilder(
+            settings, self.store, self.spooled, self.archive, self.outbox, meter, self.counter, self.tasks, self.clock
         )
-        self.sessions = sessions = Sessions(self.store, self.outbox, self.clock, "worker")
-        visibility = VisibilityBuilder(
-            self.store, self.outbox, self.clock, self.tasks, sessions, builder.reader, builder.archive
-        ).visibility(settings)
-        assert visibility.shared_artifacts is not None
+        self.sessions = Sessions(self.store, self.outbox, self.clock, "worker")
         self.created_keys = CreatedKeys(self.store, self.clock)
         self.key_usage = KeyUsageLedger(self.store, self.outbox, self.clock, "worker")
         self.refused: list[tuple[str, str]] = []
+        self._steps = self._build_steps(settings, self._build_parts(meter))
+        self.archive.erasures.listen(lambda namespace, _: self._steps.ledger.savings.forget_agents(namespace))
+        self.rebuild()
+        self.observe = Queries(
+            self.store,
+            self.outbox,
+            self.windows,
+            self.archive.session_names,
+            {"": Thresholds()},
+            delegation_tracker=self._steps.measurer.visibility.delegation_tracker,
+            prices=build_prices(settings),
+        )
+
+    def _build_parts(self, meter: TokenMeter) -> LastingParts:
+        return LastingParts(
+            clock=self.clock,
+            tasks=self.tasks,
+            sessions=self.sessions,
+            archive=self.archive,
+            compaction=self.builder,
+            visibility=VisibilityBuilder(
+                self.store, self.outbox, self.clock, self.tasks, self.sessions, self.builder.reader,
+                self.builder.archive,
+            ),
+            body_reader=BodyReader(),
+            request_hooks=self.request_hooks(self),
+            tool_refusals=ToolRefusals(self.clock.now),
+            token_meter=meter,
+            calibrations=Calibrations(),
+            ledger=Ledger(self.outbox, [self.recorder], "worker"),
+            key_limiter=KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
+            key_usage=self.key_usage,
+        )  # fmt: skip
+
+    def _build_steps(self, settings: Settings, parts: LastingParts) -> PipelineSteps:
         tenants = Tenants(
             b"secret" * 6,
             self.keys,
@@ -118,80 +145,9 @@ class PipelineSetup:
             owner_token=OWNER_TOKEN,
         )
         sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
-        tool_refusals = ToolRefusals(self.clock.now)
-        list_meter = ForwardedListMeter(
-            builder.insertion_composer(settings), meter, calibrations, self.tasks, tool_refusals
-        )
-        artifact_recall = builder.artifact_recall(settings)
-        self._steps = {
-            "clock": self.clock,
-            "tasks": self.tasks,
-            "waiter": builder.waiter,
-            "tenants": tenants,
-            "receiver": Receiver(
-                body_reader=BodyReader(),
-                base_models={},
-                router=self.router,
-                tasks=self.tasks,
-                hooks=self.request_hooks(self),
-            ),
-            "identifier": Identifier(
-                visibility, sessions, memory_mentions, builder.session_overrides, settings.compaction.mode_of
-            ),
-            "measurer": Measurer(
-                list_meter=list_meter,
-                sessions=sessions,
-                visibility=visibility,
-                window_table=self.windows,
-                compactions=builder.compactions,
-                session_overrides=builder.session_overrides,
-                compaction_rules=rules_by_model(settings),
-                memory_mentions=memory_mentions,
-                tasks=self.tasks,
-                holdout=Holdout(settings.compaction.holdout),
-            ),
-            "compaction_step": CompactionStep(
-                list_meter=list_meter,
-                visibility=visibility,
-                window_table=self.windows,
-                compactors=builder.compactors(settings, lambda _model: self.summarizer),
-                build_compactor=partial(builder.compactor_of, settings),
-                renderer=builder.request_renderer,
-                session_overrides=builder.session_overrides,
-                referenced_items=builder.referenced_items,
-                summary_callers=sender.build_summary_caller,
-                recall_sources=[] if artifact_recall is None else [artifact_recall],
-            ),
-            "sender": sender,
-            "tool_loop": builder.tool_loop(settings, tool_refusals, visibility.shared_artifacts),
-            "response_history": builder.response_history(sessions),
-            "stored_responses": builder.stored_responses,
-            "insertion_store": builder.insertion_store,
-            "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
-            "ledger": (ledger := Ledger(self.outbox, [self.recorder], "worker")),
-            "erasures": self.archive.erasures,
-            "key_usage": self.key_usage,
-            "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
-            "costs": CostCalculator(build_prices(settings), meter),
-            "session_names": self.archive.session_names,
-            "model_sockets": settings.server.model_sockets,
-            "response_hooks": [
-                HiddenResultHook(visibility.shared_artifacts),
-                TranscriptHook(self.archive.transcripts),
-                ReferencedItemHook(builder.referenced_items),
-            ],
-        }
-        self.archive.erasures.listen(lambda namespace, _: ledger.savings.forget_agents(namespace))
-        self.rebuild()
-        self.observe = Queries(
-            self.store,
-            self.outbox,
-            self.windows,
-            self.archive.session_names,
-            {"": Thresholds()},
-            delegation_tracker=visibility.delegation_tracker,
-            prices=build_prices(settings),
-        )
+        steps = build_steps(parts, settings, sender, self.windows, lambda _model: self.summarizer)
+        # Each request is counted before it is sent, except in the tests of estimates, so that its figures are exact.
+        return replace(steps, measurer=replace(steps.measurer, can_estimate=False))
 
     def _note_refusal(self, tenant: str, limit: str) -> None:
         self.refused.append((tenant, limit))
@@ -202,13 +158,13 @@ class PipelineSetup:
         return Inbound(method, path, "", pairs, raw, f"req-{len(self.recorder.exchanges)}")
 
     def rebuild(self, **steps: Any) -> None:
-        """Builds the pipelines, with other steps if given. `steps` are the parameters of `build_pipelines`."""
-        self._steps |= steps
-        self.forward, self.upgrade = build_pipelines(**self._steps)
+        """Builds the pipelines, with other steps if given. `steps` are fields of `PipelineSteps`."""
+        self._steps = replace(self._steps, **steps)
+        self.forward, self.upgrade = build_pipelines(self._steps)
 
     def replace_in(self, step: str, **changes: Any) -> None:
         """Builds the pipelines with changed fields of one step."""
-        value: Any = self._steps[step]
+        value: Any = getattr(self._steps, step)
         replaced = (
             replace(value, **changes) if isinstance(value, msgspec.Struct) else dataclasses.replace(value, **changes)
         )

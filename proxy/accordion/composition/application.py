@@ -18,7 +18,6 @@ from starlette.types import ASGIApp
 
 from accordion import __version__
 from accordion.accounting.calibration import Calibrations, LearnedLimits, LearnedSync
-from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
@@ -29,15 +28,12 @@ from accordion.composition.compaction_builder import ArchiveServices, Compaction
 from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
 from accordion.composition.features import Core, create_translator, open_features
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
-from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
+from accordion.composition.pipeline_builder import LastingParts, VisibilityBuilder, build_pipelines, build_steps
 from accordion.composition.tables import (
-    base_models,
     build_prices,
     build_windows,
-    find_summary_model,
     reaches_anthropic,
     routes,
-    rules_by_model,
     thresholds_by_model,
 )
 from accordion.config import Settings
@@ -50,33 +46,16 @@ from accordion.http.metrics import Metrics
 from accordion.http.path_prefix import CODEX_PATH, PathPrefix
 from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.websocket_relay import WebSocketRelay
-from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Observer, Upstream
 from accordion.model.tenant import ArchiveNamespace, TenantScope
-from accordion.pipeline.calibration import Calibrator
-from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.costs import CostCalculator
-from accordion.pipeline.count import ForwardedListMeter
-from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
-from accordion.pipeline.receive import Receiver
-from accordion.pipeline.response_hooks import (
-    HiddenResultHook,
-    MemoryCaptureHook,
-    RecallIndexHook,
-    ReferencedItemHook,
-    ResponseHook,
-    TranscriptHook,
-)
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_exchanges import RequestPoints
 from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
 from accordion.pipeline.tool_refusals import ToolRefusals
-from accordion.pipeline.visibility import Visibility
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
@@ -162,13 +141,9 @@ class Application:
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
             FreeMemoryObserver(self.tasks, find_trim()),
         ]
-        self._tool_refusals = ToolRefusals(self.clock.now)
-        self._reader = BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
-        self._meter = TokenMeter(self.counter)
-        self._calibrations, self._limits = Calibrations(), LearnedLimits(self.clock.now)
-        self._learned_sync = LearnedSync(
-            self.store, self.outbox, self.clock, self._limits, self._calibrations, retention
-        )
+        meter = TokenMeter(self.counter)
+        calibrations, self._limits = Calibrations(), LearnedLimits(self.clock.now)
+        self._learned_sync = LearnedSync(self.store, self.outbox, self.clock, self._limits, calibrations, retention)
         self.created_keys = CreatedKeys(self.store, self.clock)
         self._worker_sync = worker_sync_for(settings.store.url.reveal(), settings.store.file(), slots)
         self._sessions = Sessions(
@@ -193,7 +168,7 @@ class Application:
             self.spooled,
             self._archive,
             self.outbox,
-            self._meter,
+            meter,
             self.counter,
             self.tasks,
             self.clock,
@@ -214,7 +189,6 @@ class Application:
         )
         ledger_queue = self.outbox.slow_queue()
         self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
-        self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused)
         self._administration = Administration(
             lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries
         )
@@ -222,6 +196,23 @@ class Application:
         for feature in self._features:
             observers += feature.observers
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
+        self._parts = LastingParts(
+            clock=self.clock,
+            tasks=self.tasks,
+            sessions=self._sessions,
+            archive=self._archive,
+            compaction=self._compaction_builder,
+            visibility=self._visibility_builder,
+            body_reader=BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE)),
+            request_hooks=[hook for feature in self._features for hook in feature.request_hooks],
+            tool_refusals=ToolRefusals(self.clock.now),
+            token_meter=meter,
+            calibrations=calibrations,
+            ledger=self._ledger,
+            key_limiter=KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused),
+            key_usage=self.key_usage,
+            memory=self.memory_builder,
+        )
         self._translator = create_translator()
         self._upstream = self._connect(settings)
         self._deployment_pauses = DeploymentPauses(self.clock)
@@ -260,82 +251,10 @@ class Application:
         )
         self.metrics.name_tenants(self.tenants.has_proxy_keys)
         router, windows = routes(settings), build_windows(settings, self._limits)
-        prices = build_prices(settings)
-        receiver = Receiver(
-            body_reader=self._reader,
-            base_models=base_models(settings),
-            router=router,
-            tasks=self.tasks,
-            max_body=settings.server.max_body_bytes,
-            hooks=[hook for feature in self._features for hook in feature.request_hooks],
-        )
-        visibility = self._visibility_builder.visibility(settings)
-        memory_mentions = self.memory_builder.memory_mentions(settings)
-        list_meter = ForwardedListMeter(
-            self._compaction_builder.insertion_composer(settings),
-            self._meter,
-            self._calibrations,
-            self.tasks,
-            self._tool_refusals,
-        )
-        measurer = Measurer(
-            list_meter=list_meter,
-            sessions=self._sessions,
-            visibility=visibility,
-            window_table=windows,
-            compactions=self._compaction_builder.compactions,
-            session_overrides=self._compaction_builder.session_overrides,
-            compaction_rules=rules_by_model(settings),
-            memory_mentions=memory_mentions,
-            tasks=self.tasks,
-            holdout=Holdout(settings.compaction.holdout),
-            can_estimate=True,
-        )
         sender = Sender(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
-        self._compactors = self._compaction_builder.compactors(
-            settings, partial(self._summarizer, settings, router, windows)
-        )
-        self.forward, self.upgrade = build_pipelines(
-            clock=self.clock,
-            tasks=self.tasks,
-            waiter=self._compaction_builder.waiter,
-            tenants=self.tenants,
-            receiver=receiver,
-            identifier=Identifier(
-                visibility,
-                self._sessions,
-                memory_mentions,
-                self._compaction_builder.session_overrides,
-                settings.compaction.mode_of,
-            ),
-            measurer=measurer,
-            compaction_step=CompactionStep(
-                list_meter=list_meter,
-                visibility=visibility,
-                window_table=windows,
-                compactors=self._compactors,
-                build_compactor=partial(self._compaction_builder.compactor_of, settings),
-                renderer=self._compaction_builder.request_renderer,
-                session_overrides=self._compaction_builder.session_overrides,
-                referenced_items=self._compaction_builder.referenced_items,
-                summary_callers=sender.build_summary_caller,
-                recall_sources=self._recall_sources(settings),
-            ),
-            sender=sender,
-            tool_loop=self._compaction_builder.tool_loop(settings, self._tool_refusals, visibility.shared_artifacts),
-            response_history=self._compaction_builder.response_history(self._sessions),
-            stored_responses=self._compaction_builder.stored_responses,
-            insertion_store=self._compaction_builder.insertion_store,
-            calibrator=Calibrator(self._sessions, visibility, self._calibrations, windows),
-            ledger=self._ledger,
-            erasures=self._archive.erasures,
-            response_hooks=self._response_hooks(settings, visibility),
-            session_names=self._archive.session_names,
-            key_limiter=self._key_limiter,
-            key_usage=self.key_usage,
-            costs=CostCalculator(prices, self._meter, partial(find_summary_model, settings)),
-            model_sockets=settings.server.model_sockets,
-        )
+        summarizers = partial(self._summarizer, settings, router, windows)
+        steps = build_steps(self._parts, settings, sender, windows, summarizers)
+        self.forward, self.upgrade = build_pipelines(steps)
         self.queries = Queries(
             self.store,
             self.outbox,
@@ -343,41 +262,15 @@ class Application:
             self._archive.session_names,
             thresholds_by_model(settings),
             settings.compaction.mode_of,
-            visibility.delegation_tracker,
+            steps.measurer.visibility.delegation_tracker,
             lambda: self.store.has_answered,
             tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
             self.spooled,
-            prices,
+            build_prices(settings),
             self._request_points,
             settings.store.retention_days * 86_400,
         )
         self.settings = settings
-
-    def _recall_sources(self, settings: Settings) -> list[RecallSource]:
-        """Builds the sources of recalled content that are switched on, in the order in which they insert."""
-        insertion_store = self._compaction_builder.insertion_store
-        sources: list[RecallSource | None] = [
-            self.memory_builder.session_import(settings, insertion_store),
-            self._compaction_builder.artifact_recall(settings),
-            self.memory_builder.memory_recall(settings, insertion_store),
-        ]
-        return [source for source in sources if source is not None]
-
-    def _response_hooks(self, settings: Settings, visibility: Visibility) -> list[ResponseHook]:
-        """Builds what acts on exchanges after their responses."""
-        hooks: list[ResponseHook] = [
-            TranscriptHook(self._archive.transcripts),
-            ReferencedItemHook(self._compaction_builder.referenced_items),
-        ]
-        if visibility.shared_artifacts is not None:
-            hooks.append(HiddenResultHook(visibility.shared_artifacts))
-        memory_capture = self.memory_builder.memory_capture(settings)
-        if memory_capture is not None:
-            hooks.append(MemoryCaptureHook(memory_capture))
-        artifact_recall = self._compaction_builder.artifact_recall(settings)
-        if artifact_recall is not None:
-            hooks.append(RecallIndexHook(artifact_recall.archive_search, self.tasks))
-        return hooks
 
     def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:
         """Returns a model's limits by the current settings; None if its requests are never compacted."""

@@ -1,48 +1,70 @@
-"""Builds the pipelines of requests and upgrades from their steps, and the step of visibility."""
+"""Builds the steps of requests from the settings, connects them to pipelines, and builds the step of visibility."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
+import msgspec
+
+from accordion.accounting.calibration import Calibrations
+from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
+from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.stored_responses import StoredResponses
 from accordion.composition.cache_shares import DEFAULT, CacheShares, divide_cache
+from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder, Summarizers
+from accordion.composition.memory_builder import MemoryBuilder
+from accordion.composition.tables import base_models, build_prices, find_summary_model, rules_by_model
 from accordion.config import Settings
 from accordion.config.settings import DelegationConfig
 from accordion.delegation.branch_access import BranchAccess
 from accordion.delegation.tracker import DelegationCacheSizes, DelegationTracker
 from accordion.delegation.visibility_filter import VisibilityFilter
+from accordion.insertions.recall_source import RecallSource
 from accordion.insertions.store import InsertionStore
 from accordion.model.delegation import Evidence
-from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks, Waiter
+from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks, Waiter, WindowTable
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.costs import CostCalculator
+from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.list_refusals import ListRefusals
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.prepare import Preparer
 from accordion.pipeline.provider_items import ProviderItems
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import ExchangeRecorder
+from accordion.pipeline.request_hooks import RequestHook
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_history import ResponseHistory
-from accordion.pipeline.response_hooks import ResponseHook
+from accordion.pipeline.response_hooks import (
+    HiddenResultHook,
+    MemoryCaptureHook,
+    RecallIndexHook,
+    ReferencedItemHook,
+    ResponseHook,
+    TranscriptHook,
+)
 from accordion.pipeline.response_retrieval import ResponseRetrieval
 from accordion.pipeline.retries import RetryStep
 from accordion.pipeline.send import Sender
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.pipeline.tool_loop import ToolLoop
+from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.pipeline.upgrade import ModelSockets, UpgradePipeline
 from accordion.pipeline.visibility import Visibility
+from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.sessions.session_names import SessionNames
 from accordion.sessions.sessions import Sessions
@@ -112,69 +134,214 @@ class VisibilityBuilder:
             self._built[2].forget()
 
 
-def build_pipelines(
-    *,
-    clock: Clock,
-    tasks: Tasks,
-    waiter: Waiter,
-    tenants: Tenants,
-    receiver: Receiver,
-    identifier: Identifier,
-    measurer: Measurer,
-    compaction_step: CompactionStep,
-    sender: Sender,
-    tool_loop: ToolLoop,
-    response_history: ResponseHistory,
-    stored_responses: StoredResponses,
-    insertion_store: InsertionStore,
-    calibrator: Calibrator,
-    ledger: Ledger,
-    erasures: ErasureNotices,
-    response_hooks: Sequence[ResponseHook],
-    session_names: SessionNames,
-    costs: CostCalculator,
-    key_limiter: KeyLimiter,
-    key_usage: KeyUsageLedger,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    model_sockets: ModelSockets = "read",
-) -> tuple[RequestPipeline, UpgradePipeline]:
-    """Connects the steps. `model_sockets`: see UpgradePipeline."""
-    sessions = identifier.sessions
-    provider_items = ProviderItems(stored_responses, erasures, tasks, waiter, sender.send)
+class LastingParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a process that its pipelines share and that stay when the settings change."""
+
+    clock: Clock
+    tasks: Tasks
+    sessions: Sessions
+    archive: ArchiveServices
+    compaction: CompactionBuilder
+    visibility: VisibilityBuilder
+    body_reader: BodyReader
+    request_hooks: Sequence[RequestHook]
+    tool_refusals: ToolRefusals
+    token_meter: TokenMeter
+    calibrations: Calibrations
+    ledger: Ledger
+    key_limiter: KeyLimiter
+    key_usage: KeyUsageLedger
+    memory: MemoryBuilder | None = None
+
+
+class PipelineSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of the pipelines, by the settings in force. `model_sockets`: see UpgradePipeline."""
+
+    clock: Clock
+    tasks: Tasks
+    waiter: Waiter
+    tenants: Tenants
+    receiver: Receiver
+    identifier: Identifier
+    measurer: Measurer
+    compaction_step: CompactionStep
+    sender: Sender
+    tool_loop: ToolLoop
+    response_history: ResponseHistory
+    stored_responses: StoredResponses
+    insertion_store: InsertionStore
+    calibrator: Calibrator
+    ledger: Ledger
+    erasures: ErasureNotices
+    response_hooks: Sequence[ResponseHook]
+    session_names: SessionNames
+    costs: CostCalculator
+    key_limiter: KeyLimiter
+    key_usage: KeyUsageLedger
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    model_sockets: ModelSockets = "read"
+
+
+def build_steps(
+    parts: LastingParts, settings: Settings, sender: Sender, windows: WindowTable, summarizers: Summarizers
+) -> PipelineSteps:
+    """Builds the steps for these settings. `sender` has the tenants and the routes, `summarizers` writes summaries."""
+    compaction = parts.compaction
+    visibility = parts.visibility.visibility(settings)
+    memory_mentions = MemoryMentions() if parts.memory is None else parts.memory.memory_mentions(settings)
+    list_meter = ForwardedListMeter(
+        compaction.insertion_composer(settings), parts.token_meter, parts.calibrations, parts.tasks, parts.tool_refusals
+    )
+    return PipelineSteps(
+        clock=parts.clock,
+        tasks=parts.tasks,
+        waiter=compaction.waiter,
+        tenants=sender.tenants,
+        receiver=Receiver(
+            body_reader=parts.body_reader,
+            base_models=base_models(settings),
+            router=sender.router,
+            tasks=parts.tasks,
+            max_body=settings.server.max_body_bytes,
+            hooks=parts.request_hooks,
+        ),
+        identifier=Identifier(
+            visibility, parts.sessions, memory_mentions, compaction.session_overrides, settings.compaction.mode_of
+        ),
+        measurer=Measurer(
+            list_meter=list_meter,
+            sessions=parts.sessions,
+            visibility=visibility,
+            window_table=windows,
+            compactions=compaction.compactions,
+            session_overrides=compaction.session_overrides,
+            compaction_rules=rules_by_model(settings),
+            memory_mentions=memory_mentions,
+            tasks=parts.tasks,
+            holdout=Holdout(settings.compaction.holdout),
+            can_estimate=True,
+        ),
+        compaction_step=CompactionStep(
+            list_meter=list_meter,
+            visibility=visibility,
+            window_table=windows,
+            compactors=compaction.compactors(settings, summarizers),
+            build_compactor=partial(compaction.compactor_of, settings),
+            renderer=compaction.request_renderer,
+            session_overrides=compaction.session_overrides,
+            referenced_items=compaction.referenced_items,
+            summary_callers=sender.build_summary_caller,
+            recall_sources=_recall_sources(parts, settings),
+        ),
+        sender=sender,
+        tool_loop=compaction.tool_loop(settings, parts.tool_refusals, visibility.shared_artifacts),
+        response_history=compaction.response_history(parts.sessions),
+        stored_responses=compaction.stored_responses,
+        insertion_store=compaction.insertion_store,
+        calibrator=Calibrator(parts.sessions, visibility, parts.calibrations, windows),
+        ledger=parts.ledger,
+        erasures=parts.archive.erasures,
+        response_hooks=_response_hooks(parts, settings, visibility),
+        session_names=parts.archive.session_names,
+        costs=CostCalculator(build_prices(settings), parts.token_meter, partial(find_summary_model, settings)),
+        key_limiter=parts.key_limiter,
+        key_usage=parts.key_usage,
+        model_sockets=settings.server.model_sockets,
+    )
+
+
+def _recall_sources(parts: LastingParts, settings: Settings) -> list[RecallSource]:
+    """Builds the sources of recalled content that are switched on, in the order in which they insert."""
+    insertion_store, memory = parts.compaction.insertion_store, parts.memory
+    sources: list[RecallSource | None] = [
+        None if memory is None else memory.session_import(settings, insertion_store),
+        parts.compaction.artifact_recall(settings),
+        None if memory is None else memory.memory_recall(settings, insertion_store),
+    ]
+    return [source for source in sources if source is not None]
+
+
+def _response_hooks(parts: LastingParts, settings: Settings, visibility: Visibility) -> list[ResponseHook]:
+    """Builds what acts on exchanges after their responses."""
+    hooks: list[ResponseHook] = [
+        TranscriptHook(parts.archive.transcripts),
+        ReferencedItemHook(parts.compaction.referenced_items),
+    ]
+    if visibility.shared_artifacts is not None:
+        hooks.append(HiddenResultHook(visibility.shared_artifacts))
+    memory_capture = None if parts.memory is None else parts.memory.memory_capture(settings)
+    if memory_capture is not None:
+        hooks.append(MemoryCaptureHook(memory_capture))
+    artifact_recall = parts.compaction.artifact_recall(settings)
+    if artifact_recall is not None:
+        hooks.append(RecallIndexHook(artifact_recall.archive_search, parts.tasks))
+    return hooks
+
+
+def build_pipelines(steps: PipelineSteps) -> tuple[RequestPipeline, UpgradePipeline]:
+    """Connects the steps."""
+    sessions = steps.identifier.sessions
+    provider_items = ProviderItems(steps.stored_responses, steps.erasures, steps.tasks, steps.waiter, steps.sender.send)
     recorder = ExchangeRecorder(
-        ledger, clock, tasks, erasures, sessions, calibrator, response_history, provider_items, response_hooks, costs,
-        key_usage, measurer.list_meter, sleep, insertion_store, session_names,
-    )  # fmt: skip
+        steps.ledger,
+        steps.clock,
+        steps.tasks,
+        steps.erasures,
+        sessions,
+        steps.calibrator,
+        steps.response_history,
+        provider_items,
+        steps.response_hooks,
+        steps.costs,
+        steps.key_usage,
+        steps.measurer.list_meter,
+        steps.sleep,
+        steps.insertion_store,
+        steps.session_names,
+    )
 
     def is_store_available() -> bool:
         return sessions.store.is_available
 
-    responder = Responder(recorder, response_history, clock, is_store_available)
-    reader = RequestReader(receiver, identifier, measurer)
-    history_reconstruction = HistoryReconstruction(stored_responses, provider_items, reader, measurer)
+    responder = Responder(recorder, steps.response_history, steps.clock, is_store_available)
+    reader = RequestReader(steps.receiver, steps.identifier, steps.measurer)
+    history_reconstruction = HistoryReconstruction(steps.stored_responses, provider_items, reader, steps.measurer)
     pipeline = RequestPipeline(
-        clock=clock,
-        tenants=tenants,
-        key_limiter=key_limiter,
+        clock=steps.clock,
+        tenants=steps.tenants,
+        key_limiter=steps.key_limiter,
         reader=reader,
-        prepare=Preparer(measurer, history_reconstruction, compaction_step),
-        sender=sender,
-        tool_loop=tool_loop,
+        prepare=Preparer(steps.measurer, history_reconstruction, steps.compaction_step),
+        sender=steps.sender,
+        tool_loop=steps.tool_loop,
         retry_step=RetryStep(
             reader,
-            measurer,
+            steps.measurer,
             history_reconstruction,
-            compaction_step,
-            tool_loop,
-            calibrator,
+            steps.compaction_step,
+            steps.tool_loop,
+            steps.calibrator,
             ListRefusals(
-                compaction_step, measurer.compactions, measurer.session_overrides, measurer.window_table, clock.now
+                steps.compaction_step,
+                steps.measurer.compactions,
+                steps.measurer.session_overrides,
+                steps.measurer.window_table,
+                steps.clock.now,
             ),
             is_store_available,
         ),
-        response_retrieval=ResponseRetrieval(sessions, insertion_store),
-        model_list_reader=ModelListReader(measurer.window_table),
+        response_retrieval=ResponseRetrieval(sessions, steps.insertion_store),
+        model_list_reader=ModelListReader(steps.measurer.window_table),
         responder=responder,
         recorder=recorder,
     )
-    return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, recorder, model_sockets)
+    return pipeline, UpgradePipeline(
+        steps.clock,
+        steps.tenants,
+        steps.key_limiter,
+        steps.receiver,
+        steps.sender,
+        responder,
+        recorder,
+        steps.model_sockets,
+    )
