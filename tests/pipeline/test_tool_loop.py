@@ -4,65 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from accordion.pipeline.relay import ExchangeProgress
-from accordion.pipeline.request import PreparedRequest
-from accordion.pipeline.tool_loop import ToolLoop
-from accordion.protocols.openai_chat.protocol import ChatArtifactTool, OpenAIChat
 from accordion.protocols.response_parser import BOUND
 from tests.fakes import FakeReply, FakeWindows
-from tests.pipeline_setup import CHAT, PipelineSetup
+from tests.pipeline_setup import CHAT, PipelineSetup, header
 from tests.protocols.responses_streams import OURS, Json, function, message
 from tests.sample_responses import chunk, sse
-
-
-class Reply:
-    """A provider's reply that comes in two pieces."""
-
-    status, is_delimited = 200, True
-    headers = ((b"content-type", b"application/json"), (b"content-length", b"1"))
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        yield self._body[:100]
-        yield self._body[100:]
-
-    async def close(self) -> None:
-        pass
-
-
-async def hide_our_call(body: bytes) -> bytes:
-    nobody = cast(Any, None)
-    tool_loop = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
-    request = cast(
-        PreparedRequest,
-        SimpleNamespace(protocol=OpenAIChat(), tool_name="read_artifact", conversation=SimpleNamespace(chain=())),
-    )
-    shown = await tool_loop.run(Reply(body), request, nobody, ExchangeProgress(0.0))
-    return b"".join([piece async for piece in shown.chunks()])
+from tests.writers import WRITERS, MadeCall
 
 
 def answer(**message: object) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
     return json.dumps({"id": "c-1", "choices": [choice]}, ensure_ascii=False).encode()
-
-
-@pytest.mark.parametrize("text", ["Done.", "I would read_artifact it.", "é\\ud83d", ""])
-async def test_a_document_in_which_nothing_is_ours_goes_on_in_its_own_bytes(text: str):
-    body = answer(content=text)
-    assert await hide_our_call(body) == body
-
-
-async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came():
-    body = answer(content="read_artifact " + "x" * BOUND)
-    assert await hide_our_call(body) == body
 
 
 async def compacted_talk() -> tuple[PipelineSetup, list[Json], Json]:
@@ -78,6 +33,29 @@ async def compacted_talk() -> tuple[PipelineSetup, list[Json], Json]:
     assert artifact is not None
     function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact[0]})}
     return setup, messages, {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
+
+
+async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came() -> None:
+    setup, messages, _ = await compacted_talk()
+    body = answer(content="read_artifact " + "x" * BOUND)
+    setup.upstream.answers = [FakeReply(pieces=(body[:100], body[100:]))]
+    assert (await setup.ask(CHAT, {"model": "m", "messages": messages}))[1] == body
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_response_that_is_no_utf_8_shows_nothing_of_our_tool(streams: bool) -> None:
+    """Servers that cut a token in the middle of a character send such responses."""
+    setup, messages, call = await compacted_talk()
+    if streams:
+        first = sse(chunk({"content": "Caf?."}), chunk(call), chunk({}, "tool_calls"))
+        last = sse(chunk({"content": "It is so."}), chunk({}, "stop"), "[DONE]")
+    else:
+        first, last = answer(content="Caf?.", **call), answer(content="It is so.")
+    headers = ((b"content-type", b"text/event-stream" if streams else b"application/json"),)
+    pieces = first.replace(b"?", b"\xc3"), last
+    setup.upstream.answers = [FakeReply(headers=headers, pieces=(each,)) for each in pieces]
+    _, body = await setup.ask(CHAT, {"model": "m", "messages": messages, "stream": streams})
+    assert (b"Caf" in body, b"It is so." in body, b"read_artifact" in body) == (True, True, False)
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -111,6 +89,34 @@ async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
     _, body = await setup.ask(CHAT, {"model": "m", "messages": messages, "stream": True})
     assert (b"It is so." in body, b"read_artifact" in body, b"error" in body) == (True, False, False)
     assert [exchange.error for exchange in setup.recorder.exchanges] == ["", ""]
+
+
+async def test_what_was_read_back_makes_no_artifact() -> None:
+    def asked(count: int) -> Json:
+        writer = WRITERS["chat"]
+        calls = [
+            MadeCall(f"c{at}", "read", {"n": at}, " ".join(f"r{at}_{n}" for n in range(150))) for at in range(count)
+        ]
+        rounds = [entry for call in calls for entry in (*writer.calls(call), *writer.results(call))]
+        return writer.request(model="m", entries=[writer.user("the task"), *rounds])
+
+    setup = PipelineSetup(windows=FakeWindows(2_700))
+    await setup.ask(CHAT, asked(14))
+    name = re.findall(r"art_[0-9a-f]{12}", bytes(setup.upstream.requests[-1].body).decode())[0]
+    called = {
+        "id": "ours-1",
+        "type": "function",
+        "function": {"name": "read_artifact", "arguments": f'{{"id":"{name}"}}'},
+    }
+    setup.upstream.answers = [FakeReply(pieces=(answer(tool_calls=[called]),))]
+    await setup.ask(CHAT, asked(14))
+    assert b"ours-1" in bytes(setup.upstream.requests[-1].body)
+    for more in range(15, 40):
+        out, _ = await setup.ask(CHAT, asked(more))
+    tenant, session = setup.forward.tenants.identify({}).tenant, header(out, "x-accordion-session") or ""
+    page = await setup.builder.archive_reader.list_artifacts(tenant, session, limit=1_000)
+    tools = [each.tool for each in page.artifacts if each.kind == "result"]
+    assert (len(tools) > 20, set(tools)) == (True, {"read"})
 
 
 async def response_with_a_read_back(path: str) -> tuple[PipelineSetup, Json, FakeReply]:

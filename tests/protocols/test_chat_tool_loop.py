@@ -447,22 +447,6 @@ def test_usage_in_every_chunk_is_that_of_all_rounds_so_far() -> None:
 # -- calls of ours beside the client's ----------------------------------------------------
 
 
-def test_ours_beside_the_clients_is_hidden_and_the_others_close_up() -> None:
-    events = [ROLE, *call(0, "call_a", "read", "{}"), *call(1, "call_o", OURS, '{"id":', ' "art_1"}'),
-              *call(2, "call_b", "run", '{"x"', ":1}"), *end("tool_calls", USAGE)]  # fmt: skip
-    out, (seen,) = run_loop(one_by_one(events))
-    assert out.startswith(sse(*events[:3]))
-    assert out.endswith(sse(*events[-3:]))
-    done = read_by_sdk(out).choices[0]
-    assert [(each.id, each.function.arguments) for each in done.message.tool_calls] == [
-        ("call_a", "{}"), ("call_b", '{"x":1}')
-    ]  # fmt: skip
-    assert done.finish_reason == "tool_calls"
-    assert seen.client_call_ids == ("call_a", "call_b")
-    assert [each.call_id for each in seen.own_calls] == ["call_o"]
-    assert [each["id"] for each in json.loads(seen.entries[0])["tool_calls"]] == ["call_a", "call_o", "call_b"]
-
-
 def test_a_chunk_with_calls_of_both_is_split() -> None:
     names = enumerate((OURS, "run"))
     both = [{"index": at, "id": f"c{at}", "function": {"name": name, "arguments": "{}"}} for at, name in names]
@@ -480,14 +464,6 @@ def test_only_ours_and_no_further_round_ends_as_if_there_was_none() -> None:
     out, _ = run_loop(one_by_one(FIRST))
     done = read_by_sdk(out).choices[0]
     assert (done.finish_reason, done.message.content, done.message.tool_calls) == ("stop", "I look.", None)
-
-
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_calls_of_a_truncated_reply_are_not_answered(finish: str) -> None:
-    out, (seen,) = run_loop(one_by_one([ROLE, *text_chunks("x"), *OUR_CALL, *end(finish)]))
-    assert not seen.finished
-    assert loads(seen.entries) == [{"role": "assistant", "content": "x"}]
-    assert data(out)[-1]["choices"][0]["finish_reason"] == finish
 
 
 def test_calls_of_a_failed_or_lost_reply_are_not_answered() -> None:
@@ -704,13 +680,6 @@ def document(message: Json, finish: str = "stop", usage: Json | None = None, **f
 
 def function(call_id: str, name: str, arguments: str = "{}") -> Json:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def test_a_document_without_a_call_of_ours_goes_on_in_its_own_bytes() -> None:
-    raw = document({"content": "x", "tool_calls": [function("c", "run")]}, "tool_calls", USAGE)
-    out, (seen,) = run_loop([raw[:40], raw[40:]], stream=False)
-    assert out == raw
-    assert (seen.text, seen.client_call_ids, seen.usage) == ("x", ("c",), Usage(100, 20, 64, 0, 5))
 
 
 def test_documents_of_two_rounds_are_one() -> None:

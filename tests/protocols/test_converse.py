@@ -264,44 +264,11 @@ def blocks_in(events: list[tuple[str, Json]]) -> list[Any]:
     return frames.converse_blocks(b"".join(frames.event(name, json.dumps(data).encode()) for name, data in events))
 
 
-@pytest.mark.parametrize("size", [0, 1, 60])
-def test_a_stream_without_own_calls_passes_in_its_own_bytes(size: int) -> None:
-    response, stream = TOOL_PROTOCOL.open_response("read_artifact", True), streamed(BLOCKS)
-    pieces = [stream[start : start + (size or len(stream))] for start in range(0, len(stream), size or len(stream))]
-    assert b"".join([*map(response.feed, pieces), response.close()]) == stream
-
-
-@pytest.mark.parametrize("size", [0, 60])
-def test_own_calls_are_hidden_and_the_next_round_follows(size: int) -> None:
-    first = streamed([reasoned("hm"), {"text": "Look."}, call("read_artifact", "o1", id="art_1")])
-    second = streamed([{"text": "It is 7."}, call("read", "c1", path="a")])
-    events, observed = run(first, second, size=size)
-    assert blocks_in(events) == [reasoned("hm"), {"text": "Look."}, {"text": "It is 7."}, call("read", "c1", path="a")]
-    assert [name for name, _ in events].count("messageStart") == 1
-    stop, metadata = events[-2][1], events[-1][1]
-    assert stop == {"stopReason": "tool_use"}
-    assert metadata["usage"] == {"inputTokens": 100, "outputTokens": 40, "totalTokens": 140}
-    [own] = observed[0].own_calls
-    assert (own.call_id, json.loads(own.arguments)) == ("o1", {"id": "art_1"})
-    assert json.loads(observed[0].entries[0]) == {
-        "role": "assistant",
-        "content": [reasoned("hm"), {"text": "Look."}, call("read_artifact", "o1", id="art_1")],
-    }
-    assert observed[1].client_call_ids == ("c1",)
-    assert observed[0].usage == Usage(100, 20)
-
-
 def test_a_response_with_own_calls_only_ends_its_turn() -> None:
     events, _ = run(streamed([call("read_artifact", "o1")]), streamed([{"text": "Seven."}], "end_turn"))
     assert (blocks_in(events), events[-2][1]) == ([{"text": "Seven."}], {"stopReason": "end_turn"})
     events, _ = run(streamed([{"text": "a"}, call("read_artifact", "o1")]))
     assert events[-2][1] == {"stopReason": "end_turn"}
-
-
-def test_calls_behind_a_hidden_one_move_up() -> None:
-    events, observed = run(streamed([call("read_artifact", "o1"), call("read", "c1"), call("run", "c2")]))
-    assert blocks_in(events) == [call("read", "c1"), call("run", "c2")]
-    assert observed[0].client_call_ids == ("c1", "c2")
 
 
 def test_blocks_of_which_little_came_are_sent_back_as_the_api_requires_it() -> None:
@@ -312,13 +279,6 @@ def test_blocks_of_which_little_came_are_sent_back_as_the_api_requires_it() -> N
     content = json.loads(observed[0].entries[0])["content"]
     assert content == [reasoned("", "sig"), {"text": "a"}, call("read_artifact", "o1")]
     assert observed[0].finished
-
-
-@pytest.mark.parametrize("finish", ["max_tokens", "guardrail_intervened"])
-def test_calls_of_an_unfinished_response_are_not_answered(finish: str) -> None:
-    _, observed = run(streamed([{"text": "a"}, call("read_artifact", "o1")], finish))
-    assert not observed[0].finished
-    assert json.loads(observed[0].entries[0])["content"] == [{"text": "a"}]
 
 
 def test_input_that_is_no_object_is_sent_back_as_one() -> None:
@@ -342,20 +302,6 @@ def test_a_round_with_unknown_content_or_an_error_is_not_finished(name: str, dat
     response = TOOL_PROTOCOL.open_response("read_artifact", True)
     assert event in response.feed(head + event + end + tail) + response.close()
     assert not response.read_round().finished
-
-
-def test_documents_of_all_rounds_become_one() -> None:
-    response = TOOL_PROTOCOL.open_response("read_artifact", False)
-    first = [{"text": "Look."}, call("read_artifact", "o1")]
-    response.feed(json.dumps(converse_response(first, "tool_use", (100, 0, 20))).encode())
-    assert [each.call_id for each in response.read_round().own_calls] == ["o1"]
-    response.continue_response()
-    second = [call("write", "c1", text="a")]
-    response.feed(json.dumps(converse_response(second, "tool_use", (150, 0, 20))).encode())
-    made = json.loads(response.close())
-    assert made["output"]["message"]["content"] == [{"text": "Look."}, *second]
-    assert made["usage"] == {"inputTokens": 150, "outputTokens": 40, "totalTokens": 190}
-    assert made["stopReason"] == "tool_use"
 
 
 def test_the_clients_copy_is_replaced_by_the_rounds_and_its_results_joined() -> None:

@@ -416,33 +416,6 @@ def parts_in(events: list[Json]) -> list[Json]:
     return [part for event in events for part in event["candidates"][0]["content"]["parts"]]
 
 
-def test_a_stream_without_own_calls_passes_in_its_own_bytes() -> None:
-    response = TOOL_PROTOCOL.open_response("read_artifact", True)
-    stream = sse(*CHUNKS, space="")
-    assert b"".join([response.feed(stream), response.close()]) == stream
-
-
-def test_own_calls_are_hidden_and_the_next_round_follows() -> None:
-    first = [chunk({"text": "Look."}), chunk(call("read_artifact", "o1", "s1", id="art_1"), finish="STOP", usage=USAGE)]
-    second = [
-        chunk({"text": "It is 7."}, call("read", "c1", "s2"), finish="STOP", usage=USAGE, responseId="r2"),
-    ]  # fmt: skip
-    events, observed = run([first, second])
-    assert parts_in(events) == [{"text": "Look."}, {"text": "\n\nIt is 7."}, call("read", "c1", "s2")]
-    assert {event["responseId"] for event in events} == {"r1"}
-    assert [event["candidates"][0].get("finishReason") for event in events] == [None, "STOP"]
-    usage = events[-1]["usageMetadata"]
-    assert (usage["promptTokenCount"], usage["candidatesTokenCount"], usage["thoughtsTokenCount"]) == (100, 30, 10)
-    assert usage["totalTokenCount"] == 140
-    assert [each.call_id for each in observed[0].own_calls] == ["o1"]
-    assert observed[0].own_calls[0].arguments == '{"id":"art_1"}'
-    assert json.loads(observed[0].entries[0]) == {
-        "role": "model",
-        "parts": [{"text": "Look."}, call("read_artifact", "o1", "s1", id="art_1")],
-    }
-    assert observed[1].client_call_ids == ("c1",)
-
-
 def test_content_beside_an_own_call_at_the_end_passes_at_once() -> None:
     both = [chunk({"text": "Look."}, call("read_artifact", "o1"), finish="STOP")]
     events, _ = run([both, [chunk({"text": "Seven."}, finish="STOP")]])
@@ -463,11 +436,6 @@ def test_a_text_with_a_signature_stays_as_it_is_behind_the_text_of_another_round
         [[chunk({"text": "Look."}, call("read_artifact", "o1"), finish="STOP")], [chunk(signed, finish="STOP")]]
     )
     assert parts_in(events) == [{"text": "Look."}, {"text": "\n\n"}, signed]
-
-
-def test_calls_of_an_unfinished_response_are_not_answered() -> None:
-    _, observed = run([[chunk(call("read_artifact", "o1"), finish="MAX_TOKENS")]])
-    assert (observed[0].finished, observed[0].entries) == (False, ())
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -65,28 +65,6 @@ def test_a_round_tells_in_which_container_its_code_ran(stream: bool) -> None:
     assert run_rounds([reply([OURS], stop="tool_use")])[1][0].container == ""
 
 
-@given(st.lists(BLOCKS, min_size=1, max_size=3), PLACES, st.data())
-def test_any_split_gives_the_same_reply_and_no_byte_of_our_calls(rounds: Any, places: Any, draw: st.DataObject) -> None:
-    *before, last = rounds
-    streams = []
-    for blocks in before:
-        visible = [block for block in blocks if block["type"] != "tool_use"]
-        visible.insert(draw.draw(st.integers(0, len(visible))), OURS)
-        streams.append(reply(visible, stop="tool_use"))
-    streams.append(reply(last, stop="tool_use" if any(b["type"] == "tool_use" for b in last) else "end_turn"))
-    out, seen = run_rounds(*[cut(stream, places) for stream in streams])
-    assert out == run_rounds(*[[stream] for stream in streams])[0]
-    shown = [b for blocks in rounds for b in blocks if b["type"] != "tool_use" or blocks is last]
-    content = [each for each in data(out) if each["type"].startswith("content_block")]
-    assert content == [event for at, block in enumerate(shown) for event in block_events(at, block)]
-    message = whole(out)
-    assert [b["type"] for b in message["content"]] == [b["type"] for b in shown]
-    assert message["usage"]["output_tokens"] == 20 * len(rounds)
-    assert message["stop_reason"] == ("tool_use" if seen[-1].client_call_ids else "end_turn")
-    assert [len(each.own_calls) for each in seen] == [1] * len(before) + [0]
-    assert out.count(b"event: message_start") == out.count(b"event: message_stop") == 1
-
-
 SAYING = st.text(st.sampled_from('ab"\\{}\n\r é😀'), min_size=1, max_size=60).filter(lambda words: not words.isspace())
 SAID = st.one_of(
     SAYING.map(text), SAYING.map(thought), SAYING.map(lambda words: call("theirs", {words: {"a": words}}))
@@ -126,16 +104,6 @@ def test_our_call_is_told_and_held_until_the_round_is_over() -> None:
     assert seen.own_calls == (ArtifactToolCall("toolu_ours", TOOL, json.dumps(OURS["input"])),)
     assert (seen.client_call_ids, seen.text, seen.finished, seen.usage) == ((), "see", True, Usage(100, 20, 64, 8, 0))
     assert read_entries(seen) == [text("see"), OURS]
-
-
-def test_calls_of_both_leave_the_clients_and_its_finish() -> None:
-    theirs = call("theirs", {"a": 1})
-    out, (seen,) = run_rounds([reply([OURS, text("x"), theirs], stop="tool_use")])
-    message = whole(out)
-    assert [b["type"] for b in message["content"]] == ["text", "tool_use"]
-    assert message["stop_reason"] == "tool_use"
-    assert seen.client_call_ids == ("toolu_theirs",)
-    assert [b["type"] for b in read_entries(seen)] == ["tool_use", "text", "tool_use"]
 
 
 @pytest.mark.parametrize(

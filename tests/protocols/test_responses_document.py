@@ -31,14 +31,6 @@ def document(*replies: Json | bytes) -> tuple[Json, ResponsesToolDocument]:
     return json.loads(tool_loop.close()), tool_loop
 
 
-def test_a_document_without_our_tool_goes_on_byte_by_byte() -> None:
-    body = json.dumps(response("a", [message("a", OURS)], tools=[THEIR_TOOL]), indent=1).encode()
-    tool_loop = ResponsesToolDocument(OURS)
-    tool_loop.feed(body)
-    assert tool_loop.is_round_over
-    assert tool_loop.close() == body
-
-
 def test_only_the_echoed_tools_of_a_document_change_where_ours_was_not_called() -> None:
     whole = response("a", [message("a", "x")])
     shown, tool_loop = document(whole)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from accordion.model.records import Usage
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolStream
@@ -15,7 +12,6 @@ from accordion.protocols.tool_loop import ArtifactToolCall
 from tests.protocols.responses_streams import (
     OURS,
     THEIR_TOOL,
-    Json,
     blocks,
     custom,
     events_of,
@@ -31,7 +27,6 @@ from tests.protocols.responses_streams import (
     stream,
 )
 from tests.sdks import openai_sdk
-from tests.tiers import examples
 
 # -- one round ---------------------------------------------------------------------
 
@@ -127,58 +122,6 @@ def test_a_reply_that_is_cut_within_a_call_of_ours_does_not_tell_of_it() -> None
 
 
 # -- several rounds ------------------------------------------------------------------
-
-words = st.text('ab {}"\\é', min_size=1, max_size=12)
-visible = st.one_of(
-    st.builds(lambda text: ("reasoning", text), words),
-    st.builds(lambda text: ("message", text), words),
-    st.builds(lambda text: ("function", json.dumps({"a": [{"b": text}]})), words),
-    st.builds(lambda text: ("custom", text), words),
-    st.just(("search", "")),
-)
-MAKE: dict[str, Callable[[str, str], Json]] = {
-    "reasoning": reasoning, "message": message, "function": lambda name, text: function(name, text),
-    "custom": custom, "search": lambda name, _: search(name), "ours": lambda name, _: own_call(name),
-}  # fmt: skip
-saying = st.lists(st.one_of(visible, st.just(("ours", ""))), max_size=5)
-
-
-@settings(deadline=None, max_examples=examples(120))
-@given(st.lists(saying, min_size=1, max_size=4), st.lists(st.integers(0, 2**20), max_size=12), st.integers(1, 9))
-def test_however_a_stream_is_split_the_client_sees_one_reply(
-    said: list[list[tuple[str, str]]], cuts: list[int], size: int
-) -> None:
-    rounds = [
-        response(f"r{number}", [MAKE[kind](f"{number}_{at}", text) for at, (kind, text) in enumerate(items)])
-        for number, items in enumerate(said)
-    ]
-    bodies = [stream(events_of(whole, size)) for whole in rounds]
-    shown, seen = run_loop(bodies, cuts)
-    assert shown == run_loop(bodies)[0]
-    expected = [item for whole in rounds for item in whole["output"] if item.get("name") != OURS]
-    assert OURS not in shown.decode().replace(f"Call {OURS}.", "")
-    assert b"art_secret" not in shown
-    events = read_events(shown)
-    assert [e["type"] for e in events if "response" in e] == [
-        "response.created", "response.in_progress", "response.completed",
-    ]  # fmt: skip
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    for word in ("added", "done"):
-        items = [event for event in events if event["type"] == f"response.output_item.{word}"]
-        assert [event["output_index"] for event in items] == list(range(len(expected)))
-        assert [event["item"]["id"] for event in items] == [item["id"] for item in expected]
-    for event in events:
-        if "item_id" in event:
-            assert expected[event["output_index"]]["id"] == event["item_id"]
-    arguments = {at: item["arguments"] for at, item in enumerate(expected) if item["type"] == "function_call"}
-    assert joined(events, "function_call_arguments") == arguments
-    last = events[-1]["response"]
-    output = sum(whole["usage"]["output_tokens"] for whole in rounds)
-    assert (last["id"], last["output"], last["tools"]) == ("resp_r0", expected, [THEIR_TOOL])
-    assert (last["usage"]["input_tokens"], last["usage"]["output_tokens"], last["usage"]["total_tokens"]) == (
-        100, output, 100 + output,
-    )  # fmt: skip
-    assert [len(each.own_calls) for each in seen] == [sum(kind == "ours" for kind, _ in items) for items in said]
 
 
 def test_the_official_sdk_follows_a_spliced_stream() -> None:

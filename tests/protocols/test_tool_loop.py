@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from accordion.model.conversation import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.json_values import from_json, to_json
-from accordion.protocols.registry import ARTIFACT_TOOLS
+from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import (
     count_client_copy,
@@ -22,6 +24,8 @@ from accordion.protocols.tool_loop import (
     sum_round_usage,
 )
 from tests.reply_parts import ReplyCall, ReplyText, ReplyThought, ScriptedReply, reply_document, reply_events
+from tests.response_recorder import RecordedResponse, find_problems
+from tests.sample_responses import observe
 
 # -- usage -----------------------------------------------------------------------------
 
@@ -199,6 +203,75 @@ def test_names_are_found_along_a_path() -> None:
     assert find_tool_names([{"name": "c"}], "name") == {"c"}
 
 
+# -- any rounds --------------------------------------------------------------------------------
+
+WORDS = st.text(st.sampled_from('ab {}"\\\n é😀'), min_size=1, max_size=20).filter(str.strip)
+SAID = st.lists(st.builds(ReplyText, WORDS) | st.builds(ReplyThought, WORDS, st.just("c2VhbA==")), max_size=3)
+CALLS = st.lists(st.sampled_from(["run", "read_artifact"]), max_size=3)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> list[ScriptedReply]:
+    """The rounds of one response. All but the last call our tool and none of the client's."""
+    rounds = []
+    for number in range(count := draw(st.integers(1, 3))):
+        names = draw(CALLS) if number == count - 1 else ["read_artifact"]
+        calls = [
+            ReplyCall(
+                f"{'hidden' if name == 'read_artifact' else 'theirs'}_{number}{at}",
+                name,
+                json.dumps({"id": f"secret {draw(WORDS)}"} if name == "read_artifact" else {"text": draw(WORDS)}),
+            )
+            for at, name in enumerate(names)
+        ]
+        pieces = (*draw(SAID), ReplyText(draw(WORDS)), *calls)
+        rounds.append(ScriptedReply(number + 1, pieces, 100 + number, 20))
+    return rounds
+
+
+def run_rounds(protocol_name: str, rounds: Sequence[Sequence[bytes]], *, stream: bool) -> tuple[bytes, Any]:
+    """What the client gets of these rounds, each in blocks, and the rounds as they were observed."""
+    response, out, observed = ARTIFACT_TOOLS[protocol_name].open_response("read_artifact", stream), b"", []
+    for number, blocks in enumerate(rounds):
+        if number:
+            response.continue_response()
+        out += b"".join(map(response.feed, blocks))
+        observed.append(response.read_round())
+    return out + response.close(), observed
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)
+@given(rounds=replies(), size=st.integers(2, 9))
+def test_any_rounds_cut_anywhere_are_one_response_without_a_call_of_ours(
+    protocol_name: str, stream: bool, rounds: list[ScriptedReply], size: int
+) -> None:
+    body: dict[str, Any] = {"stream_options": {"include_usage": True}}
+    if stream:
+        blocks = [reply_events(protocol_name, each, body) for each in rounds]
+    else:
+        documents = [json.dumps(reply_document(protocol_name, each, body)).encode() for each in rounds]
+        blocks = [[each[at : at + 50] for at in range(0, len(each), 50)] for each in documents]
+    out, observed = run_rounds(protocol_name, blocks, stream=stream)
+    larger = [[b"".join(each[at : at + size]) for at in range(0, len(each), size)] for each in blocks]
+    assert run_rounds(protocol_name, larger, stream=stream) == (out, observed)
+    assert not any(word in out for word in (b"read_artifact", b"hidden_", b"secret"))
+    if protocol_name != "converse":
+        assert [*find_problems(protocol_name, RecordedResponse(stream, 200, bytearray(out)))] == []
+    theirs = [(call.id, call.name) for each in rounds for call in each.calls if call.name == "run"]
+    shown = observe(PROTOCOLS[protocol_name], out, stream=stream)
+    assert [(call.call_id, call.name) for call in shown.calls] == theirs
+    assert shown.usage is not None
+    assert (shown.usage.input, shown.usage.output) == (rounds[-1].input, 20 * len(rounds))
+    for each, seen in zip(rounds, observed, strict=True):
+        own = [(call.id, json.loads(call.arguments)) for call in each.calls if call.name == "read_artifact"]
+        assert [(call.call_id, json.loads(call.arguments)) for call in seen.own_calls] == own
+        assert list(seen.client_call_ids) == [call.id for call in each.calls if call.name == "run"]
+        assert (seen.finished, normalize_space(seen.text)) == (True, normalize_space(each.text))
+    if not any(call.name == "read_artifact" for each in rounds for call in each.calls):
+        assert out == b"".join(blocks[0])
+
+
 # -- responses that end early ----------------------------------------------------------------
 
 
@@ -212,23 +285,22 @@ def test_names_are_found_along_a_path() -> None:
         ("converse", "max_tokens"),
     ],
 )
-def test_a_document_that_ends_early_shows_no_call_of_ours(protocol_name: str, finish: str) -> None:
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_response_that_ends_early_shows_no_call_of_ours(protocol_name: str, finish: str, stream: bool) -> None:
     thought, text = ReplyThought("Hm.", "c2VhbA=="), ReplyText("I look.")
     theirs, ours = ReplyCall("theirs", "run", "{}"), ReplyCall("ours", "read_artifact", "{}")
-    pieces = (text, theirs, thought, ours)
-    document = reply_document(protocol_name, ScriptedReply(1, pieces, 100, 20, finish), {})
-    response = ARTIFACT_TOOLS[protocol_name].open_response("read_artifact", False)
-    response.feed(json.dumps(document).encode())
-    observed_round = response.read_round()
-    shown = response.close().decode()
-    entries = b"".join(observed_round.entries).decode()
+    said = ScriptedReply(1, (text, theirs, thought, ours), 100, 20, finish)
+    document = json.dumps(reply_document(protocol_name, said, {})).encode()
+    blocks = reply_events(protocol_name, said, {}) if stream else [document]
+    out, [observed] = run_rounds(protocol_name, [blocks], stream=stream)
+    shown, entries = out.decode(), b"".join(observed.entries).decode()
     assert "ours" not in entries
     if protocol_name not in ("chat", "gemini"):
         assert "c2VhbA" not in entries, "reasoning leads to nothing"
-    assert (observed_round.finished, observed_round.client_call_ids) == (False, ("theirs",))
+    assert (observed.finished, observed.client_call_ids) == (False, ("theirs",))
     assert "ours" not in shown
     assert "read_artifact" not in shown
-    assert all(text in shown for text in ("I look.", "theirs", finish))
+    assert all(text in shown for text in ("theirs", finish))
 
 
 @pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)

@@ -238,7 +238,8 @@ class ResponseParser(ABC):
         return (ErrorReport(error),) if error else self.read_marker(data)
 
     def _parse_block(self, block: bytes) -> Sequence[ResponseEvent]:
-        if block.find(b"\n\n") == len(block) - 2:
+        # The events of a provider may end with CR LF, and those that the proxy writes between them with LF.
+        if block.find(b"\n\n") == len(block) - 2 and b"\r" not in block:
             return (self.parse_event(block),)
         events: list[ResponseEvent] = []
         if self.reads_content:
