@@ -266,11 +266,6 @@ def _plain(value: Any) -> Any:
     return value.model_dump(exclude_none=True)
 
 
-async def fetch(client: Client, url: str) -> None:
-    """Fetches something by a client's own connection."""
-    await (client.get(url) if isinstance(client, httpx.AsyncClient) else client.get(url, cast_to=object))
-
-
 def connected(
     url: str,
     protocol_name: str,

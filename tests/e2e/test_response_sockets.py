@@ -280,15 +280,6 @@ async def test_a_socket_needs_a_proxy_key_and_keeps_tenants_apart(start: Start):
     assert "x-accordion-key" not in sent.headers
 
 
-async def test_a_socket_may_be_idle_for_longer_than_a_connection(start: Start):
-    proxy = start(SMALL.replace("shutdown_seconds: 10", "shutdown_seconds: 10, idle_seconds: 0.2"))
-    async with conversation(proxy, model("idle")) as (provider, run):
-        await run.rounds(1)
-        await asyncio.sleep(1)
-        await run.rounds(1)
-    assert provider.received == [run.sent]
-
-
 async def test_a_running_response_ends_before_a_server_that_stops_closes_its_socket(start: Start):
     proxy, go_on = start(SMALL), asyncio.Event()
 

@@ -140,16 +140,6 @@ async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_retry_is_sent_the_same(path: str):
-    made, _ = await compact_first(path)
-    for _ in range(3):
-        await made.ask(path, build_question(path))
-    one, *others = [request.body for request in made.upstream.requests[1:]]
-    assert others == [one, one]
-    assert [exchange.recall is not None for exchange in made.recorder.exchanges] == [False, True, False, False]
-
-
-@pytest.mark.parametrize("path", PATHS)
 async def test_another_question_behind_the_same_history_gets_its_own(path: str):
     made, before = await compact_first(path)
     for question, answer in ((NAMING, ITEM), ("What stands before r7_99?", "r7_98"), (NAMING, ITEM)):

@@ -351,18 +351,6 @@ async def test_a_compressed_body_that_cannot_be_read_still_has_its_alias_replace
     assert (sent.body, sent.headers) == (body % b"real-1", ((b"x-a", b"b"),))
 
 
-@pytest.mark.parametrize("given", [{"Authorization": "Bearer proxy-key-of-team"}, {"x-api-key": "proxy-key-of-team"}])
-@pytest.mark.parametrize(
-    ("family", "expected"),
-    [("openai", (b"authorization", b"Bearer sk-model")), ("anthropic", (b"x-api-key", b"sk-model"))],
-)
-async def test_a_proxy_key_is_replaced_by_the_models_own(given: Any, family: Any, expected: Any) -> None:
-    route = Route("smart", family, "http://upstream.test/v1", api_key="sk-model")
-    setup = PipelineSetup(keys=KEYS, router=FakeRouter(only=route))
-    await setup.ask(CHAT, HELLO, given)
-    assert setup.upstream.requests[0].headers == (expected,)
-
-
 async def test_a_proxy_key_never_reaches_a_provider() -> None:
     setup = PipelineSetup(keys=KEYS)
     out, body = await setup.ask(CHAT, HELLO, {"Authorization": "Bearer proxy-key-of-team"})

@@ -23,12 +23,20 @@ from accordion.pipeline.session_import import SessionImport
 from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
-from tests.insertions.test_artifact_recall import LISTING, PATHS, assistant_entry, call_entry, request, sent, user_entry
+from tests.insertions.test_artifact_recall import (
+    LISTING,
+    PATHS,
+    assistant_entry,
+    build_request,
+    call_entry,
+    request,
+    sent,
+    user_entry,
+)
 from tests.memory.fake_memories import FakeMemories
-from tests.memory_turns import build_request, check_memories_stay, is_forwarded_unchanged, store_memories
+from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
-Json = dict[str, Any]
 ASK = "Which region does the ledger replicate to?"
 TOLD = "Region: the ledger does replicate to eu-west-7."
 OPENING = "[Memories from this user's earlier work"
@@ -352,12 +360,6 @@ async def test_a_turn_sent_without_a_memory_stays_without_it():
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
-    made, memories = ready()
-    await check_memories_stay(made, proxy_setup(memories, store=made.store), memories, path, ASK)
-
-
-@pytest.mark.parametrize("path", PATHS)
 async def test_a_compaction_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(path: str):
     made, _ = ready(window=3_000)
     body = request(path)
@@ -376,15 +378,6 @@ async def test_a_compaction_that_covers_it_takes_it_along_and_it_may_be_recalled
 
 
 # -- what is not to be changed, and what is in the way ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
-async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
-    made, memories = ready()
-    body = build_request(CHAT, user_entry(CHAT, ASK))
-    await made.ask(CHAT, body, headers)
-    assert is_forwarded_unchanged(made, body)
-    assert memories.asked == []
 
 
 async def test_a_history_that_the_provider_keeps_is_left_alone():

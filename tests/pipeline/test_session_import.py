@@ -18,9 +18,17 @@ from accordion.pipeline.session_import import SessionImport
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.http.api_client import client
-from tests.insertions.test_artifact_recall import LISTING, PATHS, assistant_entry, call_entry, request, sent, user_entry
+from tests.insertions.test_artifact_recall import (
+    LISTING,
+    PATHS,
+    assistant_entry,
+    build_request,
+    call_entry,
+    sent,
+    user_entry,
+)
 from tests.memory.fake_memories import FakeMemories
-from tests.memory_turns import build_request, check_memories_stay, is_forwarded_unchanged, store_memories
+from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline.test_compact import refused
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
@@ -28,7 +36,6 @@ Json = dict[str, Any]
 ID, NONE = "CMEM-20260101-100510", "CMEM-20260101-100511"
 ASK = f"Please import memory {ID}"
 TOLD = "The ledger moves to region eu-west-7 on Thursday."
-COUNT = "/v1/messages/count_tokens"
 
 
 class Counted(FakeMemories):
@@ -113,22 +120,6 @@ async def test_the_case_of_an_id_does_not_matter(name: str):
     assert TOLD in json.dumps(sent(made, CHAT))
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_an_imported_memory_is_counted_in_utilization_and_ledger(path: str):
-    made, _ = ready()
-    await made.ask(path, build_request(path, user_entry(path, ASK)))
-    await made.ask(
-        path, build_request(path, user_entry(path, ASK), assistant_entry(path, "Done."), user_entry(path, "Go on."))
-    )
-    first, second = made.recorder.exchanges
-    assert first.recall is not None
-    assert first.recall.memories == (f"{ID} imported",)
-    assert first.recall.sources == 1
-    assert second.recall is None
-    for each in (first, second):
-        assert first.recall.tokens <= each.utilization.insertions < first.recall.tokens + 10
-
-
 async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_item():
     made, _ = ready()
     await made.ask(RESPONSES, {"model": "gpt-5", "input": ASK})
@@ -143,20 +134,6 @@ async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_it
         ),
     )
     assert sent(made, RESPONSES)[1] == two
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_behind_a_compaction_it_is_put_in_as_well(path: str):
-    made, _ = ready(window=3_000)
-    body = request(path)
-    await made.ask(path, body)
-    body[LISTING[path]] += [assistant_entry(path, "Nothing."), user_entry(path, ASK)]
-    await made.ask(path, body)
-    before = sent(made, path)
-    assert json.dumps(before).count(TOLD) == 1
-    body[LISTING[path]] += [assistant_entry(path, "Done."), user_entry(path, "Go on.")]
-    await made.ask(path, body)
-    assert sent(made, path)[: len(before)] == before
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -186,17 +163,6 @@ async def test_another_tenants_memory_is_unknown(path: str):
         listed = json.dumps(sent(made, path))
         assert (TOLD in listed) is there
         assert (unknown_notice(ID) in listed) is not there
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_retry_is_sent_the_same(path: str):
-    made, _ = ready()
-    for _ in range(3):
-        await made.ask(path, build_request(path, user_entry(path, ASK)))
-        made.clock.advance(5)
-    one, *others = [each.body for each in made.upstream.requests]
-    assert others == [one, one]
-    assert [each.recall is not None for each in made.recorder.exchanges] == [True, False, False]
 
 
 async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
@@ -253,14 +219,6 @@ async def test_memories_that_are_away_are_told_of_in_one_line():
     assert TOLD in json.dumps(sent(made, CHAT))
 
 
-async def test_a_later_import_leaves_the_earlier_prefix_unchanged():
-    """Ids of items without their reasoning too: nothing was compacted that they could lead to."""
-    made, _ = ready()
-    history = [user_entry(RESPONSES, "Hello."), assistant_entry(RESPONSES, "Hi."), user_entry(RESPONSES, ASK)]
-    await made.ask(RESPONSES, build_request(RESPONSES, *history))
-    assert sent(made, RESPONSES)[:-1] == history
-
-
 async def test_an_imported_memory_stays_while_the_memories_are_unavailable():
     made, memories = ready()
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
@@ -278,11 +236,6 @@ async def test_one_that_there_is_no_room_for_is_told_of(path: str):
     out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     assert header(out, "x-accordion-memory") == f"{ID} too long"
     assert "do not fit into" in json.dumps(sent(made, path))
-
-
-async def test_other_workers_and_later_runs_put_it_in_as_well():
-    made, memories = ready()
-    await check_memories_stay(made, proxy_setup(memories, store=made.store), memories, CHAT, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -304,20 +257,6 @@ async def test_a_tool_result_starts_no_import(path: str):
     body = build_request(path, user_entry(path, "Look."), *call_entry(path, "c1", ASK, path="a.txt"))
     await made.ask(path, body)
     assert is_forwarded_unchanged(made, body)
-    assert memories.asked == []
-
-
-@pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
-async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
-    made, _ = ready()
-    body = build_request(CHAT, user_entry(CHAT, ASK))
-    await made.ask(CHAT, body, headers)
-    assert is_forwarded_unchanged(made, body)
-
-
-async def test_counting_records_nothing():
-    made, memories = ready()
-    await made.ask(COUNT, build_request(MESSAGES, user_entry(MESSAGES, ASK)))
     assert memories.asked == []
 
 

@@ -1,15 +1,19 @@
-"""Random trees of conversations: whatever the order of the requests, each branch that lives ends alone."""
+"""Random trees of conversations: whatever the order of the requests, each branch that lives ends alone.
+
+The same holds for clients that add a text of the moment to each request and leave it out of the next one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accordion.sessions.tenants import Caller
 from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
 from tests.fakes import FickleStore
 from tests.sessions.test_sessions import ALICE, BOB, Counting, Setup
+from tests.sessions.test_transient_messages import Moments
 from tests.tiers import examples
 
 ROUNDS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), max_size=3)
@@ -93,24 +97,41 @@ class Two(Workers):
         await setup.outbox.flush()
 
 
+async def ask(
+    setup: Setup, texts: Sequence[str], answer: str, *, adds_end: bool, caller: Caller, label: str = ""
+) -> str:
+    """Sends a list and returns its session; `adds_end`: with a text of the moment at its end, which the next list of
+    the conversation does not have."""
+    if adds_end:
+        return (await Moments(setup).ask(*texts, answer=answer, caller=caller, label=label)).session.id
+    return (await setup.ask(*texts, caller=caller, label=label)).session.id
+
+
+@pytest.mark.parametrize("adds_end", [False, True])
 @pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
 @settings(max_examples=examples(100), deadline=None)
 @given(TREES, st.data())
-def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
+def test_each_branch_that_lives_has_a_session_of_its_own(kind, adds_end, trees, data):
     async def run() -> None:
         workers = kind(data.draw)
         waiting = {(who, leaf): lists(rounds, leaf) for leaf, rounds in enumerate(trees) for who in range(len(WHO))}
+        answers = {
+            branch: [*(sent[at + 1][len(texts)] for at, texts in enumerate(sent[:-1])), "end"]
+            for branch, sent in waiting.items()
+        }
         own = {branch: {len(texts) for texts in sent[1 - OWN :]} for branch, sent in waiting.items()}
         found: dict[tuple[int, int], set[str]] = {branch: set() for branch in waiting}
         while waiting:
             branch = data.draw(st.sampled_from(sorted(waiting)))
             (caller, label), texts = WHO[branch[0]], waiting[branch][0]
-            if data.draw(st.integers(0, 6)) < 6:  # else it will be sent again
+            # Else it will be sent again. With another end it would be like an edited question, which may be a fork.
+            if adds_end or data.draw(st.integers(0, 6)) < 6:
                 waiting[branch].pop(0)
             if not waiting[branch]:
                 del waiting[branch]
             setup = await workers.next()
-            session = (await setup.ask(*texts, caller=caller, label=label)).session.id
+            answer = answers[branch][len(texts) // 2]
+            session = await ask(setup, texts, answer, adds_end=adds_end, caller=caller, label=label)
             await workers.served(setup)
             if len(texts) in own[branch]:
                 found[branch].add(session)
@@ -140,18 +161,19 @@ def start_workers(machines: bool) -> tuple[Setup, ...]:
     return workers
 
 
-@settings(max_examples=examples(300), deadline=None)
+@pytest.mark.parametrize("adds_end", [False, True])
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sets(st.integers(0, 2))), min_size=2, max_size=40),
     st.booleans(),
 )
-def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(steps, machines):
+def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(adds_end, steps, machines):
     async def run() -> None:
         workers = start_workers(machines)
-        talk, size, found = [f"t{number}" for number in range(2 * len(steps))], 1, []
+        talk, size, found = [f"t{number}" for number in range(2 * len(steps) + 1)], 1, []
         for worker, again, writing in steps:
-            found.append((await workers[worker].ask(*talk[:size])).session.id)
-            size += 2 * (again > 0)  # else it will be sent again
+            found.append(await ask(workers[worker], talk[:size], talk[size], adds_end=adds_end, caller=ALICE))
+            size += 2 * (adds_end or again > 0)  # else it will be sent again
             for each in writing:
                 await workers[each].outbox.flush()
         assert len(set(found)) == 1

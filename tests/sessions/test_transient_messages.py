@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from accordion.model.conversation import Conversation
 from accordion.model.records import ObservedCall
@@ -20,18 +17,6 @@ from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
 from accordion.sessions.transient_messages import copy_digest, has_possible_end, response_digest
 from tests.sessions.test_sessions import ALICE, Setup
-from tests.sessions.test_sessions_property import (
-    OWN,
-    TREES,
-    WHO,
-    LittleMemory,
-    ManyRuns,
-    Two,
-    Workers,
-    lists,
-    start_workers,
-)
-from tests.tiers import examples
 
 CHAT = OpenAIChat()
 
@@ -71,11 +56,6 @@ class Moments:
             *texts, answer = request.split()
             found.append((await self.ask(*texts, answer=answer)).session.id)
         return found
-
-
-async def test_a_conversation_that_goes_on_is_one_session() -> None:
-    found = await Moments(Setup()).ids("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2 u3 a3", "u1 a1 u2 a2 u3 a3 u4 a4")
-    assert len(set(found)) == 1
 
 
 async def test_the_base_is_before_the_response_and_has_no_report() -> None:
@@ -183,53 +163,3 @@ def test_calls_are_recognized_by_ids_names_and_arguments() -> None:
     response = response_digest([ObservedCall("call_0", "read", '{"line":1,"path":"a"}')], ["Well."])
     assert response == copy()
     assert response not in (copy("call_1"), copy(name="write"), copy(arguments='{"path": "b", "line": 1}'))
-
-
-@pytest.mark.parametrize("kind", [Workers, ManyRuns, LittleMemory, Two])
-@settings(max_examples=examples(100), deadline=None)
-@given(TREES, st.data())
-def test_each_branch_that_lives_has_a_session_of_its_own(kind, trees, data):
-    async def run() -> None:
-        workers = kind(data.draw)
-        waiting = {(who, leaf): lists(rounds, leaf) for leaf, rounds in enumerate(trees) for who in range(len(WHO))}
-        answers = {
-            branch: [*(sent[at + 1][len(texts)] for at, texts in enumerate(sent[:-1])), "end"]
-            for branch, sent in waiting.items()
-        }
-        own = {branch: {len(texts) for texts in sent[1 - OWN :]} for branch, sent in waiting.items()}
-        found: dict[tuple[int, int], set[str]] = {branch: set() for branch in waiting}
-        while waiting:
-            branch = data.draw(st.sampled_from(sorted(waiting)))
-            (caller, label), texts = WHO[branch[0]], waiting[branch].pop(0)
-            if not waiting[branch]:
-                del waiting[branch]
-            setup = await workers.next()
-            answer = answers[branch][len(texts) // 2]
-            match = await Moments(setup).ask(*texts, answer=answer, caller=caller, label=label)
-            await workers.served(setup)
-            if len(texts) in own[branch]:
-                found[branch].add(match.session.id)
-        assert [len(sessions) for sessions in found.values()] == [1] * len(found)
-        assert len(set().union(*found.values())) == len(found)
-
-    asyncio.run(run())
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, 2))), min_size=2, max_size=25),
-    st.booleans(),
-)
-def test_a_conversation_is_one_session_whoever_serves_it_and_whenever_they_write(steps, machines):
-    async def run() -> None:
-        workers = start_workers(machines)
-        talk, size, found = [f"t{number}" for number in range(2 * len(steps) + 1)], 1, []
-        # None is sent again: with another end it is like an edited question, which may become a fork.
-        for worker, writing in steps:
-            found.append((await Moments(workers[worker]).ask(*talk[:size], answer=talk[size])).session.id)
-            size += 2
-            for each in writing:
-                await workers[each].outbox.flush()
-        assert len(set(found)) == 1
-
-    asyncio.run(run())

@@ -12,15 +12,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from accordion.cli.main import app
 from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.http import Inbound
-from tests.e2e.store_workers import api, files_with_name
+from tests.e2e.store_workers import api
 from tests.loopback import Answer, Loopback, Recorded
 from tests.pipeline_setup import OWNER_TOKEN
 
@@ -31,9 +29,6 @@ summaries: {writer: extractive}
 upstreams: {openai: {base_url: "UPSTREAM/v1"}, anthropic: {base_url: "UPSTREAM"}}
 """
 KEYS = "proxy_keys: [{id: one, key: key-one}, {id: two, key: key-two}]\n"
-CANARY = "canary-of-delegations"
-FAMILY = {"node", "tree", "seated", "scope", "shown", "handed", "open"}
-"""What the store has of delegations."""
 TASK = "Read every page of the manual and tell which of its figures are wrong."
 
 
@@ -144,14 +139,6 @@ async def test_an_answer_says_whose_it_is_and_how_much_was_hidden(tmp_path: Path
     assert not {"x-accordion-delegation", "x-accordion-filtered"} & set(told["main"])
 
 
-async def test_a_request_that_is_only_observed_hides_nothing(tmp_path: Path):
-    async with applications(tmp_path) as ([application], provider):
-        told = await family(application, compact="observe")
-        sent = provider.requests[-2].body
-    assert "x-accordion-filtered" not in told["a"]
-    assert json.loads(sent) == asked("a", "b", "c")
-
-
 async def test_the_api_tells_of_each_session_and_exchange_which_agent_it_was(tmp_path: Path):
     async with applications(tmp_path) as ([application], _):
         told = await family(application)
@@ -195,19 +182,6 @@ async def test_the_tree_has_each_agents_window_parent_and_hidden_results(tmp_pat
             assert (agents["lead"]["last"], agents["lead"]["filtered"], agents["lead"]["session"]) == (None, None, None)
 
 
-async def test_a_placeholder_is_filled_when_it_appears_whichever_worker_hears_of_it(tmp_path: Path):
-    async with applications(tmp_path, count=2) as ([one, two], _):
-        told = await family(one)
-        await one.outbox.flush()
-        _, lead, _ = await ask(two, asked(), own("lead", agent="the lead"))
-        await two.outbox.flush()
-        for application in (one, two):
-            path = f"/accordion/sessions/{told['a']['x-accordion-session']}/tree"
-            first = (await api(application, "GET", path)).json()["agents"][0]
-            assert (first["delegation"], first["agent"], first["placeholder"]) == ("lead", "the lead", False)
-            assert first["session"] == lead["x-accordion-session"]
-
-
 async def test_an_inferred_parent_has_its_evidence_and_an_ambiguous_one_its_candidates(tmp_path: Path):
     async with applications(tmp_path) as ([application], _):
         _, parent, _ = await ask(application, asked(user="tasked"))
@@ -240,31 +214,6 @@ async def test_another_tenants_tree_is_answered_as_one_that_there_never_was(tmp_
     assert len({re.sub(r"req_\w+", "", each.text) for each in (theirs, never)}) == 1
     assert never.json()["error"]["code"] == "session_not_found"
     assert nobody.status_code == 401
-
-
-async def test_a_tree_holds_no_more_agents_than_are_allowed(tmp_path: Path):
-    async with applications(tmp_path, "delegation: {max_agents: 3}\n") as ([application], _):
-        status = [(await ask(application, asked(), own(name, parent="lead")))[0] for name in "abcd"]
-        _, last, _ = await ask(application, asked(), own("a"))
-        tree = (await api(application, "GET", f"/accordion/sessions/{last['x-accordion-session']}/tree")).json()
-    assert status == [200, 200, 400, 400]
-    assert [each["delegation"] for each in tree["agents"]] == ["lead", "a", "b"]
-
-
-async def test_metrics_separate_main_and_delegated_agents_and_count_hidden_results(tmp_path: Path):
-    async with applications(tmp_path) as ([application], _):
-        await family(application)
-        page = (await api(application, "GET", "/metrics")).text
-    values = {
-        (sample.name, sample.labels.get("agent") or sample.labels.get("evidence")): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
-    assert values["accordion_requests_total", "delegated"] == 4
-    assert values["accordion_requests_total", "main"] == 1
-    assert values["accordion_hidden_results_total", "delegated"] == 2
-    assert values["accordion_delegations_total", "header"] == 3
-    assert values["accordion_delegations_total", "argument"] == 0
 
 
 def test_explain_says_which_results_are_hidden_and_whose_they_are(tmp_path: Path):
@@ -305,125 +254,7 @@ def test_explain_says_which_results_are_hidden_and_whose_they_are(tmp_path: Path
 # -- one scope ---------------------------------------------------------------------
 
 
-async def test_who_says_nothing_of_agents_is_told_nothing_and_nothing_is_kept(tmp_path: Path):
-    async with applications(tmp_path) as ([application], provider):
-        body = asked("a", "b", user="c")
-        _, headers, _ = await ask(application, body)
-        await application.outbox.flush()
-        assert provider.requests[-1].body == json.dumps(body).encode()
-    assert not {"x-accordion-delegation", "x-accordion-filtered"} & set(headers)
-    assert not collections(tmp_path) & FAMILY
-
-
 # -- refused -----------------------------------------------------------------------
-
-BAD = [
-    (own("a b"), "x-accordion-delegation"),
-    (own(""), "x-accordion-delegation"),
-    (own("a" * 129), "x-accordion-delegation"),
-    (own("ä"), "x-accordion-delegation"),
-    (own("a", parent="b/c"), "x-accordion-parent"),
-    (own("a", parent="a"), "x-accordion-parent"),
-    ({"x-accordion-parent": "a"}, "x-accordion-parent"),
-    (own("a", agent="a\x7f"), "x-accordion-agent"),
-    (own("a", agent="a" * 129), "x-accordion-agent"),
-    (own("one", parent="three"), "x-accordion-parent"),
-    (own("four", parent="three"), "x-accordion-parent"),
-    (own("four", parent="one"), "x-accordion-delegation"),
-]
-BODIES: dict[str, Any] = {
-    CHAT: {"model": "m", "messages": [{"role": "user", "content": "go"}]},
-    RESPONSES: {"model": "m", "input": [{"role": "user", "content": "go"}]},
-    MESSAGES: {"model": "claude-x", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]},
-}
-
-
-def refusal(path: str, said: Any) -> str:
-    """What an error names, in the shape of each protocol. Anthropic's has words only."""
-    if path == MESSAGES:
-        assert (said["type"], said["error"]["type"]) == ("error", "invalid_request_error")
-        return str(said["error"]["message"])
-    assert said["error"]["type"] == "invalid_request_error"
-    assert said["error"]["param"] in said["error"]["message"]
-    return str(said["error"]["param"])
-
-
-async def settled_rows(application: Application, folder: Path) -> list[tuple[bytes, bytes, bytes]]:
-    """Returns the rows of the store once nothing is written behind the responses any more."""
-    settled, latest = None, rows(folder)
-    while settled != latest:
-        settled = latest
-        await asyncio.sleep(0.1)
-        await application.outbox.flush()
-        latest = rows(folder)
-    return latest
-
-
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("field", [False, True], ids=["headers", "metadata"])
-async def test_what_cannot_be_declared_is_refused_by_its_name_and_nothing_is_written(
-    tmp_path: Path, path: str, field: bool
-):
-    async with applications(tmp_path, "delegation: {max_depth: 3, max_agents: 3}\n") as ([application], provider):
-        # What the bad ones are measured against: three delegations below each other.
-        for name, above in (("one", ""), ("two", "one"), ("three", "two")):
-            await ask(application, BODIES[CHAT], own(name, parent=above) if above else own(name))
-        before, sent = await settled_rows(application, tmp_path), len(provider.requests)
-        for headers, param in BAD:
-            where = f"metadata.{param}" if field else param
-            body = {**BODIES[path], "metadata": headers} if field else BODIES[path]
-            status, _, said = await ask(application, body, {} if field else headers, path)
-            assert (status, refusal(path, said)[: len(where)]) == (400, where), headers
-        assert await settled_rows(application, tmp_path) == before
-        assert len(provider.requests) == sent
 
 
 # -- erased ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])
-async def test_of_an_erased_delegation_nothing_is_known_any_more(tmp_path: Path, whole: bool):
-    async with applications(tmp_path) as ([application], _):
-        for name in (CANARY, "other"):
-            await ask(application, asked(user=name), own(name, parent="lead", agent=f"the {name}"))
-        _, told, _ = await ask(application, asked(CANARY, "other"), own(CANARY))
-        assert told["x-accordion-filtered"] == "1"
-        await application.outbox.flush()
-        assert files_with_name(tmp_path, CANARY)
-        session = told["x-accordion-session"]
-        path = "/accordion/archive" if whole else f"/accordion/sessions/{session}"
-        erased = (await api(application, "DELETE", path)).json()
-        assert erased["verified"] is True
-        await application.outbox.flush()
-        assert [row for row in rows(tmp_path) if CANARY.encode() in b" ".join(row)] == []
-        assert collections(tmp_path) & FAMILY == (set() if whole else {"node", "tree", "seated", "scope"})
-        assert (await api(application, "GET", f"/accordion/sessions/{session}/tree")).status_code == 404
-
-
-def test_the_command_line_erases_it_too(tmp_path: Path):
-    async def fill() -> None:
-        async with applications(tmp_path) as ([application], _):
-            await family(application)
-
-    asyncio.run(fill())
-    assert collections(tmp_path) & FAMILY
-    config = tmp_path / "c.yaml"
-    config.write_text(CONFIG.replace("FOLDER", str(tmp_path)).replace("UPSTREAM", "http://127.0.0.1:9"))
-    assert CliRunner().invoke(app, ["erase", "--all", "--yes", "--config", str(config)]).exit_code == 0
-    assert not collections(tmp_path) & FAMILY
-
-
-async def test_what_one_worker_erased_no_other_goes_on_knowing(tmp_path: Path):
-    async with applications(tmp_path, count=2) as ([one, two], _):
-        await family(one)
-        await settled_rows(one, tmp_path)
-        _, told, _ = await ask(two, asked("a", "b", "c"), own("a"))
-        assert told["x-accordion-filtered"] == "2"
-        await settled_rows(two, tmp_path)
-        await two.poll()
-        assert (await api(one, "DELETE", "/accordion/archive")).json()["verified"] is True
-        await two.poll()
-        _, told, _ = await ask(two, asked("a", "b", "c"), own("a"))
-        assert "x-accordion-filtered" not in told
-        tree = (await api(two, "GET", f"/accordion/sessions/{told['x-accordion-session']}/tree")).json()
-        assert [each["delegation"] for each in tree["agents"]] == ["a"]
