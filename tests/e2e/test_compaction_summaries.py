@@ -1,17 +1,14 @@
 """A model is asked for summaries: a good one is used and its tokens accounted apart; without one the agent works on."""
 
-import asyncio
 import json
 import re
 from typing import Any
-
-import pytest
 
 from tests.agent_replies import converse_response
 from tests.conftest import Start
 from tests.e2e.protocol_samples import PROTOCOL_BY_NAME
 from tests.e2e.small_window import EACH, agent, broken_prefixes, compacted_requests, config, fetch_session, rounds
-from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
+from tests.loopback import Answer, Recorded, Script, replies_json
 from tests.proxy_process import Proxy
 from tests.strict_provider import PATHS, StrictProvider
 from tests.writers import LISTS
@@ -49,33 +46,15 @@ def good(protocol_name: str) -> Script:
     return script
 
 
-async def hangs(request: Recorded, answer: Answer) -> None:
-    await answer.until_gone()
-
-
-async def crashes(request: Recorded, answer: Answer) -> None:
-    await answer.cut()
-
-
-def failing(how: str, protocol_name: str) -> Script:
-    if how == "500":
-        return replies_json({"error": {"message": "The engine broke.", "type": "server_error"}}, 500)
-    if how == "429":
-        return replies_json({"error": {"message": "Slow down.", "type": "rate_limit_error"}}, 429)
-    if how == "no JSON":
-        return replies_bytes(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<h1>?</h1>")
-    if how == "invented":
-        made_up = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
-        return replies_json(written(protocol_name, json.dumps({"gist": [made_up]})))
-    if how == "cut short":
-        document = written(protocol_name, '{"lines": [{"section": "Gist", "text": "The bui')
-        document["choices"][0]["finish_reason"] = "length"
-        return replies_json(document)
-    if how == "empty":
-        return replies_json(written(protocol_name, ""))
-    if how == "prose":
-        return replies_json(written(protocol_name, "I'm sorry, but I can't help with that. DO-NOT-KEEP"))
-    return {"hangs": hangs, "cut": crashes}[how]
+def failing(how: str) -> Script:
+    """A summarizer of Chat Completions that is of no use."""
+    invented = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
+    texts = {
+        "invented": json.dumps({"gist": [invented]}),
+        "empty": "",
+        "prose": "I'm sorry, but I can't help with that. DO-NOT-KEEP",
+    }
+    return replies_json(written("chat", texts[how]))
 
 
 def started(start: Start, protocol_name: str) -> Proxy:
@@ -119,24 +98,3 @@ async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted
     assert totals["input"] == sum(one.tokens for one in provider.taken)
     assert totals["output"] == 20 * len(provider.taken)
     assert totals["requests"] == len(run.answers)
-
-
-@pytest.mark.parametrize("how", ["500", "429", "no JSON", "invented", "empty", "prose", "hangs", "cut"])
-async def test_an_agent_works_on_while_no_summary_can_be_had(start: Start, how: str):
-    protocol_name = "chat"
-    proxy = started(start, protocol_name)
-    provider = StrictProvider(protocol_name, WINDOW, rounds=1_000, summary=failing(how, protocol_name), words=220)
-    async with proxy.provider(provider), agent(proxy, protocol_name, words=220) as run:
-        while not compacted_requests(run):
-            await asyncio.wait_for(rounds(run, 1), 20)
-        await rounds(run, 20)
-    assert provider.problems == []
-    assert provider.refusals == []
-    assert broken_prefixes(provider.taken) == compacted_requests(run)
-    assert provider.summaries, "a model was asked"
-    said = run.compactions[-1]
-    assert said is not None
-    assert said["writer"] in ("", "extractive")
-    for one in provider.taken:
-        assert "81723" not in one.text
-        assert "DO-NOT-KEEP" not in one.text

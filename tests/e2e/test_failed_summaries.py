@@ -52,7 +52,7 @@ def share(provider: StrictProvider) -> float:
 
 @pytest.mark.parametrize("how", ["prose", "empty", "invented"])
 async def test_a_model_that_never_writes_a_summary_costs_a_twentieth_at_most(start: Start, how: str):
-    provider, run = await conversation(started(start), failing(how, "chat"))
+    provider, run = await conversation(started(start), failing(how))
     assert len(compacted_requests(run)) >= 3
     assert sum(one.tokens for one in provider.taken) > 200_000
     assert 0 < share(provider) <= 0.05

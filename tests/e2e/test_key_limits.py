@@ -7,15 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import httpx2
 import openai
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.protocol_samples import CHAT, MESSAGES
-from tests.e2e.proxy_api import wait_until
+from tests.e2e.protocol_samples import CHAT
 from tests.proxy_process import Proxy
 from tests.valkey import running_valkey
 
@@ -54,54 +52,6 @@ def openai_sdk(proxy: Proxy, key: str, attempts: Attempts, retries: int = 0) -> 
     return openai.AsyncOpenAI(
         base_url=f"{proxy.url}/v1", api_key=f"{KEY}-{key}", max_retries=retries, http_client=attempts.http
     )
-
-
-def anthropic_sdk(proxy: Proxy, key: str, attempts: Attempts, retries: int = 0) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(
-        base_url=proxy.url, api_key=f"{KEY}-{key}", max_retries=retries, http_client=attempts.http2
-    )
-
-
-async def spend(sdk: openai.AsyncOpenAI) -> None:
-    """Uses the key until it is refused; all workers know of it within two seconds."""
-
-    async def is_refused() -> bool:
-        try:
-            await sdk.chat.completions.create(model="gpt-5", messages=ASK)
-        except openai.RateLimitError:
-            return True
-        return False
-
-    async with asyncio.timeout(60):
-        await wait_until(is_refused)
-    await asyncio.sleep(2.0)
-
-
-async def test_the_sdks_raise_their_own_errors_and_try_no_spent_day_again(start: Start, tmp_path: Path) -> None:
-    proxy = start(CONFIG, KEY=KEY, ACCORDION_STORE=f"sqlite:///{tmp_path}/one.db")
-    attempts = Attempts()
-    async with proxy.provider(CHAT.answers(given=600)):
-        for key in ("tokens", "dollars"):
-            await spend(openai_sdk(proxy, key, attempts))
-            attempts.count = 0
-            with pytest.raises(openai.RateLimitError) as raised:
-                await openai_sdk(proxy, key, attempts, retries=3).chat.completions.create(model="gpt-5", messages=ASK)
-            assert (raised.value.code, raised.value.type, attempts.count) == (
-                "insufficient_quota", "insufficient_quota", 1,
-            )  # fmt: skip
-            assert int(raised.value.response.headers["retry-after"]) > 0
-            with pytest.raises(anthropic.RateLimitError) as refused:
-                await anthropic_sdk(proxy, key, attempts, retries=3).messages.create(
-                    model=MESSAGES.model, max_tokens=9, messages=ASK
-                )
-            assert isinstance(refused.value.body, dict)
-            assert (refused.value.body["error"]["type"], attempts.count) == ("rate_limit_error", 2)
-        # The counts are those of all workers, and outlive them.
-        proxy.stop()
-        proxy.start()
-        with pytest.raises(openai.RateLimitError, match="tokens of this day"):
-            await openai_sdk(proxy, "tokens", attempts).chat.completions.create(model="gpt-5", messages=ASK)
-    assert KEY not in proxy.log
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "valkey"])

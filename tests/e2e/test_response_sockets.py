@@ -152,17 +152,6 @@ async def test_streams_of_one_socket_run_at_the_same_time_and_their_events_are_t
     assert ended == ["quick", "slow"]
 
 
-async def test_requests_of_one_stream_run_in_turn(small: Proxy):
-    async with conversation(small, model("turn")) as (provider, run):
-        body = {"model": "small", "instructions": "x", "tools": [], "input": []}
-        for text in ("one", "two"):
-            item = {"role": "user", "content": text}
-            await run.socket.send(json.dumps({"type": "response.create", **body, "input": [item], "generate": False}))
-        kinds = [json.loads(await run.socket.recv())["type"] for _ in range(4)]
-    assert kinds == ["response.created", "response.completed"] * 2
-    assert [json.loads(message)["input"][0]["content"] for message in provider.received[0]] == ["one", "two"]
-
-
 @asynccontextmanager
 async def waiting(
     proxy: Proxy, *messages: str, then: Any = None
@@ -218,16 +207,6 @@ async def test_a_provider_that_breaks_off_is_an_error_and_the_end_of_the_socket(
     assert [message["type"] for message in messages] == ["response.created", "error"]
     assert "Connection lost" in messages[1]["message"]
     assert (client.close_code, client.close_reason) == (1013, "later")
-
-
-async def test_messages_that_belong_to_no_response_are_passed_on(small: Proxy):
-    async def speak(connection: ServerConnection) -> None:
-        await connection.send('{"type":"timing"}')
-        await connection.send(b"bytes")
-
-    limits = '{"type":"codex.rate_limits"}'
-    async with waiting(small, limits, CREATED, COMPLETED, then=speak) as (client, _):
-        assert [await client.recv() for _ in range(5)] == [limits, CREATED, COMPLETED, '{"type":"timing"}', b"bytes"]
 
 
 async def test_after_input_beside_the_list_requests_pass_as_they_came(small: Proxy):
@@ -324,20 +303,6 @@ async def test_a_provider_without_a_websocket_is_asked_over_http(start: Start):
     assert posts[0].json()["stream"] is True
     assert not {"upgrade", "sec-websocket-key", "sec-websocket-version"} & {name.lower() for name in posts[0].names}
     assert posts[0].header("content-type") == "application/json"
-
-
-async def test_each_message_goes_where_its_model_is_with_the_models_own_key(start: Start):
-    proxy = start(
-        "server: {shutdown_seconds: 1}\nmodel_list:\n- model_name: small\n"
-        "  litellm_params: {model: openai/other, api_base: '{upstream}/in', api_key: own-key}\n"
-    )
-    strict = model("list")
-    async with proxy.provider(strict) as server, connected_socket(proxy) as client:
-        run = await SocketRun(client, "list").rounds(3)
-    assert (run.errors, strict.problems) == ([], [])
-    assert {(each.target, each.json()["model"], each.header("authorization")) for each in server.requests} == {
-        ("/in/responses", "other", "Bearer own-key")
-    }
 
 
 async def test_an_error_over_http_is_a_message_with_its_status_and_headers(start: Start):

@@ -15,19 +15,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.conftest import Start
 from tests.e2e.protocol_samples import KEY
-from tests.e2e.raw_client import ask, connected
+from tests.e2e.raw_client import ask
 from tests.e2e.resident_memory import warm_up
 from tests.loopback import replies_bytes, replies_json
 from tests.proxy_process import Proxy
 
 SOON = 30.0
 """Seconds within which the other side must notice; it takes a hundredth of that."""
-UPGRADE = [
-    ("Connection", "Upgrade"),
-    ("Upgrade", "websocket"),
-    ("Sec-WebSocket-Version", "13"),
-    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-]
 PATHS = ["/v1/responses", "/v1/realtime?model=gpt-realtime&x=%2F"]
 
 
@@ -96,13 +90,6 @@ async def test_a_socket_of_responses_can_be_refused_and_no_other(start: Start, m
     assert response.status_code == 426
     assert json.loads(response.body)["error"]["code"] == "websocket_refused"
     assert [each.request.path for each in seen if each.request] == ["/v1/realtime?model=gpt-realtime"]
-
-
-async def test_an_upgrade_is_one_whatever_else_is_said_of_the_connection(proxy: Proxy):
-    async with provider(proxy, echo) as seen, connected(proxy) as raw:
-        await raw.ask("GET", PATHS[0], [*UPGRADE, ("Connection", "keep-alive")])
-        assert (await raw.head()).status == 101
-    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("path", PATHS)

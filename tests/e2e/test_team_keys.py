@@ -12,7 +12,6 @@ import httpx
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT
 from tests.proxy_process import Proxy
-from tests.valkey import running_valkey
 
 ADMIN = "acc-admin-7Hk2Qp4RtZ"
 CONFIG = """
@@ -62,24 +61,3 @@ async def test_all_workers_of_all_proxies_know_a_key_and_its_revocation(start: S
     for proxy in pair:
         assert made["key"].split("-", 2)[2] not in proxy.log
         assert ADMIN not in proxy.log
-
-
-async def test_while_the_store_is_away_known_keys_work_and_a_new_proxy_refuses_to_guess(
-    start: Start, tmp_path: Path
-) -> None:
-    # One worker: of two, one may not have read the key when the store goes away.
-    config = CONFIG.replace("workers: 2", "workers: 1")
-    with running_valkey(tmp_path) as server:
-        proxy = start(config, ADMIN=ADMIN, ACCORDION_STORE=server.url)
-        made = (await call(proxy, "POST", "/accordion/keys", ADMIN, content=b'{"tenant": "research"}')).json()
-        await until_all([proxy], made["key"], 200)
-        server.kill()
-        async with proxy.provider(CHAT.answers()):
-            answers = [await call(proxy, "POST", CHAT.path, made["key"], content=CHAT.body("Hi.")) for _ in range(4)]
-        assert [answer.status_code for answer in answers] == [200] * 4
-        refused = await call(proxy, "DELETE", f"/accordion/keys/{made['id']}", ADMIN)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
-        late = start(config, ADMIN=ADMIN, ACCORDION_STORE=server.url)
-        answer = await call(late, "POST", CHAT.path, made["key"], content=CHAT.body("Hi."))
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "keys_unavailable")
-        server.start()

@@ -9,14 +9,13 @@ import anthropic
 import openai
 import pytest
 
-from tests import reply_parts, strict_provider
+from tests import reply_parts
 from tests.agent_replies import Json
 from tests.agents import GeminiError
 from tests.e2e.reading_agent import ReadingAgent, prepare_way, start_reading_agent
 from tests.e2e.small_window import STREAMS, Proxies, fetch_session
 from tests.loopback import Answer
 from tests.reading_provider import ProviderExchange
-from tests.strict_provider import overflow_error
 
 FAILURES = (openai.OpenAIError, anthropic.AnthropicError, GeminiError)
 Does = Callable[[ProviderExchange, Answer], Awaitable[None]]
@@ -130,37 +129,3 @@ async def test_a_connection_that_is_lost_in_the_second_round(
             assert "error" in heard.events[-1]
         assert b"Connection lost" in heard.body
         await works_again(one)
-
-
-@STREAMS
-async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(
-    proxies: Proxies, protocol_name: str, stream: bool
-):
-    """The model is told so, and goes on without it."""
-    proxy = proxies[protocol_name]
-    tried: list[ProviderExchange] = []
-
-    async def once(exchange: ProviderExchange, answer: Answer) -> bool:
-        if exchange.continues is None or tried:
-            return False
-        tried.append(exchange)
-        one.provider.answers.clear()
-        # The model said nothing to it.
-        one.provider.taken.pop()
-        one.provider.exchanges.pop()
-        one.provider.exchanges[-1].wanted = dict.fromkeys(one.provider.exchanges[-1].wanted, "not enough free space")
-        await strict_provider.send_json(answer, 400, overflow_error(protocol_name, 9_000, 8_000))
-        return True
-
-    async with start_reading_agent(proxy, protocol_name, f"room {stream}", stream=stream) as one:
-        await prepare_way(one, "woo t")
-        one.provider.instead = once
-        await one.rounds(1)
-        one.provider.instead, one.provider.ways = None, ()
-        await one.rounds(3)
-    assert len(tried) == 1
-    assert one.provider.problems == []
-    assert one.witness.problems(protocol_name) == []
-    assert len(set(one.provider.answers.values())) == 1
-    one.stable()
-    one.counted()

@@ -32,24 +32,7 @@ async def replied(
         yield one, one.provider, shown
 
 
-def last(one: ReadingAgent) -> str:
-    return f"resp_{one.provider.exchanges[-1].said.number}"
-
-
 # -- asked for by its id -----------------------------------------------------------------------------------------------
-
-
-@STREAMED
-@pytest.mark.parametrize("way", ["wo w", "wo wop t", "wot"])
-async def test_a_reply_that_is_asked_for_is_the_one_that_was_shown(proxies: Proxies, way: str, stream: bool):
-    async with replied(proxies, "get", way, stream=stream) as (one, provider, shown):
-        told = json.loads((await one.run.client.responses.with_raw_response.retrieve(shown["id"])).content)
-        if way != "wot":
-            assert last(one) != shown["id"]
-    assert provider.asked[-1] == ("GET", f"/v1/responses/{last(one)}")
-    assert told["id"] == shown["id"]
-    assert told["output"] == shown["output"]
-    assert not shows_our_tool(told)
 
 
 # -- named in what is sent ---------------------------------------------------------------------------------------------

@@ -287,18 +287,6 @@ def test_a_request_that_cannot_have_our_tool_keeps_its_own(protocol_name: Protoc
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)
-def test_tool_rounds_stand_where_the_provider_saw_them(protocol_name: ProtocolName):
-    talk = ComposedConversation(protocol_name)
-    before = talk.sent()
-    told = talk.reply(2, 0)
-    talk.says("And now?")
-    now = talk.sent()
-    assert now[: len(before) + len(told)] == [*before, *told]
-    assert same(now[len(before) + len(told) :], [json.dumps(talk.entries[-1]).encode()])
-    assert not problems(talk.compose())
-
-
-@pytest.mark.parametrize("protocol_name", NAMES)
 def test_a_call_of_ours_beside_the_clients_is_answered_with_them(protocol_name: ProtocolName):
     talk = ComposedConversation(protocol_name)
     before = talk.sent()
@@ -339,16 +327,6 @@ def test_a_recall_is_the_last_that_is_said_and_speakers_alternate(protocol_name:
         roles = [entry["role"] for entry in sent]
         assert all(one != other for one, other in pairwise(roles))
         assert [block["type"] for block in sent[-1]["content"]] == ["tool_result", "text"]
-
-
-@pytest.mark.parametrize("protocol_name", NAMES)
-def test_a_recall_and_tool_rounds_at_one_anchor_keep_their_order(protocol_name: ProtocolName):
-    talk = ComposedConversation(protocol_name)
-    talk.build_recall()
-    before = talk.sent()
-    told = talk.reply(1, 0)
-    talk.says("Go on.")
-    assert talk.sent()[: len(before) + len(told)] == [*before, *told]
 
 
 @pytest.mark.parametrize("protocol_name", NAMES)

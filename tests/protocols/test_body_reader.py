@@ -15,11 +15,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.json_spans import exceeds_count, split_body, with_model
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.tiers import examples
-
-TWO = TenantScope("two", b"two" * 10)
-ONE = TenantScope("one", b"one" * 10)
 
 TENANT = TenantScope("tenant", b"tenant" * 5)
 LONG = "word " * 100
@@ -120,14 +116,6 @@ def test_a_fork_shares_the_beginning_of_its_chain() -> None:
     assert fork.chain[4] != whole.chain[4]
 
 
-def test_tenants_never_share_a_key() -> None:
-    reader = BodyReader()
-    one = reader.read(OpenAIChat(), body(turns(4)), ONE)
-    two = reader.read(OpenAIChat(), body(turns(4)), TWO)
-    assert not set(one.chain) & set(two.chain)
-    assert one.messages[0].key != two.messages[0].key
-
-
 def test_keys_of_a_plain_request_stay_the_same_from_release_to_release() -> None:
     """They are kept in stores: a change of these values is a change of format."""
     listed = [{"role": "user", "content": "hi é"}]
@@ -160,11 +148,6 @@ def test_changed_tools_are_seen_on_a_conversation_that_goes_on() -> None:
     three = reader.read(OpenAIChat(), body(turns(9), tools=[tool, tool]), TENANT)
     assert one.overhead_key == two.overhead_key != three.overhead_key
     assert len(three.tools) == 2
-
-
-def test_a_string_as_input_is_one_message() -> None:
-    read = BodyReader().read(OpenAIResponses(), b'{"model":"m","input":"hello"}', TENANT)
-    assert [m.role for m in read.messages] == ["user"]
 
 
 def test_a_field_that_comes_twice_counts_as_its_last() -> None:

@@ -66,35 +66,6 @@ def responses(caller: Caller = ALICE, **fields: Any) -> Conversation:
     return BodyReader(0).read(OpenAIResponses(), json.dumps({"model": "m", **fields}).encode(), caller.tenant)
 
 
-async def test_a_conversation_that_goes_on_is_one_session() -> None:
-    setup = Setup()
-    first = await setup.ask("task")
-    second = await setup.ask("task", "answer", "more")
-    third = await setup.ask("task", "answer", "more", "again", "and more")
-    assert first.session.id == second.session.id == third.session.id
-    assert (second.base_index, third.base_index) == (0, 2)
-
-
-async def test_a_retried_request_is_the_same_session() -> None:
-    setup = Setup()
-    first = await setup.ask("task")
-    assert (await setup.ask("task")).session.id == first.session.id
-
-
-async def test_two_conversations_with_the_same_opening_part_where_they_differ() -> None:
-    setup = Setup()
-    one = await setup.ask("task")
-    two = await setup.ask("task")
-    assert one.session.id == two.session.id  # nothing tells them apart yet
-    one = await setup.ask("task", "left", "go")
-    two = await setup.ask("task", "right", "go")
-    assert one.session.id != two.session.id
-    assert two.session.forked_from == one.session.id
-    again = await setup.ask("task", "right", "go", "on", "further")
-    assert again.session.id == two.session.id
-    assert (await setup.ask("task", "left", "go", "on", "further")).session.id == one.session.id
-
-
 async def test_the_same_opening_after_a_conversation_has_moved_on_is_a_session_of_its_own() -> None:
     setup = Setup()
     one = await setup.ask("task")
@@ -115,15 +86,6 @@ async def test_a_rewound_conversation_that_goes_another_way_is_a_fork() -> None:
     assert (await setup.ask("task", "a", "b", "c", "d", "e", "f")).session.id == whole.session.id
 
 
-async def test_tenants_with_equal_text_never_share_a_session() -> None:
-    setup = Setup()
-    await setup.ask("task", caller=ALICE)
-    alice = await setup.ask("task", "a", "b", caller=ALICE)
-    bob = await setup.ask("task", "a", "b", caller=BOB)
-    assert alice.session.id != bob.session.id
-    assert bob.base_node is None
-
-
 async def test_labels_part_conversations_with_equal_text_at_once() -> None:
     setup = Setup()
     one = await setup.ask("task", label="session-one")
@@ -131,16 +93,6 @@ async def test_labels_part_conversations_with_equal_text_at_once() -> None:
     child = await setup.ask("task", label="session-one", agent="agent-seven")
     assert len({one.session.id, two.session.id, child.session.id}) == 3
     assert (one.session.label, child.session.agent) == ("session-one", "agent-seven")
-
-
-async def test_another_worker_goes_on_with_what_the_store_knows() -> None:
-    here = Setup()
-    first = await here.ask("task", "a", "b")
-    await here.outbox.flush()
-    there = Setup(here.store, "w2")
-    second = await there.ask("task", "a", "b", "c", "d")
-    assert second.session.id == first.session.id
-    assert second.base_index == 2
 
 
 async def test_two_workers_name_a_new_conversation_alike() -> None:
@@ -708,12 +660,6 @@ async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is
     base = (await setup.ask("task", "a", "b")).base_node
     assert base is not None
     assert (base.reported, base.counted) == (120, 100)
-
-
-async def test_a_conversation_that_alternates_between_workers_is_one_session(pair: Pair) -> None:
-    talk = [f"t{n}" for n in range(30)]
-    found = [await pair.ask("AABB"[n % 4], " ".join(talk[: 2 * n + 1])) for n in range(15)]
-    assert len(set(found)) == 1
 
 
 async def test_side_requests_at_another_worker_leave_the_session_as_it_is(pair: Pair) -> None:
