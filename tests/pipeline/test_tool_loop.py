@@ -91,32 +91,43 @@ async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
     assert [exchange.error for exchange in setup.recorder.exchanges] == ["", ""]
 
 
-async def test_what_was_read_back_makes_no_artifact() -> None:
-    def asked(count: int) -> Json:
-        writer = WRITERS["chat"]
-        calls = [
-            MadeCall(f"c{at}", "read", {"n": at}, " ".join(f"r{at}_{n}" for n in range(150))) for at in range(count)
-        ]
-        rounds = [entry for call in calls for entry in (*writer.calls(call), *writer.results(call))]
-        return writer.request(model="m", entries=[writer.user("the task"), *rounds])
+def reads(count: int) -> Json:
+    """A request of so many rounds, each of which reads something of 150 words."""
+    writer = WRITERS["chat"]
+    calls = [MadeCall(f"c{at}", "read", {"n": at}, " ".join(f"r{at}_{n}" for n in range(150))) for at in range(count)]
+    rounds = [entry for call in calls for entry in (*writer.calls(call), *writer.results(call))]
+    return writer.request(model="m", entries=[writer.user("the task"), *rounds])
 
+
+def read_back(**arguments: str) -> FakeReply:
+    """A response that calls our tool."""
+    called = {"name": "read_artifact", "arguments": json.dumps(arguments)}
+    return FakeReply(pieces=(answer(tool_calls=[{"id": "ours-1", "type": "function", "function": called}]),))
+
+
+async def test_what_was_read_back_makes_no_artifact() -> None:
     setup = PipelineSetup(windows=FakeWindows(2_700))
-    await setup.ask(CHAT, asked(14))
+    await setup.ask(CHAT, reads(14))
     name = re.findall(r"art_[0-9a-f]{12}", bytes(setup.upstream.requests[-1].body).decode())[0]
-    called = {
-        "id": "ours-1",
-        "type": "function",
-        "function": {"name": "read_artifact", "arguments": f'{{"id":"{name}"}}'},
-    }
-    setup.upstream.answers = [FakeReply(pieces=(answer(tool_calls=[called]),))]
-    await setup.ask(CHAT, asked(14))
+    setup.upstream.answers = [read_back(id=name)]
+    await setup.ask(CHAT, reads(14))
     assert b"ours-1" in bytes(setup.upstream.requests[-1].body)
     for more in range(15, 40):
-        out, _ = await setup.ask(CHAT, asked(more))
+        out, _ = await setup.ask(CHAT, reads(more))
     tenant, session = setup.forward.tenants.identify({}).tenant, header(out, "x-accordion-session") or ""
     page = await setup.builder.archive_reader.list_artifacts(tenant, session, limit=1_000)
     tools = [each.tool for each in page.artifacts if each.kind == "result"]
     assert (len(tools) > 20, set(tools)) == (True, {"read"})
+
+
+async def test_the_model_finds_words_in_what_a_compaction_removed() -> None:
+    setup = PipelineSetup(windows=FakeWindows(2_700))
+    setup.upstream.answers = [read_back(search="r3_77")]
+    await setup.ask(CHAT, reads(14))
+    first, second = (json.loads(bytes(each.body))["messages"] for each in setup.upstream.requests)
+    assert "r3_77" not in json.dumps(first)
+    assert second[-1]["content"].splitlines()[1].startswith('[8] result of read({"n": 3}), in art_')
+    assert "r3_77" in second[-1]["content"]
 
 
 async def response_with_a_read_back(path: str) -> tuple[PipelineSetup, Json, FakeReply]:
