@@ -103,6 +103,8 @@ def write_unknown_content(protocol_name: ProtocolName, at: int) -> list[dict[str
         answer["parts" if protocol_name == "gemini" else "content"].insert(0, {"hologram": {"scene": data}})
     else:
         answer["content"] = [{"type": "hologram", "scene": data}, {"type": "text", "text": f"Answer {at}"}]
+    if protocol_name == "chat":
+        return [question, answer, {"role": "observer", "content": data}]
     return [question, answer]
 
 

@@ -45,8 +45,8 @@ from accordion.model.boundaries import (
     has_item_reference,
     has_lasting_part,
     has_opaque_part,
+    is_instruction,
     is_known_to_provider_only,
-    is_unknown_item,
     match_results_to_calls,
 )
 from accordion.model.budget import CompactionForm, CompactionKind
@@ -373,7 +373,7 @@ class _HistoryAnalysis:
         return self.task
 
     def _find_standing_instructions(self) -> frozenset[int]:
-        """Returns the system and developer messages that stay.
+        """Returns the system and developer messages, and those of unknown roles, that stay.
 
         They are those before the first reply and after the last one; those with more than text, such as changes of the
         tools; and of the others the newest of each kind. The tag that a text begins with tells its kind.
@@ -381,7 +381,7 @@ class _HistoryAnalysis:
         last_reply, newest, standing = self._replies[-1] if self._replies else -1, set[tuple[str, str]](), set[int]()
         for index in range(len(self.messages) - 1, -1, -1):
             message = self.messages[index]
-            if message.role not in INSTRUCTION_ROLES:
+            if not is_instruction(message):
                 continue
             if has_opaque_part(message):
                 standing.add(index)
@@ -398,7 +398,7 @@ class _HistoryAnalysis:
         message = self.messages[index]
         if index in self.standing or index in self._skipped:
             return False
-        if has_lasting_part(message) or (message.role == "other" and not is_unknown_item(message)):
+        if has_lasting_part(message) or (message.role == "other" and not message.parts):
             return False
         if index in self._tagged:
             return False

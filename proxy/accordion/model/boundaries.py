@@ -95,6 +95,12 @@ def has_lasting_part(message: Message) -> bool:
     return any(isinstance(part, Opaque) and (not part.kind or part.kind in _LASTING_KINDS) for part in parts)
 
 
+def is_instruction(message: Message) -> bool:
+    """Whether a message instructs the model: a system or developer message, or one of an unknown role."""
+    is_unknown = message.role == "other" and bool(message.parts) and not has_opaque_part(message)
+    return message.role in INSTRUCTION_ROLES or is_unknown
+
+
 def is_unknown_item(message: Message) -> bool:
     """Whether a message is an item of a type that the proxy does not know, such as a new kind of call."""
     return message.role == "other" and has_opaque_part(message) and not has_lasting_part(message)
@@ -276,8 +282,8 @@ def _approval_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
 def _instruction_groups(messages: Sequence[Message], standing: Collection[int]) -> Iterator[tuple[int, int]]:
     """Keeps an instruction within the list together with the message before it: both belong to one round."""
     for index in range(1, len(messages)):
-        is_bound = messages[index].role in INSTRUCTION_ROLES and messages[index - 1].role != "other"
-        if is_bound and index not in standing and index - 1 not in standing:
+        is_bound = messages[index - 1].role != "other" or is_instruction(messages[index - 1])
+        if is_bound and is_instruction(messages[index]) and index not in standing and index - 1 not in standing:
             yield index - 1, index
 
 
