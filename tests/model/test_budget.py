@@ -33,7 +33,25 @@ def test_window_triggers_and_hard_limit_can_each_be_set() -> None:
         conversation_target=250,
         generation_target=250,
         soft=100,
+        warning=50,
     )
+
+
+@pytest.mark.parametrize(
+    ("shares", "occupied", "left"),
+    [
+        ({}, 449, None),
+        ({}, 450, 50),
+        ({}, 499, 1),
+        ({}, 700, 0),
+        ({"warning": 0.2}, 300, 200),
+        ({"warning": 0.0}, 499, None),
+        ({"conversation": 1.0}, 990, None),
+        ({"conversation": 0.9, "hard": 0.8}, 790, 10),
+    ],
+)
+def test_the_tokens_left_are_known_near_the_trigger(shares: dict[str, float], occupied: int, left: int | None) -> None:
+    assert Thresholds(**shares).limits(1_000).tokens_left(occupied) == left
 
 
 def test_a_trigger_of_one_switches_its_kind_off() -> None:

@@ -127,6 +127,21 @@ async def test_what_a_second_compaction_saves_is_counted_against_the_clients_own
     assert second["saved"] == first["saved"] + second["before"] - second["after"]
 
 
+async def test_a_response_warns_before_a_compaction() -> None:
+    talk = GrowingConversation(small_window_setup(config="thresholds: {warning: 20%}"))
+    warnings = list[str | None]()
+    while not compaction_record(out := await talk.turn(len(warnings) + 1)):
+        warnings.append(header(out, "x-accordion-tokens-left"))
+    assert warnings[0] is None
+    assert 0 < int(warnings[-1] or 0) <= 800
+    assert header(out, "x-accordion-tokens-left") is None
+
+
+async def test_a_response_warns_of_no_compaction_that_is_off() -> None:
+    talk = GrowingConversation(small_window_setup(config="compaction: {mode: observe}"))
+    assert header(await talk.until(COMPACTED_AT), "x-accordion-tokens-left") is None
+
+
 async def test_a_request_without_a_compaction_says_nothing_of_one() -> None:
     assert compaction_record(await GrowingConversation(small_window_setup()).turn(1)) == {}
 

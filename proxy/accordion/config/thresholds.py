@@ -39,6 +39,7 @@ class ThresholdShares(ConfigSection, frozen=True):
     generation_target: Share | None = None
     hard: Share | None = None
     soft: Share | None = None
+    warning: Share | None = None
     reserved_output: Reserve | None = None
     output_factor: OutputFactor | None = None
 
@@ -58,6 +59,7 @@ class AllThresholds(ThresholdShares, frozen=True):
 
     conversation: Share = Share(_STANDARD.conversation)
     soft: Share = Share(_STANDARD.soft)
+    warning: Share = Share(_STANDARD.warning)
     reserved_output: Reserve = _STANDARD.reserved_output
     output_factor: OutputFactor = _STANDARD.output_factor
     delegated: ThresholdShares = ThresholdShares()

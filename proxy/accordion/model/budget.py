@@ -49,9 +49,9 @@ class Thresholds(msgspec.Struct, frozen=True):
     """Triggers and targets of compaction, as shares of the window. A trigger of 1.0 means never, 0.0 always.
 
     `generation` and `hard` are None if the window's size decides (see `generation_shares`). A summary is prepared in
-    the background from `soft` below the trigger on. `reserved_output` is the space kept for the response, in tokens,
-    if the request names no maximum; if it names one, the space is at most `output_factor` times the longest
-    response so far (0: no less than the maximum).
+    the background from `soft` below the trigger on, and responses warn from `warning` below it on. `reserved_output` is
+    the space kept for the response, in tokens, if the request names no maximum; if it names one, the space is at most
+    `output_factor` times the longest response so far (0: no less than the maximum).
     """
 
     conversation: float = 0.50
@@ -60,6 +60,7 @@ class Thresholds(msgspec.Struct, frozen=True):
     conversation_target: float = 0.25
     generation_target: float = 0.25
     soft: float = 0.10
+    warning: float = 0.05
     reserved_output: int = 0
     output_factor: float = 2.0
 
@@ -82,6 +83,17 @@ class TokenLimits(msgspec.Struct, frozen=True):
     generation_target: int = 0
     soft: int = 0
     never: tuple[str, ...] = ()
+    warning: int = 0
+
+    def tokens_left(self, occupied: int) -> int | None:
+        """Returns the tokens left before a compaction at the start of a turn, 0 if the next turn has one.
+
+        Returns None if that is further away than `warning`, or never happens.
+        """
+        trigger = min(self.conversation, self.hard)
+        if not self.warning or "conversation" in self.never or occupied < trigger - self.warning:
+            return None
+        return max(0, trigger - occupied)
 
 
 @lru_cache(256)
@@ -105,6 +117,7 @@ def _limits(shares: Thresholds, size: int) -> TokenLimits:
             for kind, share in (("conversation", shares.conversation), ("generation", shares.generation))
             if share is not None and share >= 1.0
         ),
+        warning=int(size * shares.warning),
     )
 
 

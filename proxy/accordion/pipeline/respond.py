@@ -132,10 +132,19 @@ def _describe_request(request: PassthroughRequest | MeasuredRequest, *, store_av
         (b"x-accordion-tokens", b"%d" % used.tokens),
         *_ESTIMATE_HEADERS[request.is_estimated],
         (b"x-accordion-utilization", b"%.4f" % used.ratio),
+        *_warning_headers(request),
         *agent,
         *store,
         *prepared,
     )
+
+
+def _warning_headers(request: MeasuredRequest) -> Headers:
+    """Builds the header that says how near a compaction is."""
+    if request.is_token_count or not request.allows_compaction or request.decision.action == "compact":
+        return ()
+    left = request.limits.tokens_left(request.utilization.occupied_tokens)
+    return ((b"x-accordion-tokens-left", b"%d" % left),) if left is not None else ()
 
 
 def _preparation_headers(request: PreparedRequest) -> Headers:

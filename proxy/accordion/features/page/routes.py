@@ -293,6 +293,7 @@ class Pages:
             modes=MODES,
             settings_mode=queries.mode(session.model),
             url=url,
+            tokens_left=_find_tokens_left(view, overrides),
             curve=draw_curve(columns, view.limits, label, f"{url}/compactions/") if columns else None,
             column_size=columns[0].requests if columns else 1,
             cut=describe_cut(columns, view.limits),
@@ -610,6 +611,14 @@ def _draw_trend(report: SavingsReport, days: int) -> Markup | None:
     if not report.total.original_cost or len(report.days) <= 1:
         return None
     return draw_days(report.days, f"Costs of the last {days} days")
+
+
+def _find_tokens_left(view: SessionView, overrides: SessionOverrides) -> int | None:
+    """Returns the tokens left before the session's next compaction, if it is near."""
+    utilization = view.session.utilization
+    if utilization is None or overrides.mode != "auto":
+        return None
+    return view.limits.tokens_left(utilization.occupied_tokens)
 
 
 def _back_to(request: Request, session: str, done: str) -> Response:
