@@ -231,3 +231,78 @@ def test_the_users_own_content_stays(tmp_path: Path) -> None:
     assert config["provider"]["openai"]["options"] == {"apiKey": "k", "baseURL": f"{URL}/v1"}
     with pytest.raises(AgentError, match="OPENCODE_CONFIG_CONTENT is set"):
         agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT="[").through(PROXY)
+
+
+# -- Gemini CLI ----------------------------------------------------------------------------------------------------
+
+
+GEMINI_SETTINGS = '// mine\n{"security": {"auth": {"selectedType": "%s"}}}'
+
+
+def test_gemini_cli_gets_its_address_and_is_told_of_its_login(tmp_path: Path) -> None:
+    found = agent(tmp_path, "gemini", "-p", "hi", GEMINI_API_KEY="k")
+    command = found.through(PROXY)
+    assert (found.upstreams, found.client, command.arguments[1:]) == ({}, "gemini-cli", ("-p", "hi"))
+    assert command.environ["GOOGLE_GEMINI_BASE_URL"] == URL
+    assert command.environ["GEMINI_DEFAULT_AUTH_TYPE"] == "gemini-api-key"
+    (note,) = found.notes
+    assert '"selectedType": "gemini-api-key"' in note
+    assert str(tmp_path / ".gemini" / "settings.json") in note
+
+
+def test_gemini_cli_keeps_what_its_user_has_set(tmp_path: Path) -> None:
+    write(tmp_path / ".gemini" / "settings.json", GEMINI_SETTINGS % "gemini-api-key")
+    found = agent(tmp_path, "gemini", GOOGLE_GEMINI_BASE_URL="http://gate", GEMINI_DEFAULT_AUTH_TYPE="mine")
+    environ = found.through(PROXY).environ
+    assert (found.upstreams, found.notes) == ({GEMINI: "http://gate"}, [])
+    assert (environ["GOOGLE_GEMINI_BASE_URL"], environ["GEMINI_DEFAULT_AUTH_TYPE"]) == (URL, "mine")
+
+
+@pytest.mark.parametrize("login", ["oauth-personal", "vertex-ai", ""])
+def test_gemini_cli_with_another_login_is_refused(tmp_path: Path, login: str) -> None:
+    environ = {} if login else {"GOOGLE_GENAI_USE_GCA": "true"}
+    if login:
+        write(tmp_path / ".gemini" / "settings.json", GEMINI_SETTINGS % login)
+    with pytest.raises(AgentError, match=r"passes no proxy\. To use an API key, set GEMINI_API_KEY"):
+        agent(tmp_path, "gemini", **environ)
+
+
+# -- what agents leave out -----------------------------------------------------------------------------------------
+
+
+CODEX_PROVIDER = """
+model_provider = "mine"
+[model_providers.mine]
+name = "%s"
+base_url = "http://127.0.0.1:8787/v1"
+supports_websockets = %s
+"""
+
+
+def test_claude_code_behind_an_address_names_the_variables_that_it_lacks(tmp_path: Path) -> None:
+    assert [*agent(tmp_path, "claude").find_losses()] == []
+    assert [*agent(tmp_path, "claude", ANTHROPIC_BASE_URL="https://api.anthropic.com").find_losses()] == []
+    (loss,) = agent(tmp_path, "claude", ANTHROPIC_BASE_URL=URL, ENABLE_TOOL_SEARCH="true").find_losses()
+    assert loss.startswith(f"ANTHROPIC_BASE_URL is {URL}: ")
+    assert "CLAUDE_CODE_GATEWAY_HINT_HEADERS" in loss
+    assert "ENABLE_TOOL_SEARCH" not in loss
+
+
+@pytest.mark.parametrize(
+    ("name", "sockets", "count"), [("OpenAI", "true", 0), ("OpenAI", "false", 1), ("x", "false", 2)]
+)
+def test_a_provider_of_codex_names_what_it_costs(tmp_path: Path, name: str, sockets: str, count: int) -> None:
+    write(tmp_path / ".codex" / "config.toml", CODEX_PROVIDER % (name, sockets))
+    assert len([*agent(tmp_path, "codex").find_losses()]) == count
+
+
+def test_models_of_opencode_without_a_window_are_named(tmp_path: Path) -> None:
+    models = {"known": {"limit": {"context": 9, "output": 9}}, "unknown": {}}
+    config = {"provider": {"mine": {"npm": "@ai-sdk/openai", "options": {"baseURL": URL}, "models": models}}}
+    (loss,) = agent(tmp_path, "opencode", printed=json.dumps(config)).find_losses()
+    assert loss == "the provider mine has no `limit` for unknown: OpenCode assumes no window"
+
+
+def test_gemini_cli_without_a_login_names_the_setting(tmp_path: Path) -> None:
+    assert len([*agent(tmp_path, "gemini", GOOGLE_GEMINI_BASE_URL=URL).find_losses()]) == 1
+    assert [*agent(tmp_path, "gemini").find_losses()] == []

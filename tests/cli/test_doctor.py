@@ -63,6 +63,21 @@ async def run_beside(
     return await asyncio.to_thread(examine, folder, config.replace("URL", provider.url))
 
 
+def test_an_agent_that_leaves_something_out_is_a_note(
+    tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "gemini"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", "http://127.0.0.1:8787")
+    with held_port() as nobody:
+        _, found = examine(tmp_path, config.replace("URL", f"http://127.0.0.1:{nobody}"))
+    ((grade, text, advice),) = found["agent"]
+    assert (grade, "needs a chosen login" in text, "run gemini" in advice) == ("note", True, True)
+
+
 def test_each_problem_is_reported_with_its_remedy(tmp_path: Path, config: str) -> None:
     with held_port() as nobody:
         broken = config.replace("URL", f"http://127.0.0.1:{nobody}").replace("/kept.db", "/none.txt/kept.db")

@@ -1,4 +1,4 @@
-"""`accordion run` with the real Claude Code, Codex and OpenCode: their requests are compacted, their files stay."""
+"""`accordion run` with the real agents: their requests are compacted, their files stay."""
 
 import os
 import re
@@ -28,6 +28,7 @@ PROGRAMS = {
     "claude": "@anthropic-ai/claude-code-*/claude",
     "codex": "@openai/codex/bin/codex.js",
     "opencode": "opencode-linux-*/bin/opencode",
+    "gemini": "@google/gemini-cli/bundle/gemini.js",
 }
 CONFIGS = {
     "claude": (".claude/settings.json", '{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:PORT"}}\n'),
@@ -40,13 +41,19 @@ CONFIGS = {
         "opencode.json",
         '{"$schema": "https://opencode.ai/config.json", "autoupdate": false, "share": "disabled"}\n',
     ),
+    "gemini": (
+        ".gemini/settings.json",
+        '{"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"enableAutoUpdate": false}, '
+        '"privacy": {"usageStatisticsEnabled": false}}\n',
+    ),
 }
 WORDS = {
     "claude": ["-p", QUESTION, "--model", "claude-sonnet-4-5", "--allowedTools", "Read"],
     "codex": ["exec", "--skip-git-repo-check", "--json", "--model", "gpt-test", QUESTION],
     "opencode": ["run", "--model", "anthropic/claude-sonnet-4-5", QUESTION],
+    "gemini": ["-p", QUESTION, "--model", "gemini-2.5-pro", "--approval-mode", "yolo"],
 }
-WINDOWS = {"claude": 38_000, "codex": 20_000, "opencode": 15_000}
+WINDOWS = {"claude": 38_000, "codex": 20_000, "opencode": 15_000, "gemini": 30_000}
 
 
 def call(agent: str, home: Path) -> Call:
@@ -56,6 +63,7 @@ def call(agent: str, home: Path) -> Call:
         "claude": Call("Read", {"file_path": file}),
         "codex": Call("exec_command", {"cmd": "cat notes.txt"}),
         "opencode": Call("read", {"filePath": file}),
+        "gemini": Call("read_file", {"file_path": "notes.txt"}),
     }[agent]
 
 
@@ -76,10 +84,13 @@ def run(agent: str, home: Path, port: int, *options: str) -> tuple[str, list[str
         "NO_PROXY": "127.0.0.1",
         "ANTHROPIC_API_KEY": "sk-test-not-a-key",
         "CODEX_API_KEY": "sk-test-not-a-key",
+        "GEMINI_API_KEY": "sk-test-not-a-key",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
         "PYTHONPATH": str(ROOT / "proxy"),
         "ACCORDION_STORE": f"sqlite:///{home}/kept.db",
         "ACCORDION_OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
         "ACCORDION_ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",
+        "ACCORDION_GEMINI_BASE_URL": f"http://127.0.0.1:{port}",
         **OFF,
     }
     command = [str(PROXY_PYTHON), "-m", "accordion", "run", *options, agent, *WORDS[agent]]

@@ -1,15 +1,17 @@
-"""Points agents at a proxy: Claude Code, Codex, OpenCode, and any other command.
+"""Points agents at a proxy: Claude Code, Codex, OpenCode, Gemini CLI, and any other command.
 
-Only environment variables and command-line options are used, so that no file of the user changes. An agent may already
+Only environment variables and command-line options are used, so that no file of the user changes. `find_losses` says
+what an agent leaves out that its user points at a proxy without `accordion run`. An agent may already
 send its requests to a provider other than the default one, by its own settings. The proxy then has to send them there:
 `Agent.upstreams` has that address as a setting of the proxy.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
 GEMINI = "upstreams.gemini.base_url"
 UPSTREAMS = (OPENAI, ANTHROPIC, GEMINI)
 """The keys of the default upstreams' addresses."""
+_ANTHROPIC = "https://api.anthropic.com"
+_GOOGLE_LOGIN = "GOOGLE_GENAI_USE_GCA"
+_COMMENT = re.compile(rb"^\s*//.*$", re.MULTILINE)
 _OUTPUT_SECONDS = 30.0
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -98,6 +103,10 @@ class Agent:
         """Returns the command with all that it needs to use a proxy."""
         return self._point(_reach_loopback(self.command), proxy)
 
+    def find_losses(self) -> Iterator[str]:
+        """Yields sentences about features that the agent leaves out in its present configuration."""
+        yield from ()
+
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         url, openai = proxy.url, f"{proxy.url}/v1"
         return command.with_variables(
@@ -152,6 +161,16 @@ class ClaudeCode(Agent):
         if own:
             self.upstreams[ANTHROPIC] = own
 
+    def find_losses(self) -> Iterator[str]:
+        """Yields what Claude Code leaves out behind an address that is not Anthropic's."""
+        url = self.upstreams.get(ANTHROPIC, _ANTHROPIC)
+        missing = sorted({**self._HINTS, **self._AT_ANTHROPIC, **self._ELSEWHERE}.keys() - self._own_variables)
+        if urlsplit(url).hostname != urlsplit(_ANTHROPIC).hostname and missing:
+            yield (
+                f"ANTHROPIC_BASE_URL is {url}: Claude Code does not say what a request is for; older versions assume "
+                f"a window of 200,000 tokens and send all tools with each request. Not set: {', '.join(missing)}"
+            )
+
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         features = {**self._HINTS, **(self._AT_ANTHROPIC if proxy.reaches_anthropic else self._ELSEWHERE)}
         for name in self._own_variables & set(features):
@@ -182,8 +201,9 @@ class Codex(Agent):
         config = self._read_config(arguments)
         self._provider = str(config.get("model_provider", "openai"))
         own: object = config.get("openai_base_url")
+        self._entry: Mapping[str, object] = config.get("model_providers", {}).get(self._provider, {})
         if self._provider != "openai":
-            own = config.get("model_providers", {}).get(self._provider, {}).get("base_url")
+            own = self._entry.get("base_url")
             if not isinstance(own, str):
                 raise AgentError(
                     f"Codex's provider {self._provider} has no base_url in config.toml, so that Accordion cannot stand "
@@ -193,6 +213,14 @@ class Codex(Agent):
             self.upstreams[OPENAI] = own
         elif self._provider == "openai" and self._has_chatgpt_login():
             self.upstreams |= _CHATGPT
+
+    def find_losses(self) -> Iterator[str]:
+        """Yields what Codex leaves out with a provider that is not its own."""
+        name, entry = self._provider, self._entry
+        if name != "openai" and entry.get("name") != "OpenAI":
+            yield f"the provider {name} has another name than `OpenAI`: no web search, no compaction by the provider"
+        if name != "openai" and not entry.get("supports_websockets"):
+            yield f"the provider {name} has no `supports_websockets = true`: no WebSocket"
 
     def _read_config(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Reads config.toml with the profile that the arguments name on top of it."""
@@ -247,7 +275,9 @@ class OpenCode(Agent):
             config = msgspec.json.decode(_output(self.command, "debug", "config"))
         except msgspec.DecodeError:
             config = {}
-        addresses = self._read_addresses(config if isinstance(config, dict) else {})
+        config = config if isinstance(config, dict) else {}
+        self._providers: Mapping[str, Any] = config.get("provider") or {}
+        addresses = self._read_addresses(config)
         values = [value for option in ("-m", "--model") for value in _option_values(self.command.arguments, option)]
         model = next(iter(values), "") or str(config.get("model") or "")
         chosen = model.partition("/")[0]
@@ -268,6 +298,14 @@ class OpenCode(Agent):
         skipped = [each for each in addresses if addresses[each][1] and each not in self._routed]
         if skipped:
             self.notes.append(f"These providers of OpenCode do not go through Accordion: {', '.join(skipped)}.")
+
+    def find_losses(self) -> Iterator[str]:
+        """Yields the models of which OpenCode knows no window."""
+        for provider, entry in self._providers.items():
+            models = entry.get("models") or {}
+            unknown = [name for name, model in models.items() if not ((model or {}).get("limit") or {}).get("context")]
+            if provider not in _FAMILIES and unknown:
+                yield f"the provider {provider} has no `limit` for {', '.join(unknown)}: OpenCode assumes no window"
 
     def _read_addresses(self, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         """Returns the family and the configured address of each provider; empty for a built-in one's own address."""
@@ -302,12 +340,56 @@ class OpenCode(Agent):
         return command.with_variables(OPENCODE_CONFIG_CONTENT=msgspec.json.encode(merged).decode())
 
 
-AGENTS: Mapping[str, type[Agent]] = {"claude": ClaudeCode, "codex": Codex, "opencode": OpenCode}
+class GeminiCli(Agent):
+    """Gemini CLI. Behind an address of its own it takes no key from the environment alone: a setting must choose it.
+
+    No variable or option sets that, so that the user has to; its own dialog is preset.
+    """
+
+    name, client = "Gemini CLI", "gemini-cli"
+    _KEY_LOGIN = "gemini-api-key"
+    _PRESET = "GEMINI_DEFAULT_AUTH_TYPE"
+
+    def _read(self) -> None:
+        environ = self.command.environ
+        file = self.command.home("GEMINI_CLI_HOME", "") / ".gemini" / "settings.json"
+        self._login = _read_login(file)
+        self._advice = f'{{"security": {{"auth": {{"selectedType": "{self._KEY_LOGIN}"}}}}}} in {file}'
+        if self._login not in ("", self._KEY_LOGIN) or (not self._login and _is_on(environ.get(_GOOGLE_LOGIN, ""))):
+            raise AgentError(
+                f"Gemini CLI's login is {self._login or _GOOGLE_LOGIN}: it then uses an API that passes no proxy. "
+                f"To use an API key, set GEMINI_API_KEY, and write {self._advice}."
+            )
+        if url := environ.get("GOOGLE_GEMINI_BASE_URL"):
+            self.upstreams[GEMINI] = url
+
+    def find_losses(self) -> Iterator[str]:
+        """Yields that Gemini CLI does not start behind an address without a chosen login."""
+        if GEMINI in self.upstreams and not self._login:
+            yield f"with GOOGLE_GEMINI_BASE_URL it needs a chosen login: write {self._advice}"
+
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
+        if not self._login:
+            self.notes.append(
+                "Gemini CLI needs a chosen login behind a proxy. Choose `Use Gemini API Key` when it asks. "
+                f"If it ends with `Invalid auth method selected`, write {self._advice}."
+            )
+        preset = {} if command.environ.get(self._PRESET) else {self._PRESET: self._KEY_LOGIN}
+        return command.with_variables(GOOGLE_GEMINI_BASE_URL=proxy.url, **preset)
+
+
+AGENTS: Mapping[str, type[Agent]] = {
+    "claude": ClaudeCode,
+    "codex": Codex,
+    "opencode": OpenCode,
+    "gemini": GeminiCli,
+}
 """The known agents, by the names of their programs."""
 INSTALL: Mapping[str, str] = {
     "claude": "npm install -g @anthropic-ai/claude-code",
     "codex": "npm install -g @openai/codex",
     "opencode": "npm install -g opencode-ai",
+    "gemini": "npm install -g @google/gemini-cli",
 }
 
 
@@ -364,6 +446,15 @@ def _read_variables(file: Path) -> dict[str, str]:
         return {}
     items = variables.items() if isinstance(variables, dict) else ()
     return {name: value for name, value in items if isinstance(value, str)}
+
+
+def _read_login(file: Path) -> str:
+    """Returns the kind of login in a settings file of Gemini CLI; empty if there is none that can be read."""
+    try:
+        settings = msgspec.json.decode(_COMMENT.sub(b"", file.read_bytes()), type=dict[str, Any])
+        return str(settings["security"]["auth"]["selectedType"] or "")
+    except (OSError, msgspec.MsgspecError, LookupError, TypeError):
+        return ""
 
 
 def _add_claude_setting(command: AgentCommand, url: str) -> AgentCommand:

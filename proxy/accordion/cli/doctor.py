@@ -14,7 +14,7 @@ import msgspec
 
 from accordion import __version__
 from accordion.accounting.calibration import LearnedLimits
-from accordion.cli.agents import INSTALL
+from accordion.cli.agents import AGENTS, INSTALL, AgentCommand, AgentError
 from accordion.cli.installation import find_page, own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.composition.configured_store import build_spool
@@ -46,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(config: Path | None) -> list[Finding]:
     """Runs all checks. If the config file is invalid, the checks that need it are left out."""
-    findings = list(_check_versions())
+    findings = [*_check_versions(), *_check_agents()]
     try:
         file = SettingsFile(config, os.environ)
     except ConfigError as error:
@@ -78,6 +78,22 @@ def _check_versions() -> Iterator[Finding]:
     yield Finding("ok", "extras", f"{installed}{not_installed}", advice)
     agents = ", ".join(name for name in INSTALL if shutil.which(name)) or "none of " + ", ".join(INSTALL)
     yield Finding("ok", "agents", f"{agents}, for `{own_command('run')}`")
+
+
+def _check_agents() -> Iterator[Finding]:
+    """Checks the configuration of each agent that is installed: what it leaves out behind its address."""
+    for name, agent_type in AGENTS.items():
+        if (program := shutil.which(name)) is None:
+            continue
+        try:
+            losses = [*agent_type(AgentCommand((program,), dict(os.environ), Path.cwd())).find_losses()]
+        except AgentError as error:
+            yield Finding("note", "agent", f"{name}: {error}")
+            continue
+        for loss in losses:
+            page = find_page("docs/clients.md")
+            advice = f"`{own_command(f'run {name}')}` sets what can be set" + (f"; see {page}" if page else "")
+            yield Finding("note", "agent", f"{name}: {loss}", advice)
 
 
 def _check_windows(settings: Settings) -> Iterator[Finding]:

@@ -107,7 +107,7 @@ def serve(
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND [ARGUMENT...]", help="claude, codex, opencode, or another command."),
+        typer.Argument(metavar="COMMAND [ARGUMENT...]", help="claude, codex, opencode, gemini, or another command."),
     ],
     observe: Annotated[
         bool, typer.Option("--observe", help="Change no request; say at the end what would have been compacted.")

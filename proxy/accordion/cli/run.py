@@ -38,7 +38,7 @@ _HOST = "127.0.0.1"
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_KEYS = ("SIGINT", "SIGQUIT")
 """Signals that a terminal's keys send to the agent as well as to this command."""
-_CREDENTIALS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY")
+_CREDENTIALS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "GEMINI_API_KEY")
 _MAX_OBSERVED = 100
 """Sessions whose exchanges are read for a report of an observed run."""
 

@@ -281,6 +281,7 @@ def read_client_name(user_agent: bytes) -> str:
         ("claude-code", "claude-code"),
         ("codex", "codex"),
         ("opencode", "opencode"),
+        ("geminicli", "gemini-cli"),
         ("agents/python", "openai-agents"),
         ("agents/javascript", "openai-agents"),
         ("litellm", "litellm"),
