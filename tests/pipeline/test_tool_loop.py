@@ -169,3 +169,21 @@ async def test_a_response_is_cancelled_by_its_last_round_and_deleted_with_all(
     sent = setup.upstream.requests[before:]
     assert [each.url.partition("/responses/")[2] for each in sent] == asked
     assert json.loads(told)["id"] == shown["id"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_artifacts_can_be_read_after_the_clients_own_compaction(is_named: bool) -> None:
+    """The client's summary repeats the ids that the model has seen."""
+    setup = PipelineSetup(windows=FakeWindows(2_700))
+    first, _ = await setup.ask(CHAT, reads(14))
+    name = re.findall(r"art_[0-9a-f]{12}", bytes(setup.upstream.requests[-1].body).decode())[0]
+    summary = f"The files r0 to r13 were read one after the other{f'; the first is {name}' if is_named else ''}."
+    prompt = {"role": "user", "content": "Your task is to create a detailed summary of the conversation so far."}
+    setup.upstream.answers = [FakeReply(pieces=(answer(content=summary),))]
+    await setup.ask(CHAT, {"model": "m", "messages": [*reads(14)["messages"], prompt]})
+    setup.upstream.answers = [read_back(id=name)] if is_named else []
+    continued = [{"role": "user", "content": f"This session is being continued.\n{summary}\nGo on."}]
+    last, _ = await setup.ask(CHAT, {"model": "m", "messages": continued})
+    assert header(last, "x-accordion-session") == header(first, "x-accordion-session")
+    sent = bytes(setup.upstream.requests[-1].body).decode()
+    assert ("r0_0 r0_1" in sent) is ("read_artifact" in sent) is is_named

@@ -184,16 +184,19 @@ class Measurer(msgspec.Struct, frozen=True):
         return decision.action == "pass" and not decision.is_skipped_by_holdout and is_treated_alike
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
-        """Determines whether the list may hold a memory, or an artifact id of another agent that can be read."""
+        """Determines whether the list may hold a memory, or an artifact id of another agent, or of this conversation
+        before the client compacted it, that can be read."""
         search, match = self.memory_mentions.may_mention_memory, request.session_match
         is_long = len(request.decoded_body) > _MAX_SEARCHED_INLINE
         if await self.tasks.offload(search, match) if is_long else search(match):
             request = replace(request, may_hold_memories=True)
-        if request.is_subagent and b"art_" in request.decoded_body:
+        if b"art_" in request.decoded_body:
             foreign_ids = await self.visibility.find_foreign_ids(
                 request.caller, request.visible_request, request.session_match, request.decoded_body
             )
-            request = replace(request, foreign_ids=foreign_ids)
+            # What a main agent may not read stays as it is: no other agent's delegation hides there.
+            if request.is_subagent or foreign_ids == "readable":
+                request = replace(request, foreign_ids=foreign_ids)
         return request
 
     def _may_be_stale(self, request: IdentifiedRequest) -> bool:

@@ -37,7 +37,8 @@ from accordion.sessions.prefix_nodes import make_scope
 from accordion.sessions.tenants import Caller
 
 ForeignIds = Literal["none", "unreadable", "readable"]
-"""Whether a sub-agent's list contains artifact ids of other agents, and whether it may read at least one."""
+"""Whether a list contains artifact ids of other agents, or of the conversation before its client compacted it, and
+whether the agent may read at least one."""
 
 _log = logging.getLogger("accordion")
 

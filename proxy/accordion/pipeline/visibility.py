@@ -153,8 +153,8 @@ class Visibility(msgspec.Struct, frozen=True):
     async def find_foreign_ids(
         self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch, body: bytes
     ) -> ForeignIds:
-        """Returns whether a sub-agent may read an artifact id in `body`, which has one. Never fails."""
-        if not visible_request.position.path or self.shared_artifacts is None:
+        """Returns whether an agent may read an artifact id in `body`, which has one. Never fails."""
+        if self.shared_artifacts is None:
             return "none"
         try:
             viewer = BranchViewer(
@@ -162,7 +162,7 @@ class Visibility(msgspec.Struct, frozen=True):
             )
             return "readable" if await self.shared_artifacts.has_readable_id(viewer, body) else "unreadable"
         except Exception:
-            _log.exception("the artifacts that a sub-agent may read could not be determined")
+            _log.exception("the artifacts that an agent may read could not be determined")
             return "unreadable"
 
     async def find_delegations_by_call(
