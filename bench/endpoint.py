@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -38,6 +39,7 @@ MODEL, WRITER = "bench-reader", "bench-writer"
 """The model's names for clients of Accordion: with the small window, and for summaries with its own."""
 _LONGEST: Final = 3_600.0
 """Seconds. A slow machine takes many minutes for one long prompt."""
+_TRIES: Final = 6
 _MOMENT: Final = 0.05
 _EMPTY_ANSWER: Final = {
     "id": "turn",
@@ -156,11 +158,10 @@ class EndpointRelay:
         body = {**body, "model": self.endpoint.model}
         text = json.dumps(body, sort_keys=True, ensure_ascii=False)
         name = hashlib.sha256(f"{self.endpoint.url}\n{text}".encode()).hexdigest()
-        if name not in self._answers:
-            with self._endpoint_lock:
-                status = self._ask(name, body)
-            if status is not None:
-                return status
+        with self._endpoint_lock:
+            refusal = None if name in self._answers else self._ask(name, body)
+        if refusal is not None:
+            return refusal
         answer, seconds = self._answers[name]
         usage = answer.get("usage") or {}
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
@@ -242,10 +243,16 @@ def accordion_before(relay: EndpointRelay, window: int, *, by_model: bool) -> It
 
 
 def ask(client: httpx.Client, url: str, messages: Messages, purpose: str, session: str, **fields: Any) -> str:
-    """Sends one request; returns the text of the answer. Raises httpx.HTTPStatusError."""
+    """Sends one request; returns the text of the answer. Raises httpx.HTTPStatusError.
+
+    Accordion waits ten minutes for a response. A slower answer is stored by then, or later.
+    """
     body = {"model": MODEL, "messages": messages, **fields}
     headers = {PURPOSE: purpose, "x-accordion-session": session}
-    response = client.post(f"{url}/chat/completions", json=body, headers=headers, timeout=_LONGEST)
+    for _ in range(_TRIES):
+        response = client.post(f"{url}/chat/completions", json=body, headers=headers, timeout=_LONGEST)
+        if response.status_code != HTTPStatus.GATEWAY_TIMEOUT:
+            break
     response.raise_for_status()
     return str(response.json()["choices"][0]["message"].get("content") or "")
 

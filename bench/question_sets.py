@@ -24,6 +24,8 @@ from typing import Any, Final, Literal
 from bench.memory_recall import evidence
 from bench.questions import HELD_OUT, normalize, questions_of, read_chats, words_of
 from bench.rules import Statement, made, pronounceable
+from bench.run_settings import RunSettings
+from bench.servers import Unavailable
 
 Message = Mapping[str, Any]
 ConversationKind = Literal["chats", "runs", "rules"]
@@ -35,6 +37,8 @@ CHARACTERS: Final = 4
 """Characters of a token, where only the size of a conversation is chosen."""
 CONTROLS: Final = 5
 """One question of so many is a control."""
+_WINDOW: Final = 8_000
+"""Accordion's window, if none is chosen; a conversation has twice as many tokens."""
 _MAX_WORDS: Final = 4
 """A longer answer can be said in too many ways."""
 _MAX_ARGUMENTS: Final = 120
@@ -80,6 +84,20 @@ class QuestionSet:
     messages: Sequence[Message]
     questions: Sequence[ReaderQuestion]
     statements: Sequence[Statement] = ()
+
+
+def sets_for(setting: RunSettings, conversations: int, questions: int) -> tuple[list[QuestionSet], int, str]:
+    """Returns the conversations of a run with Accordion's window, and a note about both. Raises Unavailable.
+
+    `conversations` of each kind, and `questions` about each, are as many as usual.
+    """
+    if setting.data is None or not (setting.data / "locomo.jsonl.gz").is_file():
+        raise Unavailable("reader, writer: say where recorded runs are, by --data FOLDER or BENCH_DATA")
+    window = (setting.windows or (_WINDOW,))[0]
+    tokens = setting.tokens or 2 * window
+    number = setting.conversations or setting.fewer(conversations, 1)
+    sets = question_sets(setting.data, setting.seed, tokens, number, setting.questions or questions)
+    return sets, window, f"conversations of about {tokens:,} tokens, seed {setting.seed}; a window of {window:,} tokens"
 
 
 def question_sets(folder: Path, seed: int, tokens: int, conversations: int, questions: int) -> list[QuestionSet]:

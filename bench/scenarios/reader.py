@@ -29,16 +29,16 @@ from bench.endpoint import (
     dollars,
 )
 from bench.judging import is_right, show_interval
-from bench.question_sets import ANNOUNCEMENT, CHARACTERS, KINDS, QuestionSet, ReaderQuestion, question_sets
+from bench.question_sets import ANNOUNCEMENT, CHARACTERS, KINDS, QuestionSet, ReaderQuestion, sets_for
 from bench.questions import normalize
 from bench.report import Cell, Table
 from bench.run_settings import RunSettings
-from bench.servers import Unavailable
 
 FULL, EXTRACTIVE, BY_MODEL = "the full history", "Accordion, extractive writer", "Accordion, the model as writer"
 NEWEST, NOTHING = "the newest messages", "nothing"
 ARMS: Final = (FULL, EXTRACTIVE, BY_MODEL, NEWEST, NOTHING)
-_WINDOW: Final = 8_000
+FAILED: Final = "failed with status"
+"""The beginning of a reply in place of one that was refused."""
 _ANSWER: Final = {"max_tokens": 12, "temperature": 0, "seed": 1}
 
 
@@ -63,24 +63,17 @@ class ReaderAnswer:
 
 def run(setting: RunSettings) -> list[Table]:
     endpoint = Endpoint.from_options(setting.endpoint, setting.model, setting.key_env)
-    if setting.data is None or not (setting.data / "locomo.jsonl.gz").is_file():
-        raise Unavailable("reader: say where recorded runs are, by --data FOLDER or BENCH_DATA")
-    window = (setting.windows or (_WINDOW,))[0]
-    tokens = setting.tokens or 2 * window
-    sets = question_sets(
-        setting.data, setting.seed, tokens, setting.conversations or setting.fewer(8, 1), setting.questions or 24
-    )
+    sets, window, note = sets_for(setting, 8, 24)
     arms = [arm for arm in ARMS if not setting.only or any(each.lower() in arm.lower() for each in setting.only)]
     with EndpointRelay(endpoint, answers_file(endpoint)) as relay:
         answers = ReaderRun(relay, window, arms, setting.context).ask_all(sets)
     rows = [{**asdict(each), "calls": len(each.calls)} for each in answers]
     answers_file(endpoint).with_name("reader.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False))
     table = table_of(answers, endpoint.model)
+    failed = sum(each.reply.startswith(FAILED) for each in answers)
     asked = {(each.conversation, each.question) for each in answers}
-    table.notes.append(
-        f"{len({name for name, _ in asked})} conversations of about {tokens:,} tokens, {len(asked)} questions, "
-        f"{len(answers)} answers; seed {setting.seed}; Accordion's window: {window:,} tokens"
-    )
+    table.notes.append(f"{len(asked)} questions about {len({name for name, _ in asked})} {note}")
+    table.notes.append(f"{len(answers)} answers, {failed} failed")
     return [table]
 
 
@@ -127,13 +120,16 @@ class ReaderRun:
             summaries = self._relay.take()
         for question in whole.questions:
             asked = [*messages, {"role": "user", "content": question.text}]
-            reply = ask(self._client, url, asked, QUESTION, session, **_ANSWER)
+            try:
+                reply = ask(self._client, url, asked, QUESTION, session, **_ANSWER)
+            except httpx.HTTPStatusError as error:
+                reply = f"{FAILED} {error.response.status_code}"
             calls = [*summaries, *self._relay.take()]
-            summaries = []
+            summaries, prompt = [], calls[-1].messages if calls else "[]"
             if arm == EXTRACTIVE:
-                self._sent.append(len(calls[-1].messages))
+                self._sent.append(len(prompt))
             fields = whole.id, whole.kind, arm, question.text, question.expected, question.form, reply
-            yield ReaderAnswer(*fields, is_right(question, reply), is_in_prompt(question, calls[-1].messages), calls)
+            yield ReaderAnswer(*fields, is_right(question, reply), is_in_prompt(question, prompt), calls)
 
     def _messages(self, whole: QuestionSet, arm: str) -> Messages | None:
         """Returns the messages in front of the question; None if the full history does not fit."""
@@ -141,7 +137,7 @@ class ReaderRun:
         if arm == NOTHING:
             return [*system, *ANNOUNCEMENT]
         if arm == NEWEST:
-            return newest(whole.messages, int(median(self._sent or [self._window * CHARACTERS // 4])))
+            return newest(whole.messages, int(median(self._sent or [self._window])))
         size = len(json.dumps(whole.messages, ensure_ascii=False)) / CHARACTERS
         return None if arm == FULL and size > self._context else whole.messages
 

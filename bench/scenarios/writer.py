@@ -34,13 +34,11 @@ from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 from bench.compaction_steps import captured
 from bench.endpoint import MODEL, SUMMARY, Endpoint, EndpointRelay, ModelCall, answers_file, dollars
-from bench.question_sets import QuestionSet, question_sets
+from bench.question_sets import QuestionSet, sets_for
 from bench.report import Table
 from bench.run_settings import RunSettings
-from bench.servers import Unavailable
 
 T = TypeVar("T")
-_WINDOW: Final = 8_000
 _LIMITS: Final = SummaryLimits(input=24_000, output=4_000)
 _CALLER: Final = SummaryCaller("bench", Route("openai", "openai", ""), "chat", MODEL, ())
 _QUOTED = re.compile(r"(['\"]).*?\1 (?=does not)|\b\d+\b")
@@ -102,15 +100,11 @@ class CheckRecorder(LoopTasks):
 
 def run(setting: RunSettings) -> list[Table]:
     endpoint = Endpoint.from_options(setting.endpoint, setting.model, setting.key_env)
-    if setting.data is None or not (setting.data / "locomo.jsonl.gz").is_file():
-        raise Unavailable("writer: say where recorded runs are, by --data FOLDER or BENCH_DATA")
-    window = (setting.windows or (_WINDOW,))[0]
-    tokens = setting.tokens or 2 * window
-    sets = question_sets(setting.data, setting.seed, tokens, setting.conversations or setting.fewer(14, 1), 1)
+    sets, window, note = sets_for(setting, 14, 1)
     with EndpointRelay(endpoint, answers_file(endpoint)) as relay:
         compared = asyncio.run(_compare_all(relay, sets, window))
     table = _table(compared, endpoint.model)
-    table.notes.append(f"conversations of about {tokens:,} tokens, seed {setting.seed}; a window of {window:,} tokens")
+    table.notes.append(note)
     return [table, _reasons(compared)]
 
 

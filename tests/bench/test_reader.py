@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from bench.endpoint import EndpointRelay
 from bench.question_sets import rule_set
 from bench.scenarios.reader import ARMS, BY_MODEL, EXTRACTIVE, FULL, NEWEST, NOTHING, ReaderAnswer, ReaderRun, table_of
-from tests.bench.model_endpoint import make_relay
+from tests.bench.model_endpoint import ENDPOINT, make_relay
 
 
 def literal_reader(body: dict[str, Any]) -> str:
@@ -45,6 +47,14 @@ def test_all_arms_are_asked_the_same_questions_and_a_second_run_asks_nothing(tmp
     assert asked > 24
     again, asked = read(tmp_path / "answers")
     assert ([each.reply for each in again], asked) == ([each.reply for each in answers], 0)
+
+
+def test_a_refused_question_counts_as_wrong_and_the_run_goes_on(tmp_path):
+    whole = rule_set(1, 4_000)
+    refused = httpx.MockTransport(lambda _: httpx.Response(400, json={"error": {"message": "too long"}}))
+    with EndpointRelay(ENDPOINT, tmp_path / "answers", refused) as relay:
+        answers = ReaderRun(relay, 3_000, [FULL], 32_000).ask_all([replace(whole, questions=whole.questions[:2])])
+    assert [(each.reply, each.is_right) for each in answers] == [("failed with status 400", False)] * 2
 
 
 def test_the_table_has_a_row_for_each_prompt_with_its_paired_difference():
