@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -35,6 +35,7 @@ from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.server.event_loop import LoopWaiter
 from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
@@ -93,17 +94,6 @@ def with_long_results(history: History) -> History:
 def conversation(history: History, protocol_name: ProtocolName, **fields: Any) -> Conversation:
     """A history as a request that was read."""
     return read(body(history, protocol_name, **fields), protocol_name)
-
-
-class LoopWaiter:
-    """The waiter on asyncio."""
-
-    def create_signal(self) -> asyncio.Event:
-        return asyncio.Event()
-
-    async def wait_for(self, seconds: float, work: Awaitable[T]) -> T:
-        async with asyncio.timeout(seconds):
-            return await work
 
 
 class LoopTasks:

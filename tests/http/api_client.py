@@ -6,9 +6,6 @@ import httpx
 from starlette.testclient import TestClient
 
 from accordion.archive.archive_reader import ArchiveReader
-from accordion.archive.erasure import ExportAndErasure
-from accordion.archive.transcripts import TranscriptStore
-from accordion.compaction.export_format import describe_value
 from accordion.features.page.feed import ExchangeFeed
 from accordion.features.page.routes import Pages
 from accordion.features.page.services import PageServices
@@ -28,22 +25,6 @@ def location(answer: httpx.Response) -> str:
     return url.raw_path.decode()
 
 
-def archive_reader(setup: PipelineSetup) -> ArchiveReader:
-    """The reader of the archive behind the API."""
-    archive, spoken = setup.builder.archive, PROTOCOLS
-    transcripts = TranscriptStore(archive, setup.tasks, setup.clock, "all")
-    reader = setup.builder.reader
-    export_and_erasure = ExportAndErasure(
-        archive,
-        setup.tasks,
-        describe_value,
-        lambda name, tenant: reader.reader_for(spoken[name], tenant),
-        setup.archive.erasures,
-        setup.spooled.drop_erased,
-    )
-    return ArchiveReader(archive, transcripts, export_and_erasure, spoken, setup.tasks, setup.clock)
-
-
 def client(
     setup: PipelineSetup,
     reader: ArchiveReader | None = None,
@@ -53,7 +34,7 @@ def client(
 ) -> TestClient:
     """A client of the API, with the token of the proxy's owner, and of the page."""
     sent = setup.builder.sent_history(lambda: setup.forward.prepare.compaction_step.list_meter.insertion_composer)
-    reader = reader or archive_reader(setup)
+    reader = reader or setup.builder.archive_reader
     administration = Administration(
         lambda: setup.forward.tenants, setup.created_keys, setup.key_usage, lambda: setup.observe
     )

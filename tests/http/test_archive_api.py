@@ -22,7 +22,7 @@ from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, 
 from accordion.stores.memory_store import InMemoryStore
 from tests.archive.archive_setup import chat
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
-from tests.http.api_client import archive_reader, client
+from tests.http.api_client import client
 from tests.memories import memory, put
 from tests.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
@@ -213,7 +213,7 @@ async def test_what_no_unicode_can_say_is_shown_as_replacement_characters() -> N
     body = make_readable(b'{"messages":[{"role":"user","content":"half \\ud83d"}],"seed":NaN}')
     assert body is not None
     said = BodyReader().read(PROTOCOLS["chat"], body, TENANT)
-    made, reader = await store_artifact(setup, [said.messages[0].wire]), archive_reader(setup)
+    made, reader = await store_artifact(setup, [said.messages[0].wire]), setup.builder.archive_reader
     reader.transcripts.record(caller(setup).tenant, session, said, compacted=True)
     await reader.transcripts.flush()
     http = client(setup, reader)
@@ -295,7 +295,7 @@ async def test_a_list_that_cannot_be_had_is_refused(query: str, told: tuple[int,
 async def test_the_whole_history_is_a_request_of_its_protocol() -> None:
     setup = small_window_setup()
     session, _ = await compacted(setup)
-    reader, said = archive_reader(setup), chat("first", "second", "third", temperature=0)
+    reader, said = setup.builder.archive_reader, chat("first", "second", "third", temperature=0)
     reader.transcripts.record(caller(setup).tenant, session, said, compacted=True)
     await reader.transcripts.flush()
     answer = client(setup, reader).get(f"/accordion/sessions/{session}/original")
@@ -516,7 +516,7 @@ async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> N
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
     setup = small_window_setup()
     session, _ = await compacted(setup)
-    reader = archive_reader(setup)
+    reader = setup.builder.archive_reader
 
     async def erase(tenant: TenantScope, session: str | None = None) -> ErasureResult:
         return ErasureResult(3, 9, 0, False)
