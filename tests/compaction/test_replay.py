@@ -124,19 +124,6 @@ async def test_a_history_that_was_never_compacted_goes_on_as_it_came():
     assert found.conversation is whole
 
 
-async def test_a_compaction_is_found_again_on_every_longer_history():
-    compactions, made = CompactionRepository(InMemoryStore()), compact(client(), 5)
-    await publish(compactions, client(keep=2), made)
-    for turns in (2, 3, 6):
-        found = await compactions.find(CHAT, CONVERSATION, client(keep=turns), check_store=False)
-        assert found.compaction == made
-        assert [m.wire for m in found.conversation.messages[:2]] == [
-            client().messages[0].wire,
-            CHAT.text_message("what was"),
-        ]
-        assert found.conversation.messages[2:] == client(keep=turns).messages[5:]
-
-
 async def test_the_deepest_compaction_that_still_holds_is_used_after_a_rewind():
     compactions, whole = CompactionRepository(InMemoryStore()), client()
     shallow, deep = compact(whole, 5), compact(whole, 13, text="more", generation=2)

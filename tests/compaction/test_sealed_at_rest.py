@@ -229,10 +229,3 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
     assert isinstance(setup.author, ScriptedAuthor)
     assert len(setup.author.asked) == 2
     assert await setup.preparations.find(thread, CLIENT, 0) is not None
-
-
-async def test_workers_that_compact_at_once_agree_on_one_compact():
-    store = InMemoryStore()
-    houses = [CompactorSetup(store=store, sealer=KEY) for _ in range(3)]
-    outcomes = await asyncio.gather(*(setup.compactor.compact(setup.case(CLIENT)) for setup in houses))
-    assert len({outcome.history.compaction.id for outcome in outcomes}) == 1

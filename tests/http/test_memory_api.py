@@ -18,7 +18,6 @@ import pytest
 from accordion.composition.application import Application
 from accordion.http.memory_operations import CALLS
 from accordion.http.memory_transfer import import_memories
-from accordion.memory.session_text import render_sections
 from accordion.model.errors import BadRequest, StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
@@ -371,18 +370,6 @@ async def test_others_go_on_while_a_long_import_is_read():
     assert len(seen) > 5
 
 
-async def test_a_summary_whose_sources_were_reworded_or_deleted_says_so(tmp_path: Path):
-    async with api(tmp_path) as http:
-        ids = [(await http.call("add", **note))["id"] for note in memory_arguments(12)]
-        made = await http.call("consolidate", topic="ledger", content=f"{SUMMARY} [{', '.join(ids)}]")
-        assert made["sources"] == 12
-        await http.call("add", content="Rule 0 is no more.", replace_id=ids[0])
-        await http.call("delete", ids=ids[1:3])
-        (shown,) = (await http.call("read", ids=[made["id"]]))["memories"]
-        assert "1 of its sources was edited" in shown["warning"]
-        assert "2 of its sources were deleted" in shown["warning"]
-
-
 async def test_a_superseded_memory_is_kept_and_found_only_on_request(tmp_path: Path):
     async with api(tmp_path) as http:
         added = await http.call("add", content="The gate is green.")
@@ -396,17 +383,6 @@ async def test_a_superseded_memory_is_kept_and_found_only_on_request(tmp_path: P
         await http.call("set_status", ids=[added["id"]], status="active")
         (found,) = (await http.call("search", query="which gate is green"))["results"]
         assert "status" not in found
-
-
-async def test_two_that_reword_one_memory_at_once_do_not_lose_a_wording_unseen(tmp_path: Path):
-    async with api(tmp_path) as http:
-        first = await http.call("add", content="The gate is green.")
-        texts = [f"The gate is green, says {name}." for name in "abcdefgh"]
-        replies = await asyncio.gather(*(http.post("add", content=text, replace_id=first["id"]) for text in texts))
-        assert {reply.status_code for reply in replies} <= {200, 409}
-        assert any(reply.status_code == 200 for reply in replies)
-        (shown,) = (await http.call("read", ids=[first["id"]]))["memories"]
-        assert shown["content"] in texts
 
 
 @pytest.mark.parametrize(
@@ -428,58 +404,6 @@ async def test_a_models_own_key_is_only_used_for_whom_the_proxy_knows(caller: Ca
     call = next(call for call in CALLS if call.name == "memory_compact_conversation")
     await call(rooms, caller, {"conversation_id": "s-1", "start_index": 0, "end_index": 1})
     assert seen == [asks]
-
-
-async def test_lists_go_on_where_they_ended(tmp_path: Path):
-    async with api(tmp_path) as http:
-        ids = {(await http.call("add", **note))["id"] for note in memory_arguments(7)}
-        seen, after = [], {}
-        while True:
-            page = await http.call("list", limit=3, **after)
-            assert page["total"] == 7
-            seen += [each["id"] for each in page["memories"]]
-            if page["next"] is None:
-                break
-            after = {"after": page["next"]}
-        assert len(seen) == 7
-        assert set(seen) == ids
-
-
-@pytest.mark.parametrize("call", ["list", "core_memory"])
-async def test_a_list_goes_on_when_the_last_one_shown_was_deleted_meanwhile(tmp_path: Path, call: str):
-    asked = {"operation": "list"} if call == "core_memory" else {"type_filter": ["session"]}
-    async with api(tmp_path) as http:
-        for at in range(3):
-            text = render_sections({"Objective": f"Aim {at}", "Notes": "x"})
-            await http.call("core_memory", operation="import", text=text)
-        page = await http.call(call, limit=1, **asked)
-        await http.call("delete", ids=[page["memories"][0]["id"]])
-        rest = await http.call(call, after=page["next"], **asked)
-        assert [each["preview"] for each in rest["memories"]] == ["Aim 1", "Aim 0"]
-        assert not rest["next"]
-        assert await http.refused(call, after="mem-none", **asked) == (400, "invalid_page", "after")
-
-
-async def test_a_saved_session_is_listed_and_found_by_what_it_was_for(tmp_path: Path):
-    async with api(tmp_path) as http:
-        text = render_sections({"Objective": "Mend gate B7.", "Notes": "It rusts."})
-        await http.call("core_memory", operation="import", text=text)
-        (listed,) = (await http.call("list", type_filter=["session"]))["memories"]
-        (found,) = (await http.call("search", query="rust", type_filter=["session"]))["results"]
-    assert listed["preview"] == found["preview"] == "Mend gate B7."
-
-
-async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: Path):
-    request = json.loads(request_with_name(3))
-    request["messages"][0]["content"] += " Never change the port of the billing server."
-    async with api(tmp_path) as http:
-        talk = await session(http.application, body=json.dumps(request).encode())
-        made = await http.call("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
-        read = await http.call("read", ids=[made["memories_created"][0]["id"]], originals=True)
-        (memory,) = read["memories"]
-        whole = request["messages"]
-        source = memory["source"]
-        assert memory["originals"] == whole[source["start_index"] : source["end_index"] + 1]
 
 
 async def test_the_document_is_made_once_and_not_before_it_is_asked_for(

@@ -102,12 +102,6 @@ def test_the_store_is_seen_to_go_away_and_come_back() -> None:
     assert samples(metrics)["accordion_store_available", ()] == 1
 
 
-def test_no_tenant_is_named_in_the_metrics() -> None:
-    metrics = Metrics()
-    metrics.exchange("tenant-of-somebody", exchange(), "")
-    assert b"tenant-of-somebody" not in metrics.render()[0]
-
-
 def count_compactions(*compactions: CompactionOutcome) -> dict[tuple[str, tuple[str, ...]], float]:
     metrics = Metrics()
     for each in compactions:

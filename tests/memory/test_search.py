@@ -170,26 +170,6 @@ async def warning(search: MemorySearch) -> str:
     return next(each.warning for each in found if each.memory.type == "summary")
 
 
-async def test_a_summary_whose_topic_grew_by_a_fifth_is_said_to_be_stale(shelf, search):
-    summed(shelf, 10)
-    shelf.add("new", topics=("auth",))
-    assert await warning(search) == ""
-    shelf.add("newer", topics=("auth",))
-    assert "10 memories, and the topic now has 12" in await warning(search)
-
-
-async def test_a_summary_whose_sources_were_edited_or_deleted_is_said_to_be_stale(shelf, search):
-    summary = summed(shelf, 10)
-    kept = shelf.of(TENANT).memories
-    first, second = summary.sources[0][0], summary.sources[1][0]
-    kept[first] = replace(kept[first], content="edited", revision="other")
-    assert f"1 of its sources was edited since ({first})" in await warning(search)
-    del kept[second]
-    told = await warning(search)
-    assert f"deleted since ({second})" in told
-    assert 'memory_consolidate for "auth"' in told
-
-
 async def test_the_sources_of_all_summaries_are_read_at_once_and_a_topic_is_counted_once(shelf, search):
     summary = summed(shelf, 10)
     for at in range(3):

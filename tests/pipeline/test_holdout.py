@@ -125,15 +125,6 @@ async def test_an_overflow_compacts_a_session_of_the_hold_out(rounds: int) -> No
     assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "holdout" if rounds == 15 else "")]
 
 
-async def test_a_compaction_that_is_asked_for_is_made_in_the_hold_out() -> None:
-    setup = world_of()
-    label = label_in(setup, "holdout")
-    made = await ask(setup, label, 10, **{CONTROL: "now"})
-    assert made is not None
-    assert (made["state"], made["cause"]) == ("compacted", "manual")
-    assert await entries(setup) == [HoldoutEntry(await unit(setup, label))]
-
-
 @pytest.mark.parametrize("mode", ["off", "observe"])
 async def test_sessions_that_are_not_compacted_anyway_are_not_compared(mode: str) -> None:
     setup = world_of()

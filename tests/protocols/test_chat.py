@@ -8,7 +8,6 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
 from openai.types.chat import ChatCompletionMessage
 
 from accordion.model.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -16,7 +15,7 @@ from accordion.model.errors import BadRequest, UpstreamDisconnected
 from accordion.model.tenant import TenantScope
 from accordion.protocols.message_keys import message_key
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from tests.histories import History, Image, entries, histories, png
+from tests.histories import png
 from tests.sdks import openai_sdk
 
 CHAT = OpenAIChat()
@@ -34,28 +33,6 @@ def parts(entry: Any) -> Any:
 
 def key(entry: Any) -> bytes:
     return message_key(read(entry).canonical, TENANT, "chat")
-
-
-@given(histories(is_plain=True))
-def test_a_history_is_read_as_what_was_said(history: History) -> None:
-    expected: list[tuple[str, tuple[Any, ...]]] = []
-    if history.system:
-        expected.append(("system", (Text(history.system),)))
-    for turn in history.turns:
-        size = [Media("image", "image/png", len(png(s.width, s.height)), s.width, s.height)
-                if isinstance(s, Image) else Text(s) for s in turn.said]  # fmt: skip
-        expected.append(("user", tuple(size)))
-        for round_ in turn.rounds:
-            said: list[Any] = [Reasoning(round_.thought)] if round_.thought else []
-            said += [Text(round_.text)] if round_.text else []
-            said += [ToolCall(c.id, c.name, json.dumps(c.arguments)) for c in round_.calls]
-            expected.append(("assistant", tuple(said)))
-            for c in round_.calls:
-                expected.append(("tool", (ToolResult(c.id, (Text(c.result),) if c.result else ()),)))
-        if turn.answer:
-            expected.append(("assistant", (Text(turn.answer),)))
-    messages = [read(entry) for entry in entries(history, "chat")]
-    assert [(message.role, message.parts) for message in messages] == expected
 
 
 @pytest.mark.parametrize(

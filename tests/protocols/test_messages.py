@@ -8,14 +8,12 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.types import Message
-from hypothesis import given
 
 from accordion.model.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.errors import BadRequest, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.message_keys import message_key
-from tests.histories import History, Image, entries, histories, png
 from tests.sdks import anthropic_sdk
 
 MESSAGES = AnthropicMessages()
@@ -28,34 +26,6 @@ def read(entry: Any) -> Any:
 
 def key(entry: Any) -> bytes:
     return message_key(read(entry).canonical, TENANT, "chat")
-
-
-@given(histories(is_plain=True))
-def test_a_history_is_read_as_what_was_said(history: History) -> None:
-    expected: list[tuple[str, Any]] = []
-    for turn in history.turns:
-        for said in turn.said:
-            expected.append(("user", Media("image", "image/png", len(png(said.width, said.height)), said.width,
-                            said.height) if isinstance(said, Image) else Text(said)))  # fmt: skip
-        for r in turn.rounds:
-            if r.thought:
-                expected.append(("assistant", Reasoning(r.thought, len(f"signed {r.thought}"))))
-            if r.text:
-                expected.append(("assistant", Text(r.text)))
-            for c in r.calls:
-                made = json.loads(read_call(c.id, c.name, c.arguments).arguments)
-                assert made == c.arguments
-                expected.append(("assistant", read_call(c.id, c.name, c.arguments)))
-            expected += [("user", ToolResult(c.id, (Text(c.result),) if c.result else (), c.error)) for c in r.calls]
-        if turn.answer:
-            expected.append(("assistant", Text(turn.answer)))
-    messages = [read(entry) for entry in entries(history, "messages")]
-    assert [(m.role, part) for m in messages for part in m.parts] == expected
-
-
-def read_call(call_id: str, name: str, given_: Any) -> Any:
-    block = {"type": "tool_use", "id": call_id, "name": name, "input": given_}
-    return read({"role": "assistant", "content": [block]}).parts[0]
 
 
 PIXEL = "R0lGODlhAgADAA=="

@@ -7,7 +7,6 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
 from openai.types.responses import (
     ResponseCustomToolCall,
     ResponseFunctionToolCall,
@@ -16,12 +15,11 @@ from openai.types.responses import (
     ResponseReasoningItem,
 )
 
-from accordion.model.conversation import Media, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.conversation import Text
 from accordion.model.errors import NotFound, UpstreamDisconnected
 from accordion.model.tenant import TenantScope
 from accordion.protocols.message_keys import message_key
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from tests.histories import History, Image, entries, histories, png
 from tests.sdks import openai_sdk
 
 RESPONSES = OpenAIResponses()
@@ -34,26 +32,6 @@ def read(entry: Any) -> Any:
 
 def key(entry: Any) -> bytes:
     return message_key(read(entry).canonical, TENANT, "chat")
-
-
-@given(histories(is_plain=True))
-def test_a_history_is_read_as_what_was_said(history: History) -> None:
-    expected: list[tuple[str, Any]] = [("system", Text(history.system))] if history.system else []
-    for turn in history.turns:
-        for said in turn.said:
-            expected.append(("user", Media("image", "image/png", len(png(said.width, said.height)), said.width,
-                            said.height, detail="auto") if isinstance(said, Image) else Text(said)))  # fmt: skip
-        for r in turn.rounds:
-            if r.thought:
-                expected.append(("assistant", Reasoning(r.thought, len(f"sealed {r.thought}"))))
-            if r.text:
-                expected.append(("assistant", Text(r.text)))
-            expected += [("assistant", ToolCall(c.id, c.name, json.dumps(c.arguments))) for c in r.calls]
-            expected += [("tool", ToolResult(c.id, (Text(c.result),) if c.result else ())) for c in r.calls]
-        if turn.answer:
-            expected.append(("assistant", Text(turn.answer)))
-    messages = [read(entry) for entry in entries(history, "responses")]
-    assert [(m.role, part) for m in messages for part in m.parts] == expected
 
 
 def test_a_plain_string_is_a_user_message() -> None:
