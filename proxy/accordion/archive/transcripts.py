@@ -343,7 +343,7 @@ class TranscriptStore:
         offset = transcript.system is not None
         keys = transcript.rows[max(0, first - offset) : max(0, last + 1 - offset)]
         head = [system_json(transcript)] if offset and first <= 0 <= last else []
-        return [*head, *await self._load_messages(tenant, keys)]
+        return [*head, *await self.load_rows(tenant, keys)]
 
     async def original(
         self, tenant: TenantScope, session: str, *, is_newest_list: bool = False
@@ -358,9 +358,10 @@ class TranscriptStore:
             return None
         lead, earlier = len(transcript.lead), () if is_newest_list else transcript.earlier_rows
         rows = (*transcript.rows[:lead], *earlier, *transcript.rows[lead:])
-        return build_body(transcript, await self._load_messages(tenant, rows), lead + len(earlier))
+        return build_body(transcript, await self.load_rows(tenant, rows), lead + len(earlier))
 
-    async def _load_messages(self, tenant: TenantScope, keys: Sequence[bytes]) -> list[bytes | None]:
+    async def load_rows(self, tenant: TenantScope, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns stored messages as JSON; None for one that has expired. Raises StoreUnavailable."""
         wires: list[bytes | None] = []
         for at in range(0, len(keys), _PAGE):
             page = keys[at : at + _PAGE]

@@ -186,6 +186,7 @@ class CompactionAssembler:
             summary_caller=request.summary_caller,
             task_message=SourceMessage(slot.origin, messages[slot.origin]) if slot is not None and has_task else None,
             instructions=request.summary_instructions,
+            earlier_messages=request.earlier_messages,
         )
 
     def _count_messages(self, request: CompactionRequest, messages: Sequence[Message]) -> int:

@@ -38,7 +38,7 @@ class CompactionRequest(StructWithHiddenFields, frozen=True):
     session was erased since, nothing is stored. `body_size` is in bytes.
     """
 
-    hidden_fields = frozenset({"provider_items", "summary_instructions"})
+    hidden_fields = frozenset({"provider_items", "summary_instructions", "earlier_messages"})
 
     ref: ConversationRef
     protocol: WireProtocol
@@ -77,7 +77,9 @@ class CompactionRequest(StructWithHiddenFields, frozen=True):
     history_with_insertions: CompactedConversation | None = None
     """The history as it would be forwarded, with read-backs and recalls; None if it equals `history`."""
     summary_instructions: str = ""
-    """The client's own instructions for a model's summary."""
+    """The user's and the client's own instructions for a model's summary."""
+    earlier_messages: tuple[Message, ...] = ()
+    """The user's messages of the lists that the client's own compactions replaced."""
 
     @property
     def conversation_ref(self) -> ConversationRef:

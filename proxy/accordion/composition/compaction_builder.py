@@ -43,6 +43,7 @@ from accordion.model.conversation import Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Summarizer, Tasks, TokenCounter
 from accordion.model.tenant import ArchiveNamespace, TenantScope
+from accordion.pipeline.earlier_lists import EarlierLists
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts
@@ -184,6 +185,10 @@ class CompactionBuilder:
         self._spooled = spooled
         spooled.settle, spooled.erasures = self._settle, archive.erasures
         archive.erasures.listen(self._on_erasure)
+
+    def earlier_lists(self, sessions: Sessions) -> EarlierLists:
+        """Builds the reader of the lists that clients' own compactions replaced."""
+        return EarlierLists(sessions, self._transcripts, self._message_reader, self._tasks)
 
     def response_history(self, sessions: Sessions) -> ResponseHistory:
         """Builds the step that stores responses before they end."""

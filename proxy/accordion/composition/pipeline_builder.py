@@ -231,6 +231,7 @@ def build_steps(
             session_overrides=compaction.session_overrides,
             referenced_items=compaction.referenced_items,
             summary_callers=sender.build_summary_caller,
+            earlier_lists=compaction.earlier_lists(parts.sessions),
             recall_sources=_recall_sources(parts, settings),
         ),
         sender=sender,

@@ -29,6 +29,7 @@ from accordion.model.compaction import Cause, CompactedConversation, without_com
 from accordion.model.ports import SummaryCaller, WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.pipeline.count import ForwardedListMeter
+from accordion.pipeline.earlier_lists import EarlierLists
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
 from accordion.pipeline.visibility import Visibility
 
@@ -54,6 +55,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     session_overrides: SessionOverrideStore
     referenced_items: ReferencedItems
     summary_callers: SummaryCallers
+    earlier_lists: EarlierLists
     recall_sources: Sequence[RecallSource] = ()
     """They insert content in this order."""
 
@@ -298,6 +300,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             provider_items=await self.referenced_items.resolve_names(request.conversation, tenant, session),
             history_with_insertions=request.history_with_insertions,
             summary_instructions=_summary_instructions(request),
+            earlier_messages=await self.earlier_lists.find_user_messages(request),
         )
 
     async def _undo_compaction(self, request: PreparedRequest) -> PreparedRequest:

@@ -55,13 +55,14 @@ class TranscriptHook(msgspec.Struct, frozen=True):
 
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Records the new messages of a request, soon."""
+        is_new_list = request.session_match.follows_client_compaction
         self.transcripts.record(
             request.caller.tenant,
             request.session_match.session.id,
             request.conversation,
-            compacted=request.may_have_compaction or request.client_metadata.is_client_compaction,
+            compacted=request.may_have_compaction or request.client_metadata.is_client_compaction or is_new_list,
             after=request.earlier_history,
-            is_new_list=request.session_match.follows_client_compaction,
+            is_new_list=is_new_list,
         )
 
 

@@ -341,6 +341,15 @@ class Sessions:
             second is not None,
         )  # fmt: skip
 
+    async def is_after_client_compaction(self, tenant: TenantScope, session_match: SessionMatch) -> bool:
+        """Whether the session's list begins with a summary that its client put in place of an earlier one."""
+        conversation = session_match.conversation
+        if opens_with_summary(conversation, 0):
+            return True
+        names = [*find_summary_names(tenant, session_match.scope, conversation, 0)]
+        node = await self.prefix_index.find_any(names, reads_store=True)
+        return node is not None and node.session == session_match.session.id
+
     def _record_label(self, scope: bytes, session_id: str) -> None:
         """Records the session that was continued last under a label."""
         if scope:

@@ -83,7 +83,9 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
     about the messages from there to before `prior_until`, or empty. `reference_lines` describe artifacts at the end of
     the block. `artifacts` are the archived ranges of the summarized messages.
     `budget` limits the whole block, in tokens of `count_tokens`. `task_message` is the user's message that the agent
-    works on, if it is not a source; it may be cited. `instructions` are the client's own for a model's summary.
+    works on, if it is not a source; it may be cited. `instructions` are the user's own for a model's summary.
+    `earlier_messages` are the user's from before the client compacted the conversation itself: their standing
+    instructions are listed, with the number of the first source.
     """
 
     hidden_fields = frozenset(
@@ -96,6 +98,7 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
             "others",
             "task_message",
             "instructions",
+            "earlier_messages",
         }
     )
 
@@ -113,6 +116,13 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
     summary_caller: SummaryCaller | None = None
     task_message: SourceMessage | None = None
     instructions: str = ""
+    earlier_messages: tuple[Message, ...] = ()
+
+    @property
+    def sources_with_earlier(self) -> tuple[SourceMessage, ...]:
+        """The sources, and before them the earlier messages."""
+        first = self.sources[0].index if self.sources else 0
+        return (*(SourceMessage(first, message) for message in self.earlier_messages), *self.sources)
 
     def artifact(self, index: int) -> str:
         """Returns the id of the artifact that contains a message, or an empty string."""
@@ -271,7 +281,9 @@ class SummaryAuthor:
         if not new_sources:
             raise SummaryFailed("everything is summarized already")
         evidence = gather_evidence(task.sources, task.remaining_messages, task.prior_narrative, task.task_message)
-        evidence = replace(evidence, standing=self._extractor.find_standing_instructions(task.sources, (), task.others))
+        evidence = replace(
+            evidence, standing=self._extractor.find_standing_instructions(task.sources_with_earlier, (), task.others)
+        )
         job = _SummaryJob(task, summary_caller, limit, evidence, ())
         # The tokens may be another model's, and the text of a repair must fit, too.
         fixed_tokens = (
@@ -331,7 +343,9 @@ class SummaryAuthor:
         standing = StandingInstructions()
         extractor = self._extractor.for_one_summary()
         try:
-            standing = extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
+            standing = extractor.find_standing_instructions(
+                task.sources_with_earlier, task.remaining_messages, task.others
+            )
         except Exception as error:
             # A compaction must not fail because of the summary.
             dropped_lines = (*dropped_lines, f"no instructions could be extracted: {type(error).__name__}")
