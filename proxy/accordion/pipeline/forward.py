@@ -107,6 +107,10 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             )
             response, revised = probed.response, await self._revise(prepared, probed, attempts, progress)
             if revised is None:
+                response, revised = await self.retry_step.read_if_ignored(prepared, response)
+                if revised is not None:
+                    await response.close()
+            if revised is None:
                 break
             progress.request = prepared = revised
             response = _answer(prepared) or await self.sender.send(prepared)

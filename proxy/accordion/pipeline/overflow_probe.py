@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from accordion.accounting.overflow import OTHER_ERROR_STATUSES, WindowOverflow, read_overflow
+from accordion.model.errors import AccordionError
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.relay import content_length, content_type_and_encoding
 from accordion.protocols.base import WireProtocol
@@ -93,6 +94,24 @@ async def probe_overflow(
     if (kind.endswith("json") or kind in ("", "text/plain")) and is_small:
         return await _run_probe(_BufferedResponse(response), _DocumentProbe(protocol, encoding, max_bytes), max_bytes)
     return ProbedResponse(response, None)
+
+
+async def hold_until(response: UpstreamResponse, word: bytes) -> tuple[UpstreamResponse, bytes]:
+    """Holds a response until its body has `word`.
+
+    Returns the response, which still yields its whole body, and that body without content encoding if it ended without
+    the word; empty if it has the word, breaks off, or cannot be decoded.
+    """
+    held, encoding = _BufferedResponse(response), content_type_and_encoding(response.headers)[1]
+    decoder, body = Decoder(encoding) if encoding else None, bytearray()
+    try:
+        while (piece := await held.read_more()) is not None:
+            body += piece if decoder is None else decoder.feed(piece)
+            if word in body:
+                return held, b""
+    except AccordionError:
+        return held, b""
+    return held, b"" if held.failure is not None else bytes(body)
 
 
 class _BufferedResponse:

@@ -4,7 +4,7 @@ Theory of operation. A hook sees the bytes of each request that a protocol reads
 concern it. If they do, it reads them, and may give the request a `RequestHandler` (request.py), which then acts at its
 places: it prepares the request, may answer it, and may add to the response. A request without a handler costs no more
 than the question. A provider that lacks what the client asks for gives a hook another chance: it learns from the
-refusal, and the request is read once more.
+refusal, or from a response that shows that the provider ignored it, and the request is read once more.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ class RequestHook(Protocol):
 
     def learn(self, request: PreparedRequest, status: int, refusal: bytes) -> bool:
         """Learns from a refusal; returns whether the request is to be read again, as its hook reads it now."""
+
+    def expected_word(self, request: PreparedRequest) -> bytes:
+        """Returns what the response to a request has if the provider does what the client asks for; empty for most."""
+
+    def learn_ignored(self, request: PreparedRequest, body: bytes) -> bool:
+        """Learns from a whole body without that word; returns whether the request is to be read again."""
 
     def is_concerned(self, request: PassthroughRequest, status: int) -> bool:
         """Whether the response to a request that was passed through unread may be a refusal to learn from."""

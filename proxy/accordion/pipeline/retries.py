@@ -5,7 +5,8 @@
 sent.
 - If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
-- If the provider lacks what the client asks for, and a feature does it in its place, the request is read again.
+- If the provider lacks or ignores what the client asks for, and a feature does it in its place, the request is read
+again.
 - If the provider refuses a compacted list, other lists are sent (list_refusals.py).
 - If the model takes no tools and the client sent none, the request is sent without our tool.
 """
@@ -27,7 +28,7 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.list_refusals import ListAttempts, ListRefusals
 from accordion.pipeline.measure import Measurer
-from accordion.pipeline.overflow_probe import ProbedResponse
+from accordion.pipeline.overflow_probe import ProbedResponse, hold_until
 from accordion.pipeline.prepare import prepare_by_handler
 from accordion.pipeline.provider_items import NotReconstructed
 from accordion.pipeline.read import RequestReader
@@ -96,6 +97,20 @@ class RetryStep(msgspec.Struct, frozen=True):
             return repaired
         return await self._replace_list(request, probed, attempts)
 
+    async def read_if_ignored(
+        self, request: PreparedRequest, response: UpstreamResponse
+    ) -> tuple[UpstreamResponse, PreparedRequest | None]:
+        """Returns the response, and the request as a feature reads it if the provider ignored what the client asks for.
+
+        Such a response is held until it has what was asked for, or ends.
+        """
+        for hook in self.reader.receiver.hooks:
+            if response.status == 200 and (word := hook.expected_word(request)):
+                response, body = await hold_until(response, word)
+                if body and hook.learn_ignored(request, body):
+                    return response, await self._read_by_hooks(request)
+        return response, None
+
     async def accept(self, request: PreparedRequest, attempts: Attempts) -> None:
         """Learns from the lists that the provider refused before it took this request."""
         await self.list_refusals.accept(request, attempts.lists)
@@ -161,6 +176,9 @@ class RetryStep(msgspec.Struct, frozen=True):
         status, refusal = probed.response.status, probed.refusal
         if not any(hook.learn(request, status, refusal) for hook in self.reader.receiver.hooks):
             return None
+        return await self._read_by_hooks(request)
+
+    async def _read_by_hooks(self, request: PreparedRequest) -> PreparedRequest | None:
         measured = await self.reader.read(request.inbound, request.caller, request.started_at)
         if isinstance(measured, PassthroughRequest):
             return None

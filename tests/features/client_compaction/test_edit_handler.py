@@ -366,6 +366,59 @@ async def test_an_endpoint_that_refuses_a_context_edit_is_not_asked_for_it_again
     assert len(setup.upstream.requests) == 4
 
 
+def triggered(rounds: int, **more: Any) -> Json:
+    asked = codex(rounds, **more)
+    asked["input"].append({"type": "compaction_trigger"})
+    return asked
+
+
+def ignoring(is_stream: bool) -> FakeReply:
+    """A gateway answers as if no compaction were asked for."""
+    document = json.loads(response().pieces[0])
+    return events({"type": "response.completed", "response": document}) if is_stream else response()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_gateway_that_ignores_a_trigger_is_noticed_and_not_asked_again(is_stream: bool) -> None:
+    setup = edit_setup(router=FakeRouter(only=NATIVE_OPENAI))
+    setup.upstream.answers = [ignoring(is_stream)]
+    for _ in range(2):
+        _, body = await setup.ask(RESPONSES, triggered(13, stream=is_stream))
+        items = parsed_events(body)[-1]["response"]["output"] if is_stream else json.loads(body)["output"]
+        assert [each["type"] for each in items] == ["compaction"]
+    assert len(setup.upstream.requests) == 1
+
+
+async def test_a_gateway_that_ignores_a_compaction_of_messages_is_noticed() -> None:
+    setup = edit_setup(router=FakeRouter(only=NATIVE))
+    setup.upstream.answers = [message()]
+    beta = {"anthropic-beta": "compact-2026-09-04"}
+    for _ in range(2):
+        _, body = await setup.ask(MESSAGES, claude(12, compaction={"type": "summarize"}), beta)
+        assert [each["type"] for each in json.loads(body)["content"]] == ["compaction"]
+    assert len(setup.upstream.requests) == 1
+
+
+async def test_a_providers_own_compaction_passes_as_it_comes() -> None:
+    setup = edit_setup(router=FakeRouter(only=NATIVE_OPENAI))
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "sealed"}
+    document = {**json.loads(response().pieces[0]), "output": [item]}
+    setup.upstream.answers = [answer := events({"type": "response.completed", "response": document})]
+    _, body = await setup.ask(RESPONSES, triggered(13, stream=True))
+    assert body == b"".join(answer.pieces)
+
+
+async def test_a_compaction_that_fails_at_the_provider_is_not_ignored() -> None:
+    setup = edit_setup(router=FakeRouter(only=NATIVE_OPENAI))
+    failed = {"type": "response.failed", "response": {"status": "failed", "error": {"code": "server_error"}}}
+    setup.upstream.answers = [answer := events(failed)]
+    _, body = await setup.ask(RESPONSES, triggered(13, stream=True))
+    assert body == b"".join(answer.pieces)
+    setup.upstream.answers = [ignoring(is_stream=False)]
+    await setup.ask(RESPONSES, triggered(13))
+    assert len(setup.upstream.requests) == 2, "the provider was asked again"
+
+
 REFUSED_FIELD = "context_management: Extra inputs are not permitted"
 
 

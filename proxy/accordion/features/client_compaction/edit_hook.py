@@ -61,6 +61,9 @@ _UNKNOWN_FEATURE = (
 )
 """Matches a refusal of the whole feature, and not of a value in it. Sources: error texts of the OpenAI and Anthropic
 APIs, of pydantic, serde and Go's encoding/json."""
+_COMPACTION_TYPE = b'"compaction"'
+_ENDS_OF_ANSWERS = (b'"completed"', b"response.completed", b"message_stop", b'"end_turn"')
+"""Marks of a whole answer, in the documents and streams of Responses and Messages."""
 _ONE_MODEL_ONLY = "this model"
 """Words of a refusal that holds for one model, so that nothing is learned about the provider."""
 
@@ -100,6 +103,10 @@ class MissingFeatures:
         """
         is_missing = status in _MISSING_PATH_STATUSES and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
         return self._record(tenant, route, _COMPACT_REQUEST.feature, is_missing)
+
+    def learn_ignored(self, tenant: TenantScope, route: Route, feature: str) -> bool:
+        """Learns that the provider ignores a feature. Returns True."""
+        return self._record(tenant, route, feature, is_missing=True)
 
     def _record(self, tenant: TenantScope, route: Route, feature: str, is_missing: bool) -> bool:
         if is_missing:
@@ -179,17 +186,44 @@ class ContextEditHook(msgspec.Struct, frozen=True):
 
     def learn(self, request: PreparedRequest, status: int, refusal: bytes) -> bool:
         """Learns that a provider lacks the edits that a request asks for; returns whether the refusal says so."""
-        editing, handler = EDIT_PROTOCOLS.get(request.protocol.name), request.handler
+        handler = request.handler
         is_edited = isinstance(handler, ContextEditHandler) and handler.edits is not None
-        if editing is None or is_edited or not editing.is_announced(request.beta):
-            return False
-        try:
-            edits = editing.read_edits(fields_of(request.decoded_body))
-        except (ValueError, RecursionError):
-            return False
+        edits = None if is_edited else self._read_edits(request)
         return edits is not None and self.missing_features.learn(
             request.caller.tenant, request.route, edits.feature, status, refusal
         )
+
+    def expected_word(self, request: PreparedRequest) -> bytes:
+        """Returns the type of the item or block that a response to a request for a compaction has."""
+        is_asked = request.client_metadata.is_client_compaction and request.handler is None
+        return _COMPACTION_TYPE if is_asked and self._asks_for_block(request) else b""
+
+    def learn_ignored(self, request: PreparedRequest, body: bytes) -> bool:
+        """Learns that a provider answered in place of making a compaction; returns whether it did so.
+
+        A response that failed, or was cut off, says nothing of the provider.
+        """
+        edits = self._read_edits(request)
+        is_answer = any(mark in body for mark in _ENDS_OF_ANSWERS)
+        return (
+            edits is not None
+            and is_answer
+            and self.missing_features.learn_ignored(request.caller.tenant, request.route, edits.feature)
+        )
+
+    def _asks_for_block(self, request: PreparedRequest) -> bool:
+        edits = self._read_edits(request)
+        return edits is not None and edits.summary is not None and edits.summary.is_block_only
+
+    def _read_edits(self, request: PreparedRequest) -> ContextEdits | None:
+        """Reads the edits that the provider is to do; None if there are none."""
+        editing = EDIT_PROTOCOLS.get(request.protocol.name)
+        if editing is None or not editing.is_announced(request.beta):
+            return None
+        try:
+            return editing.read_edits(fields_of(request.decoded_body))
+        except (ValueError, RecursionError):
+            return None
 
     def is_concerned(self, request: PassthroughRequest, status: int) -> bool:
         """Whether a provider may lack the path that compacts lists."""
