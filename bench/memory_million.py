@@ -135,13 +135,12 @@ async def main() -> None:
     sealer = AesSealer([b"k" * 32]) if options.sealed else PlainSealer()
     options.folder.mkdir(exist_ok=True)
     kept = open_store(options.url or f"sqlite:///{options.folder.absolute()}/store.db", timeout=120.0)
-    store = StoredMemories(kept, StaticEmbedder(), timeout=120.0, sealer=sealer)
+    store = StoredMemories(kept, StaticEmbedder(), sealer=sealer)
     await fill(store, options.tenants, options.each)
     start, wall = time.process_time(), time.perf_counter()
     if any([await store.seal(scope(tenant)) for tenant in range(options.tenants)]):
         print(f"sealed: {time.process_time() - start:.2f} s CPU, {time.perf_counter() - wall:.2f} s")
     await measure(store, options.tenants, options.queries, options.writes)
-    await store.close()
     await kept.close()
 
 

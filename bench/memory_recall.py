@@ -46,7 +46,7 @@ def plain(messages: Sequence[dict[str, Any]]) -> Callable[[str, int], list[int]]
 def _searcher(messages: Sequence[dict[str, Any]], *, deep: bool) -> Callable[[str, int], list[int]]:
     loop = asyncio.new_event_loop()
     embedder = StaticEmbedder()
-    store = StoredMemories(InMemoryStore(), embedder, timeout=30.0)
+    store = StoredMemories(InMemoryStore(), embedder)
     search = MemorySearch(store, embedder)
     loop.run_until_complete(store.write(TENANT, MemoryChange(put=memories(messages))))
 

@@ -115,7 +115,7 @@ def answers(wanted: Sequence[int]) -> Right:
 
 async def run(folder: Path, least: float) -> dict[str, Row]:
     embedder = StaticEmbedder()
-    store = StoredMemories(InMemoryStore(), embedder, timeout=30.0)
+    store = StoredMemories(InMemoryStore(), embedder)
     search, rows = MemorySearch(store, embedder), dict[str, Row]()
     talks, work = lines(folder, "locomo"), {name: lines(folder, name) for name in WORK}
     said = [m["content"] for each in work.values() for one in each for m in one["messages"] if m["role"] == "user"]
@@ -147,14 +147,13 @@ async def run(folder: Path, least: float) -> dict[str, Row]:
         }
         for kind, (where, turns) in kinds.items():
             await measured(search, where, turns, least, rows.setdefault(kind, Row()))
-    await store.close()
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BENCH_DATA", "data")))
-    parser.add_argument("--relevance", type=float, nargs="+", default=[0.8])
+    parser.add_argument("--relevance", type=float, nargs="+", default=[0.75])
     given = parser.parse_args()
     if not (given.data / "locomo.jsonl.gz").is_file():
         print("skipped: the recorded conversations are not here; name their folder with --data or BENCH_DATA")

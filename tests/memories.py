@@ -12,6 +12,7 @@ from accordion.memory.entries import finish_memory
 from accordion.model.memories import Embedding, Memory, MemoryChange, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.ports import KeyValueStore
 from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
 from accordion.stores.memories import StoredMemories
 
 TENANT, OTHER = TenantScope("tenant", b"tenant"), TenantScope("other", b"other")
@@ -36,7 +37,7 @@ class Embedder:
 
 def open_memories(store: KeyValueStore, **options) -> StoredMemories:
     """Opens the memories in a store, with the embedder of this module unless another is given."""
-    return StoredMemories(store, options.pop("embedder", None) or Embedder(), timeout=20.0, **options)
+    return StoredMemories(store, options.pop("embedder", None) or Embedder(), **options)
 
 
 def memory(content: str, **fields) -> Memory:
@@ -50,7 +51,7 @@ async def put(store: MemoryStore, *memories: Memory, tenant: TenantScope = TENAN
 async def find_candidates(
     store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", tenant: TenantScope = TENANT
 ) -> list[SearchCandidate]:
-    return await store.find_candidates(tenant, words, vector, wanted, pool=64)
+    return await store.find_candidates(tenant, search_terms(" ".join(words)), vector, wanted, pool=64)
 
 
 def everything(folder: Path) -> bytes:

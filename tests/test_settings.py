@@ -159,13 +159,13 @@ def test_a_share_may_be_in_per_cent(read, text, share):
 def test_every_share_of_the_settings_may_be_in_per_cent(read):
     section = "{conversation: 60%, conversation_target: 30%, generation: 80%, generation_target: 30%, hard: 90%}"
     settings = read(
-        f"thresholds: {{models: {{a: {{delegated: {section}}}}}, soft: 5%}}\nmemory: {{recall: {{relevance: 70%}}}}\n"
+        f"thresholds: {{models: {{a: {{delegated: {section}}}}}, soft: 5%}}\nmemory: {{recall: {{relevance: 60%}}}}\n"
         "compaction: {pipeline: [images: {share: 40%}, body: {share: 30%}]}"
     )
     thresholds = settings.thresholds.thresholds_for("a", delegated=True)
     assert thresholds == Thresholds(0.6, 0.8, 0.9, 0.3, 0.3, 0.05)
     assert msgspec.json.decode(msgspec.json.encode(thresholds), type=Thresholds) == thresholds
-    assert settings.memory.recall.relevance == 0.7
+    assert settings.memory.recall.relevance == 0.6
     assert [entry.options.share for entry in settings.compaction.pipeline] == [0.4, 0.3]
 
 

@@ -20,6 +20,7 @@ from accordion.config.settings import RecallConfig
 from accordion.insertions.excerpts import ArchiveSearch, Excerpt
 from accordion.model.compaction import CompactedConversation, Compaction, CompactionEntry, apply_compaction
 from accordion.model.conversation import Conversation, Message, Text
+from accordion.providers.models.static_embedder import load_table
 from accordion.providers.models.tokenizer import TiktokenCounter
 from bench import compaction_steps
 from bench.questions import (
@@ -72,6 +73,9 @@ def _tables(window: int, chats: Sequence[Chat]) -> list[Table]:
         found = figures[halves[chat["id"] in HELD_OUT]]
         found += _ask_product(window, chat, RecallConfig(tokens=0), "without an excerpt")
         found += _ask_product(window, chat, RecallConfig(), "with an excerpt")
+        found += _ask_product(
+            window, chat, RecallConfig(embedding=True), "with an excerpt, ranked by the embedding too"
+        )
         found += _ask_word_search(chat, count, int(RecallConfig().share * window))
     answers = Table(f"Questions after recorded chats at a window of {size} tokens", COLUMNS, block=f"recall-{size}")
     turns = Table(f"Turns of these chats at {size}, which need nothing", TURN_COLUMNS, block=f"recall-{size}")
@@ -105,7 +109,7 @@ def _ask_product(window: int, chat: Chat, recall: RecallConfig, name: str) -> Co
     replay, found = ChatReplay(window, recall), Counter[str]()
     try:
         for turn in replay.turns(chat):
-            if recall.tokens:
+            if recall.tokens and not recall.embedding:
                 found["turns"] += 1
                 found["turns with"] += turn.recall_usage is not None
         for question in questions_of(chat):
@@ -153,10 +157,14 @@ def _speed() -> Table:
     counter, compacted = TiktokenCounter(), _compacted(client)
     covered = compacted.covered_count
     taken = {"index": _timed(lambda: PassageIndexes().index(client.messages, client.chain, covered), 9)}
+    load_table()
+    taken["index with the embedding"] = _timed(lambda: _search_by_embedding().prepare(client, covered), 9)
     newest = range(len(client.messages) - 1, len(client.messages))
-    for label, text in ASKED.items():
+    searches = [(label, text, ArchiveSearch()) for label, text in ASKED.items()]
+    searches += [(f"{label}, with the embedding", text, _search_by_embedding()) for label, text in ASKED.items()]
+    for label, text, archive_search in searches:
         asked = _asking(client, text)
-        shown, archive_search = _compacted(asked), ArchiveSearch()
+        shown = _compacted(asked)
 
         def look(
             archive_search: ArchiveSearch = archive_search,
@@ -175,12 +183,18 @@ def _speed() -> Table:
     for label, ms in taken.items():
         table.rows.append([label, median(ms), min(ms)])
     indexes = PassageIndexes()
-    passages = len(indexes.index(client.messages, client.chain, covered))
-    table.notes.append(f"the index has {passages:,} passages in about {indexes.size / 1e6:.1f} MB")
+    passages, size = len(indexes.index(client.messages, client.chain, covered)), indexes.size
+    ArchiveSearch(indexes, load_table).prepare(client, covered)
+    sizes = f"{size / 1e6:.1f} MB, {indexes.size / 1e6:.1f} MB with the embedding"
+    table.notes.append(f"the index has {passages:,} passages in about {sizes}")
     table.goal("index", median(taken["index"]), 100.0, "ms")
     for label in ASKED:
         table.goal(label, median(taken[label]), 10.0, "ms")
     return table
+
+
+def _search_by_embedding() -> ArchiveSearch:
+    return ArchiveSearch(load_embedding=load_table)
 
 
 def _asking(client: Conversation, text: str) -> Conversation:

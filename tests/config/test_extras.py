@@ -56,6 +56,7 @@ def remove(monkeypatch: pytest.MonkeyPatch, extra: str) -> str:
         ),
         ("memory", "memory: {after_compaction: true}", "$.memory.after_compaction"),
         ("memory", "memory: {recall: {enabled: true}}", "$.memory.recall.enabled"),
+        ("memory", "read_back: {recall: {embedding: true}}", "$.read_back.recall.embedding"),
         ("memory", 'memory: {rerank: {model: m, api_base: "http://127.0.0.1:1/v1"}}', "$.memory.rerank"),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accordion.archive.passage_index import PassageIndexes
 from accordion.archive.references import artifact_id
 from accordion.insertions.excerpts import OPENING, ArchiveSearch, Excerpt
 from accordion.model.compaction import CompactionEntry, without_compaction
@@ -20,6 +22,7 @@ from tests.insertions.excerpt_samples import (
     ORDERS,
     TALK,
     TENANT,
+    Json,
     ask_about,
     ask_about_results,
     assistant,
@@ -263,6 +266,86 @@ def test_no_text_breaks_it(texts: list[str], question: str, tokens: int) -> None
     assert found is None or found.tokens <= tokens
 
 
+# -- the embedding -----------------------------------------------------------------------------------------------------
+
+
+class Synonyms:
+    """An embedding for which a text answers a question if it has the word `needle`."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.queries: list[str] = []
+
+    def load(self) -> Synonyms:
+        return self
+
+    def tokens_of(self, texts: Sequence[str]) -> list[bytes]:
+        self.texts += texts
+        return [b"\x01\x00" if "needle" in text else b"" for text in texts]
+
+    def compare(self, query: str, tokens: bytes, lengths: Sequence[int]) -> list[float]:
+        self.queries.append(query)
+        assert sum(lengths) == len(tokens)
+        return [1.0 if length else 0.0 for length in lengths]
+
+
+HAYSTACK = [
+    user("My sister Clara works at the bakery in Lindau since the spring."),
+    *(user(f"Remark {number} about the garden and its many trees.") for number in range(20)),
+    user("The needle is what they call her shop in that town by the lake."),
+    *(user(f"Remark {number} about the weather, which is fine today.") for number in range(20)),
+]
+
+
+def search_haystack(search: ArchiveSearch, turn: Sequence[Json]) -> Excerpt | None:
+    """The excerpt for a turn behind the haystack."""
+    client = read([user("Begin."), *HAYSTACK, assistant("Done."), *turn])
+    covered = len(HAYSTACK) + 2
+    block = CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), block], covered)
+    newest = range(len(client.messages) - 1, len(client.messages))
+    return search.find_excerpt(TENANT, shown, client, newest, count, tokens=500)
+
+
+def test_a_sentence_that_answers_in_other_words_is_recalled_with_an_embedding() -> None:
+    question = [user("Where does my sister Clara work?")]
+    plain, found = search_haystack(ArchiveSearch(), question), search_haystack(
+        ArchiveSearch(load_embedding=Synonyms().load), question
+    )  # fmt: skip
+    assert plain
+    assert ("bakery" in plain.text, "needle" in plain.text) == (True, False)
+    assert found
+    assert ("bakery" in found.text, "needle" in found.text) == (True, True)
+
+
+def test_an_embedding_reads_passages_once_and_only_for_turns_with_an_excerpt() -> None:
+    embedding = Synonyms()
+    search = ArchiveSearch(load_embedding=embedding.load)
+    assert search_haystack(search, [user("How are you today?")]) is None
+    assert not embedding.texts
+    for _ in "12":
+        assert search_haystack(search, [user("Where does my sister Clara work?")])
+    assert embedding.queries == ["Where does my sister Clara work?"] * 2
+    assert len(embedding.texts) == len(set(embedding.texts)) > len(HAYSTACK)
+
+
+def test_an_embedding_is_not_asked_within_tool_rounds() -> None:
+    embedding = Synonyms()
+    turn = [call("read_file", {"path": "src/billing/rules.py"}, "c"), result("c", "Clara? See the bakery in Lindau.")]
+    search_haystack(ArchiveSearch(load_embedding=embedding.load), turn)
+    assert not embedding.texts
+    assert not embedding.queries
+
+
+def test_a_compaction_is_prepared_for_the_embedding() -> None:
+    embedding, client = Synonyms(), read(HAYSTACK)
+    search = ArchiveSearch(load_embedding=embedding.load)
+    search.prepare(client, len(HAYSTACK))
+    size, texts = search.indexes.size, len(embedding.texts)
+    search.compare("Where?", client, len(HAYSTACK))
+    assert (search.indexes.size, len(embedding.texts)) == (size, texts)
+
+
 # -- the index ---------------------------------------------------------------------------------------------------------
 
 
@@ -280,14 +363,14 @@ def test_what_was_indexed_need_not_be_read_again() -> None:
 
 def test_a_small_capacity_gives_the_same_excerpts() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    small, ample = ArchiveSearch(capacity=1), ArchiveSearch()
+    small, ample = ArchiveSearch(PassageIndexes(1)), ArchiveSearch()
     found = {each.find_excerpt(TENANT, shown, client, newest, count, tokens=500) for each in (small, ample, small)}
     assert len(found) == 1
 
 
 def test_threads_may_share_one() -> None:
     client, shown, newest = summarized([user("What is in W5918442, and in src/billing/rules.py?")])
-    search = ArchiveSearch(capacity=20_000)
+    search = ArchiveSearch(PassageIndexes(20_000))
 
     def find(_: int) -> Excerpt | None:
         return search.find_excerpt(TENANT, shown, client, newest, count, tokens=500)

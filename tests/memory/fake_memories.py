@@ -16,6 +16,7 @@ from accordion.model.memories import (
     SearchCandidate,
 )
 from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
 
 _HIDDEN = {"summary_archived", "session"}
 
@@ -80,9 +81,10 @@ class FakeMemories:
         return len(self._matching(tenant, wanted))
 
     async def find_candidates(
-        self, tenant: TenantScope, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, terms: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
-        return [SearchCandidate(each) for each in self._matching(tenant, wanted)[:pool]]
+        asked, found = set(terms), self._matching(tenant, wanted)[:pool]
+        return [SearchCandidate(each, float(len(asked & set(search_terms(each.content))))) for each in found]
 
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         return self.of(tenant).markers.get(name)
@@ -97,9 +99,6 @@ class FakeMemories:
 
     async def erase(self, tenant: TenantScope) -> int:
         return len(self.tenants.pop(tenant, TenantRecords()).memories)
-
-    async def close(self) -> None:
-        return
 
 
 def _place(memory: Memory) -> tuple[float, str]:

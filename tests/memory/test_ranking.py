@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from accordion.memory.ranking import fuse, order_candidates, query_words
+from accordion.memory.ranking import fuse, order_candidates
 from accordion.model.memories import Memory, SearchCandidate
 
 
@@ -13,25 +10,6 @@ def candidate(name: str, lexical: float = 0.0, dense: float = 0.0, **fields) -> 
 
 def names(found) -> list[str]:
     return [each.memory.id for each, _ in found]
-
-
-def test_words_are_told_in_lower_case_once_and_without_those_that_stand_everywhere():
-    assert query_words("What did Ann's DOG do to the dog’s bed?") == ("ann", "dog", "bed")
-
-
-def test_a_query_of_words_that_stand_everywhere_keeps_them():
-    assert query_words("Who are you?") == ("who", "are", "you")
-
-
-def test_there_are_no_words_in_punctuation():
-    assert query_words(" …?! -- _ ") == ()
-
-
-@given(st.text(max_size=200))
-def test_words_are_never_empty_and_never_too_many(text):
-    found = query_words(text)
-    assert all(found)
-    assert len(set(found)) == len(found) <= 64
 
 
 def test_a_result_of_both_lists_ranks_before_one_of_a_single_list():

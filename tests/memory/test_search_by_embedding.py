@@ -25,10 +25,9 @@ SAID = (
 
 @pytest.fixture
 async def store():
-    made = StoredMemories(InMemoryStore(), StaticEmbedder(), timeout=20.0)
+    made = StoredMemories(InMemoryStore(), StaticEmbedder())
     await made.write(TENANT, MemoryChange(put=tuple(memory(text) for text in SAID)))
-    yield made
-    await made.close()
+    return made
 
 
 def memory(content: str, **fields) -> Memory:

@@ -157,7 +157,7 @@ async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
     setup: SessionSetup, tmp_path: Path
 ) -> None:
     files = [SqliteStore(tmp_path / "store.db", timeout=30.0) for _ in range(2)]
-    stores = [StoredMemories(each, NoVectors(), timeout=30.0) for each in files]
+    stores = [StoredMemories(each, NoVectors()) for each in files]
     workers = [setup.core_of(each) for each in stores]
     answers = await asyncio.gather(
         *(workers[at % 2].import_session(TENANT, text=f"{TEXT} gate{at}") for at in range(12))
@@ -165,9 +165,9 @@ async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
     assert len({each.id for each in answers}) == 12
     for at, each in enumerate(answers):
         assert (await workers[0].export(TENANT, each.id)).text == f"{TEXT} gate{at}"
-    assert [each.id for each in (await workers[1].search(TENANT, "gate7")).memories] == [answers[7].id]
+    assert (await workers[1].search(TENANT, "gate7")).memories[0].id == answers[7].id
     assert len((await workers[1].list_sessions(TENANT)).memories) == 12
-    for each in (*stores, *files):
+    for each in files:
         await each.close()
 
 

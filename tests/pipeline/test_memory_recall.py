@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from accordion.http.metrics import Metrics
-from accordion.memory.ranking import query_words
 from accordion.memory.recall import load_recalled_ids
 from accordion.memory.search import MemorySearch
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate
 from accordion.model.ports import Waiter
 from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
 from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import SessionImport
@@ -55,8 +55,8 @@ class Shared:
         return b""
 
     async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
-        asked = set(query_words(query))
-        return [len(asked & set(query_words(each.memory.content))) / len(asked) for each in candidates]
+        asked = set(search_terms(query))
+        return [len(asked & set(search_terms(each.memory.content))) / len(asked) for each in candidates]
 
 
 class RecordingMemories(FakeMemories):

@@ -28,7 +28,7 @@ async def open_memories(request, tmp_path):
     """Opens stores of one kind, all over the same memories."""
     kind, _, sealed = request.param.partition(" ")
     sealer = AesSealer([b"k" * 32]) if sealed else None
-    stores, made = [], []
+    stores = []
 
     def open_store():
         if kind == "memory":
@@ -42,11 +42,10 @@ async def open_memories(request, tmp_path):
 
     def another():
         stores.append(open_store())
-        made.append(open_in(stores[-1], sealer=sealer))
-        return made[-1]
+        return open_in(stores[-1], sealer=sealer)
 
     yield another
-    for each in (*made, *stores):
+    for each in stores:
         await each.close()
 
 
@@ -177,12 +176,6 @@ async def test_words_are_weighed_by_this_tenants_memories_alone(store):
     await put(store, *(memory(f"rare {at}") for at in range(500)), tenant=OTHER)
     assert [each.lexical for each in await find_candidates(store, "rare", "common")] == alone
     assert alone[0] > 2 * alone[1]
-
-
-@pytest.mark.parametrize("word", ['"', "a OR b", "NEAR", "col:x", "*", "x'y", "('"])
-async def test_no_word_is_taken_as_an_operator(store, word):
-    await put(store, memory("something"))
-    assert await find_candidates(store, word) == []
 
 
 async def test_vectors_find_what_shares_no_word_and_both_ranks_are_told(store):
@@ -503,20 +496,19 @@ async def test_another_store_in_the_place_of_this_one_is_read_anew():
 
 async def test_a_great_many_memories_are_found_listed_and_removed(tmp_path):
     store = SqliteStore(tmp_path / "store.db", timeout=20.0)
-    memories, many = open_in(store), [memory(f"pet number{at}", created=float(at)) for at in range(2_500)]
+    memories, many = open_in(store), [memory(f"pet x{at}", created=float(at)) for at in range(2_500)]
     for at in range(0, len(many), 500):
         await put(memories, *many[at : at + 500])
-    assert [each.memory for each in await find_candidates(memories, "number1777")] == [many[1777]]
+    assert [each.memory for each in await find_candidates(memories, "x1777")] == [many[1777]]
     behind = (await memories.list_memories(TENANT, ALL, limit=1_200)).next
     rest = await memories.list_memories(TENANT, ALL, after=behind, limit=3)
     assert rest.memories == (many[1299], many[1298], many[1297])
     await memories.write(TENANT, MemoryChange(delete=tuple(each.id for each in many[::2])))
     for each in (memories, open_in(store)):
         assert await each.count(TENANT, ALL) == 1_250
-        assert await find_candidates(each, "number1776") == []
+        assert await find_candidates(each, "x1776") == []
         candidates = await each.find_candidates(TENANT, (), PET, ALL, pool=2_000)
         assert {candidate.memory for candidate in candidates} == set(many[1::2])
-        await each.close()
     await store.close()
 
 

@@ -38,9 +38,8 @@ class SealedMemories:
             store = SqliteStore(self.folder / "store.db", timeout=20.0)
         else:
             store = RedisStore(self.server.url, timeout=20.0)
-        made = open_memories(store, sealer=sealer, embedder=FixedEmbedder())
-        self.opened += [made, store]
-        return made
+        self.opened.append(store)
+        return open_memories(store, sealer=sealer, embedder=FixedEmbedder())
 
     async def wipe(self):
         """Closes everything: the last connection to SQLite's file removes its log."""

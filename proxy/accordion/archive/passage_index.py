@@ -1,4 +1,4 @@
-"""The index of a conversation's passages, and the search for words in it.
+"""The index of a conversation's passages, for the search of model/search.py.
 
 Theory of operation. The text of each message is cut into passages of one sentence or line, or a few short ones, and
 each passage is known by the set of its terms (`search_terms`). The messages are indexed in blocks of a fixed number,
@@ -6,28 +6,30 @@ and a block is found by the chain key of its last message: so a later request of
 indexes only the messages of its last, incomplete block and those after it. `PassageIndex` joins the blocks of one
 history. The index has all messages, in view or not; whoever searches decides what is of use.
 
+With an embedding, a block also has the tokens of its passages, from the first search that needs them on.
+
 Texts are not copied: a passage is a range of characters in a part of a message, and the client sends its whole history
 with every request.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from sys import getsizeof
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.archive.artifacts import result_text
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
+from accordion.model.search import TermBlock, TermIndex, TokenEmbedding
 from accordion.model.words import search_terms
 
 _BLOCK: Final = 64
@@ -42,8 +44,6 @@ _BRIEF_CALL: Final = 300
 """Characters of a call's arguments up to which they belong to its result, and are no passages of their own."""
 _END = re.compile(r"\n+|(?<=[.!?])[\"')\]]?\s+|(?<=[。！？])")
 """The end of a line or of a sentence."""
-_BLOCK_BYTES: Final = 800
-"""The memory of a block beside its arrays."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -57,65 +57,40 @@ class Passage(msgspec.Struct, frozen=True, gc=False):
 
 
 class PassageBlock:
-    """The passages of some messages, and the numbers of those that have a term."""
+    """The passages of some messages with their terms, and with their tokens once they were needed."""
 
-    __slots__ = ("_hashes", "_numbers", "_starts", "fields")
+    __slots__ = ("fields", "lengths", "terms", "tokens")
 
-    def __init__(self, passages: Sequence[tuple[int, int, int, int]], terms: Sequence[Iterable[str]]) -> None:
+    def __init__(self, passages: Sequence[tuple[int, int, int, int]], terms: Iterable[Iterable[str]]) -> None:
         """`passages` are message, part, start and end of each; `terms` its terms."""
-        numbers_by_term = defaultdict[str, list[int]](list)
-        for number, each in enumerate(terms):
-            for term in set(each):
-                numbers_by_term[term].append(number)
-        by_hash = sorted(numbers_by_term, key=hash)
-        lists = [numbers_by_term[term] for term in by_hash]
-        self._hashes = array("q", list(map(hash, by_hash)))
-        self._starts = array("I", [*accumulate(map(len, lists), initial=0)])
-        self._numbers = array("I", [*chain.from_iterable(lists)])
+        self.terms = TermBlock.of_terms(terms)
         self.fields = array("I", [*chain.from_iterable(passages)])
+        self.tokens, self.lengths = b"", array("I")
+
+    def __len__(self) -> int:
+        """The number of passages."""
+        return len(self.fields) // 4
+
+    def __getitem__(self, at: int) -> Passage:
+        message, part, start, end = self.fields[4 * at : 4 * at + 4]
+        return Passage(at, (message, part), start, end)
 
     @property
     def size(self) -> int:
         """The memory that it takes, in bytes."""
-        arrays = self._hashes, self._starts, self._numbers, self.fields
-        return _BLOCK_BYTES + sum(map(getsizeof, arrays))
-
-    def numbers_of(self, term: str) -> Sequence[int]:
-        """Returns the numbers of the passages with a term, in order."""
-        term_hash = hash(term)
-        at = bisect_left(self._hashes, term_hash)
-        if at == len(self._hashes) or self._hashes[at] != term_hash:
-            return ()
-        return self._numbers[self._starts[at] : self._starts[at + 1]]
+        return self.terms.size + sum(map(getsizeof, (self.fields, self.tokens, self.lengths)))
 
 
-class PassageIndex:
+class PassageIndex(TermIndex):
     """The blocks of one history, as one index."""
 
     def __init__(self, blocks: Sequence[PassageBlock]) -> None:
-        self._blocks = blocks
-        self._starts = [*accumulate((len(block.fields) // 4 for block in blocks), initial=0)]
-
-    def __len__(self) -> int:
-        """The number of passages."""
-        return self._starts[-1]
+        super().__init__([each.terms for each in blocks], map(len, blocks))
+        self._passages = blocks
 
     def __getitem__(self, at: int) -> Passage:
-        number = bisect_right(self._starts, at) - 1
-        first = 4 * (at - self._starts[number])
-        message, part, start, end = self._blocks[number].fields[first : first + 4]
-        return Passage(at, (message, part), start, end)
-
-    def find(self, term: str) -> list[int]:
-        """Returns the numbers of the passages with a term, in order."""
-        numbers: list[int] = []
-        for start, block in zip(self._starts, self._blocks, strict=False):
-            numbers += [start + each for each in block.numbers_of(term)]
-        return numbers
-
-    def weight(self, count: int) -> float:
-        """Returns the weight of a term that `count` passages have: the rarer, the more."""
-        return math.log(1 + (len(self) - count + 0.5) / (count + 0.5))
+        number = bisect_right(self.starts, at) - 1
+        return replace(self._passages[number][at - self.starts[number]], at=at)
 
 
 class PassageIndexes:
@@ -136,15 +111,29 @@ class PassageIndexes:
 
     def index(self, messages: Sequence[Message], chain_keys: Sequence[bytes], count: int) -> PassageIndex:
         """Returns the index of the first `count` messages, whose chain keys are `chain_keys`."""
+        return PassageIndex([self._find_block(messages, chain_keys, each) for each in _ranges(count)])
+
+    def embed(
+        self, embedding: TokenEmbedding, messages: Sequence[Message], chain_keys: Sequence[bytes], count: int
+    ) -> list[PassageBlock]:
+        """Returns the blocks of the first `count` messages with the tokens of their passages."""
         blocks = list[PassageBlock]()
         for each in _ranges(count):
-            key = chain_keys[each.stop - 1]
-            block = self._blocks.get(key)
-            if block is None:
-                block = build_block(messages, each)
-                self._blocks.put(key, block, block.size)
+            block = self._find_block(messages, chain_keys, each)
+            if len(block.lengths) < len(block):
+                tokens = embedding.tokens_of([read_passage(messages, block[at]) for at in range(len(block))])
+                block.tokens, block.lengths = b"".join(tokens), array("I", map(len, tokens))
+                self._blocks.put(chain_keys[each.stop - 1], block, block.size)
             blocks.append(block)
-        return PassageIndex(blocks)
+        return blocks
+
+    def _find_block(self, messages: Sequence[Message], chain_keys: Sequence[bytes], numbers: range) -> PassageBlock:
+        key = chain_keys[numbers.stop - 1]
+        block = self._blocks.get(key)
+        if block is None:
+            block = build_block(messages, numbers)
+            self._blocks.put(key, block, block.size)
+        return block
 
 
 def _ranges(count: int) -> Iterator[range]:
@@ -193,6 +182,12 @@ def _cut(text: str) -> Iterator[tuple[int, int]]:
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------
+
+
+def read_passage(messages: Sequence[Message], passage: Passage) -> str:
+    """Returns the text of a passage."""
+    message, part = passage.position
+    return readable_text(messages[message].parts[part])[passage.start : passage.end]
 
 
 def readable_text(part: Part) -> str:

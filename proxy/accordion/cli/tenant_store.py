@@ -186,11 +186,9 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
 async def open_stored_memories(settings: Settings) -> AsyncIterator[MemoryStore]:
     """Opens the memories of the configured store. Raises StoreUnavailable."""
     store, sealer = open_store(settings.store.url.reveal(), timeout=TIMEOUT), open_sealer(settings.archive.key.reveal())
-    memories = StoredMemories(store, StaticEmbedder(), timeout=TIMEOUT, sealer=sealer)
     try:
-        yield memories
+        yield StoredMemories(store, StaticEmbedder(), sealer=sealer)
     finally:
-        await memories.close()
         await store.close()
 
 

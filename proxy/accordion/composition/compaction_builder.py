@@ -18,6 +18,7 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import artifact_text
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.passage_index import PassageIndexes
 from accordion.archive.referenced_items import ReferencedItems
 from accordion.archive.retention import Retention, SweepResult
 from accordion.archive.stored_responses import StoredResponses
@@ -52,6 +53,7 @@ from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.providers.models.static_embedder import load_table
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.prefix_nodes import merge_values
 from accordion.sessions.session_names import SessionNames
@@ -160,10 +162,10 @@ class CompactionBuilder:
         )
         self._insertion_cache = InsertionCache(shares.lists_with_insertions)
         self._prepared_summaries = create_summary_cache(shares.prepared_summaries)
-        self._archive_search = ArchiveSearch(shares.recall)
+        self._passage_indexes = PassageIndexes(shares.recall)
         self._artifact_tool_protocols = ARTIFACT_TOOLS
         self.protocols = protocols = PROTOCOLS
-        self._artifact_tool = ArtifactTool(self._archive, protocols, tasks, self._archive_search.indexes)
+        self._artifact_tool = ArtifactTool(self._archive, protocols, tasks, self._passage_indexes)
         self._transcripts = archive.transcripts
         self.export_and_erasure = ExportAndErasure(
             self._archive, tasks, describe_value, self._message_reader, archive.erasures, spooled.drop_erased
@@ -265,7 +267,7 @@ class CompactionBuilder:
         """Builds the recall of what a turn asks of the archive; None if it is disabled."""
         counter, config = self._counter, settings.read_back.recall
         recall = ArtifactRecall(
-            self._archive_search,
+            ArchiveSearch(self._passage_indexes, load_table if config.embedding else None),
             self.insertion_store,
             self._tasks,
             self._clock,

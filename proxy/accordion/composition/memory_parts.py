@@ -154,9 +154,7 @@ class MemoryParts:
 
     async def close(self) -> None:
         """Closes the memories and the client."""
-        if self._services is not None:
-            await self._services.memories.close()
-            self._services = None
+        self._services = None
         await self._upstream.close()
         await self._translator.close()
 
@@ -165,10 +163,8 @@ class MemoryParts:
         embedder = EndpointEmbedder(StaticEmbedder(), self._upstream, lambda: self._endpoints, clock.monotonic)
         settings = self._settings()
         self._memories = memories = StoredMemories(
-            self._store, embedder,
-            timeout=settings.store.write_timeout_seconds, sealer=open_sealer(settings.archive.key.reveal()),
-            on_write=self._on_write,
-        )  # fmt: skip
+            self._store, embedder, sealer=open_sealer(settings.archive.key.reveal()), on_write=self._on_write
+        )
         conversations = RecordedConversations(self._transcripts, self._protocols, tasks)
         search = MemorySearch(memories, embedder)
         return MemoryServices(

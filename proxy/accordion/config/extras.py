@@ -94,3 +94,5 @@ def _needs(settings: Settings) -> Iterator[tuple[str, str, str]]:
             yield f"$.memory.{name}", "memory", "memory"
     if settings.memory.recall.enabled:
         yield "$.memory.recall.enabled", "memory", "memory"
+    if settings.read_back.recall.embedding:
+        yield "$.read_back.recall.embedding", "memory", "the embedding"

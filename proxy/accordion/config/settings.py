@@ -451,10 +451,14 @@ class DelegationConfig(ConfigSection, frozen=True):
 
 
 class RecallConfig(ConfigSection, frozen=True):
-    """The largest recall for one turn, as a share of the window and in tokens; 0 tokens: none."""
+    """The largest recall for one turn, as a share of the window and in tokens (0: none).
+
+    `embedding`: sentences are also ranked by the embedding.
+    """
 
     share: Share = Share(0.03)
     tokens: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 2_000
+    embedding: bool = False
 
 
 class ReadBackConfig(ConfigSection, frozen=True):
@@ -487,7 +491,7 @@ class MemoryRecallConfig(ConfigSection, frozen=True):
     enabled: bool = False
     tokens: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 800
     memories: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
-    relevance: Share = Share(0.8)
+    relevance: Share = Share(0.75)
     wait_seconds: Annotated[float, msgspec.Meta(gt=0, le=30)] = 0.5
     all_projects: bool = False
 

@@ -23,7 +23,10 @@ from accordion.model.records import RecallUsage
 _log = logging.getLogger("accordion")
 
 _MAX_INLINE_BYTES = 32_768
-"""Bytes that are indexed without a thread; more are indexed in one, so that other requests need not wait."""
+"""Bytes that are indexed without a thread; more are indexed in one, so that other requests need not wait.
+
+An embedding, which loads at its first use, always has a thread.
+"""
 _ROOM_DIVISOR = 8
 """An excerpt takes at most the available tokens divided by this."""
 
@@ -77,7 +80,9 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
             self.archive_search.find_excerpt, request.ref.tenant, history, client, turn,
             lambda text: self.count_tokens(text, request.model), tokens=max_tokens,
         )  # fmt: skip
-        if self.archive_search.pending_bytes(history, client) > _MAX_INLINE_BYTES:
+        if (self.archive_search.load_embedding is not None and client.starts_turn) or self.archive_search.pending_bytes(
+            history, client
+        ) > _MAX_INLINE_BYTES:
             return await self.tasks.offload(search)
         return search()
 

@@ -6,6 +6,9 @@ identifiers, quotations), which count more. `PassageIndex` gives the passages th
 Terms that the last exchange has count half: the turn speaks of what is in view. Most turns need nothing. So the best
 sentence must have a least score, which does not depend on the length of the archive, or all terms of the question.
 Sentences in view are left out, and so are values that a newer sentence replaces (`select_standing`).
+
+With an embedding, sentences that say the same in other words rank higher. Whether anything is recalled is decided by
+words alone, so that turns which need nothing get no more.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from heapq import nlargest
 from itertools import chain, islice
 from operator import itemgetter
@@ -22,11 +25,19 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndex, PassageIndexes, readable_text
+from accordion.archive.passage_index import (
+    MAX_CALL_DISTANCE,
+    Passage,
+    PassageIndex,
+    PassageIndexes,
+    read_passage,
+    readable_text,
+)
 from accordion.archive.references import artifact_id, shorten_arguments
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
+from accordion.model.search import NEAR, TermScores, TokenEmbedding
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 from accordion.sessions.user_text import is_client_summary, user_text
@@ -50,10 +61,8 @@ _INDIRECT_FACTOR: Final = 0.5
 _IN_VIEW_FACTOR: Final = 0.5
 _RECENT: Final = 4
 """Messages before the turn whose terms count half: the turn speaks of them."""
-_NEAR: Final = 3
-"""Passages on either side whose terms count for a sentence, as an answer may share no word with its question."""
-_NEAR_SHARE: Final = 0.5
-"""The share of a term's weight that it has near a sentence."""
+_RELEVANT: Final = 20
+"""The passages that answer best by the embedding, which are ranked beside those that have the words."""
 _MIN_COMPLETE: Final = 3
 """Terms of a question that a sentence must have, and all of them, to be good enough in any case."""
 _MAX_PASSAGES: Final = 30
@@ -130,9 +139,14 @@ class Query:
         self.least_score = _LEAST_OF_CALLS if arguments else _LEAST_SCORE
         self.factors, self.names = dict[str, float](), dict[str, tuple[str, ...]]()
         terms = chain.from_iterable(map(search_terms, (*texts, *tools, *arguments)))
+        self.questions = list[str]()
+        """The sentences that ask something."""
         self.subjects = dict.fromkeys(islice(terms, _MAX_SUBJECTS))
         """The terms of the turn, for standing instructions about its subject."""
         for text in texts:
+            self.questions += [
+                each for line in text.splitlines() for each in split_sentences(line) if _ask_factor(each)
+            ]
             for line in self._take_names(text).splitlines():
                 for sentence in split_sentences(line):
                     self._add(sentence, _ask_factor(sentence))
@@ -178,10 +192,33 @@ class Candidate(msgspec.Struct, frozen=True, eq=False):
 
 
 class ArchiveSearch:
-    """Finds and writes excerpts. Safe to use from threads."""
+    """Finds and writes excerpts. Safe to use from threads.
 
-    def __init__(self, capacity: int = 32 * 2**20) -> None:
-        self.indexes = PassageIndexes(capacity)
+    `load_embedding` runs at the first use; None: words alone.
+    """
+
+    def __init__(
+        self, indexes: PassageIndexes | None = None, load_embedding: Callable[[], TokenEmbedding] | None = None
+    ) -> None:
+        self.indexes, self.load_embedding = indexes or PassageIndexes(), load_embedding
+
+    def prepare(self, client: Conversation, count: int) -> None:
+        """Makes all that searches of the first `count` messages need."""
+        self.indexes.index(client.messages, client.chain, count)
+        if self.load_embedding is not None:
+            self.indexes.embed(self.load_embedding(), client.messages, client.chain, count)
+
+    def compare(self, query: str, client: Conversation, count: int) -> list[float]:
+        """Returns how well each passage of the first `count` messages answers a query, from 0 to 1.
+
+        Empty if there is no embedding.
+        """
+        if self.load_embedding is None or not query:
+            return []
+        embedding = self.load_embedding()
+        blocks = self.indexes.embed(embedding, client.messages, client.chain, count)
+        lengths = [*chain.from_iterable(block.lengths for block in blocks)]
+        return embedding.compare(query, b"".join(block.tokens for block in blocks), lengths)
 
     def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
         """Returns the bytes that `find_excerpt` must read to index what a compaction covers."""
@@ -208,7 +245,8 @@ class ArchiveSearch:
         if not query.subjects or not history.covered_count:
             return None
         index = self.indexes.index(client.messages, client.chain, history.covered_count)
-        search = _Search(query, index, history, client, turn)
+        compare = partial(self.compare, client=client, count=history.covered_count)
+        search = _Search(query, index, compare, history, client, turn)
         candidates = search.find_candidates()
         if not candidates:
             return None
@@ -238,15 +276,17 @@ class _Search:
     """The search for what one turn asks."""
 
     def __init__(
-        self, query: Query, index: PassageIndex, history: CompactedConversation, client: Conversation, turn: range
+        self,
+        query: Query,
+        index: PassageIndex,
+        compare: Callable[[str], Sequence[float]],
+        history: CompactedConversation,
+        client: Conversation,
+        turn: range,
     ) -> None:
-        self._query, self._index, self._history = query, index, history
+        self._query, self._index, self._compare, self._history = query, index, compare, history
         self._messages, self._preamble, self._turn = client.messages, client.preamble, turn
-        self._weights = dict[str, float]()
-        """The weight of each term that passages have, and of each name."""
-        self._matches = defaultdict[int, list[str]](list)
-        """The terms and names that each passage has."""
-        self._sums = defaultdict[int, float](float)
+        self._scores = TermScores(index)
         self._least = query.least_score * index.weight(1)
         self._match()
 
@@ -299,10 +339,23 @@ class _Search:
             (each for at in passages for each in self._rank_passage(at)),
             key=lambda each: (each.score, each.order),
             reverse=True,
-        )
-        chosen = [each for each in candidates[:_MAX_CANDIDATES] if each.score >= self._least * _LEAST_SHARE]
-        best = next((each.score for each in chosen if not self.is_in_view(each.text)), 0.0)
-        return [each for each in chosen if each.score >= best * _LEAST_SHARE] if best >= self._least else []
+        )[:_MAX_CANDIDATES]
+        best = next((each.score for each in candidates if not self.is_in_view(each.text)), 0.0)
+        if best < self._least:
+            return []
+        chosen = [each for each in candidates if each.score >= best * _LEAST_SHARE]
+        return self._order_by_embedding(chosen, best)
+
+    def _order_by_embedding(self, candidates: list[Candidate], best: float) -> list[Candidate]:
+        """Returns the candidates, and those that answer in other words, by words and embedding; the best first."""
+        relevance = self._compare(" ".join(self._query.questions))
+        if not relevance:
+            return candidates
+        listed = {each.passage.at for each in candidates}
+        others = nlargest(_RELEVANT, range(len(relevance)), key=relevance.__getitem__)
+        candidates += [each for at in others if at not in listed for each in self._rank_passage(at)]
+        scored = [replace(each, score=each.score + self._least * relevance[each.passage.at]) for each in candidates]
+        return sorted(scored, key=lambda each: (each.score, each.order), reverse=True)[:_MAX_CANDIDATES]
 
     def choose_newest(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, CitedInstruction | None]]:
         """Returns the candidates that are not in view, in their order, without values that a newer sentence replaces.
@@ -368,21 +421,15 @@ class _Search:
         }
         for term, factor in self._query.factors.items():
             numbers = self._index.find(term)
-            self._add(term, numbers, factor * (_IN_VIEW_FACTOR if term in recent_terms else 1.0))
+            self._scores.add(term, numbers, factor * (_IN_VIEW_FACTOR if term in recent_terms else 1.0))
         for name, terms in self._query.names.items():
             # A passage has the name, or parts of it.
             numbers_by_term = {term: self._index.find(term) for term in terms}
             whole = self._find_name(name, numbers_by_term.values())
             factor = _IN_VIEW_FACTOR if whole and self.is_in_view(name) else 1.0
-            self._add(name, whole, _NAME_FACTOR * factor)
-            for term in numbers_by_term.keys() - self._weights.keys() if len(terms) > 1 else ():
-                self._add(term, sorted({*numbers_by_term[term]}.difference(whole)), factor / len(terms))
-
-    def _add(self, term: str, numbers: Sequence[int], factor: float) -> None:
-        weight = self._weights[term] = factor * self._index.weight(len(numbers)) if numbers else 0.0
-        for at in numbers:
-            self._matches[at].append(term)
-            self._sums[at] += weight
+            self._scores.add(name, whole, _NAME_FACTOR * factor)
+            for term in numbers_by_term.keys() - self._scores.weights.keys() if len(terms) > 1 else ():
+                self._scores.add(term, sorted({*numbers_by_term[term]}.difference(whole)), factor / len(terms))
 
     def _find_name(self, name: str, passages: Iterable[Sequence[int]]) -> list[int]:
         """Returns the passages that have a name, of those that have each of its terms; none if these are too many."""
@@ -398,25 +445,20 @@ class _Search:
 
     def _best_passages(self) -> list[int]:
         """Returns the passages with the best scores, and those with answers; none if no sentence can be good enough."""
-        likely = nlargest(4 * _MAX_PASSAGES, self._sums, key=self._sums.__getitem__)
-        near = {at: self._weigh_near(at, self._matches[at]) for at in likely}
-        if not any(self._sums[at] + near[at] >= self._least or self._is_complete(self._matches[at]) for at in likely):
+        terms, likely = self._scores.terms, self._scores.best(4 * _MAX_PASSAGES)
+        scores = {at: self._scores.sums[at] + self._scores.near(at, terms[at]) for at in likely}
+        if not any(scores[at] >= self._least or self._is_complete(terms[at]) for at in likely):
             return []
-        best = nlargest(_MAX_PASSAGES, likely, key=lambda at: (self._sums[at] + near[at], at))
+        best = nlargest(_MAX_PASSAGES, likely, key=lambda at: (scores[at], at))
         return list(dict.fromkeys(chain.from_iterable((at, *self._find_answers(at)) for at in best)))
 
     def _find_answers(self, at: int) -> Iterator[int]:
         """Yields the passages near one that may say more of the same: of its message, and behind a question."""
         passage = self._index[at]
         is_question = read_passage(self._messages, passage).rstrip()[-1:] in "?？"
-        for other in range(max(0, at - _NEAR), min(len(self._index), at + _NEAR + 1)):
+        for other in range(max(0, at - NEAR), min(len(self._index), at + NEAR + 1)):
             if self._index[other].position[0] == passage.position[0] or (is_question and other > at):
                 yield other
-
-    def _weigh_near(self, at: int, terms: Sequence[str]) -> float:
-        """Returns what the terms in and near a passage add to the score of a sentence in it that has `terms`."""
-        near = set(chain.from_iterable(self._matches.get(each, ()) for each in range(at - _NEAR, at + _NEAR + 1)))
-        return _NEAR_SHARE * sum(self._weights[term] for term in near.difference(terms))
 
     def _is_complete(self, terms: Sequence[str]) -> bool:
         """Whether these are all terms and names of a question that asks for what was said."""
@@ -429,7 +471,7 @@ class _Search:
 
     def _rank_passage(self, at: int) -> Iterator[Candidate]:
         """Yields the sentences of a passage with their scores; a passage of a result or of arguments is one."""
-        passage, terms = self._index[at], self._matches.get(at, [])
+        passage, terms = self._index[at], self._scores.terms.get(at, [])
         message, part = passage.position
         if self._messages[message].role == "other":
             return
@@ -439,7 +481,7 @@ class _Search:
         for number, each in enumerate(texts):
             own = self._find_terms(each, terms) if is_prose else tuple(terms)
             if own or is_prose:
-                score = sum(map(self._weights.__getitem__, own)) + self._weigh_near(at, own)
+                score = self._scores.sum_of(own) + self._scores.near(at, own)
                 score += self._least if self._is_complete(own) else 0.0
                 yield Candidate(score, passage, (message, passage.at, number), each, is_prose)
 
@@ -471,12 +513,6 @@ def _split(text: str) -> Iterator[str]:
         date = _DATE_LINE.match(line)
         if date is None or date.end() < len(line):
             yield from split_sentences(line)
-
-
-def read_passage(messages: Sequence[Message], passage: Passage) -> str:
-    """Returns the text of a passage."""
-    message, part = passage.position
-    return readable_text(messages[message].parts[part])[passage.start : passage.end]
 
 
 def find_call(messages: Sequence[Message], result: PartPosition) -> ToolCall | None:

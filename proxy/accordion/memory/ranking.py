@@ -1,4 +1,4 @@
-"""Ranks search results: the words of a query, fusion of candidates by rank, and the final order.
+"""Ranks search results: fusion of candidates by rank, and the final order.
 
 Reciprocal rank fusion (RRF) of candidates by words and by vectors only chooses the pool of candidates. The final order
 comes from standardised scores: with fusion by rank and equal weights there, a tenth of the hits was lost in
@@ -8,13 +8,14 @@ measurements.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from accordion.model.memories import Memory, MemoryType, SearchCandidate
+from accordion.model.search import names_topic, relevance_of, standardize
+from accordion.model.words import search_terms
 
 FUSION_BOOST: Final[Mapping[MemoryType, float]] = {"summary": 1.4, "preference": 1.3}
 """Factors by type in the fusion, so that a topic's summary stays in the pool beside dozens of memories."""
@@ -33,23 +34,13 @@ _NEIGHBOUR = 0.2
 _LOGISTIC_SCALE = 2.0
 _NAMED = 2 / 3
 """The share of the least relevance that is enough for a memory that the query names."""
-_MAX_WORDS = 64
-
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_STOP_TEXT = (
-    "a an the of to in on at for and or is are was were be been do does did what when where who why how which "
-    "with by from it its this that as has have had he she they his her their you your i my me we our about into "
-    "after before so just really very not no yes oh hey hi wow thanks thank s t ll re ve m d would could should "
-    "can will if but there them him us am also than then some any all too"
-)
-STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 
 
 class SearchScores(msgspec.Struct, frozen=True):
     """The scores of a result.
 
-    `lexical` and `dense` are the store's, `relevance` is from 0 to 1; `author` and `neighbour` are the amounts added
-    for them. `score`, from 0 to 1, orders the results.
+    `lexical` and `dense` are the store's; `relevance`, from 0 to 1, is by words and by the embedder. `author` and
+    `neighbour` are the amounts added for them. `score`, from 0 to 1, orders the results.
     """
 
     score: float
@@ -61,36 +52,21 @@ class SearchScores(msgspec.Struct, frozen=True):
     boost: float
 
 
-def query_words(text: str) -> tuple[str, ...]:
-    """Returns the words to search for, in lower case and without duplicates; empty for a text without words.
-
-    Stop words are left out, unless there are no other words.
-    """
-    words = dict.fromkeys(word.lower().replace("’", "'").removesuffix("'s") for word in _WORD.findall(text))
-    content_words = [word for word in words if word not in STOP_WORDS]
-    return tuple(content_words or words)[:_MAX_WORDS]
-
-
-def has_answer(query: str, candidates: Sequence[SearchCandidate], relevance: Sequence[float], least: float) -> bool:
+def has_answer(query: str, candidates: Sequence[SearchCandidate], meanings: Sequence[float], least: float) -> bool:
     """Returns whether any candidate fits a query: by its relevance, which may be lower if the query names it.
 
-    A query names a memory by its author or by one of its entities.
+    A query names a memory by its author or by one of its entities. `meanings` are the embedder's relevance.
     """
-    words = frozenset(query_words(query))
+    scores = (relevance_of(each.lexical, meaning) for each, meaning in zip(candidates, meanings, strict=True))
+    terms = frozenset(search_terms(query))
 
     def is_named(memory: Memory) -> bool:
-        return _author_bonus(memory.author, words) > 0 or any(names_topic(name, words) for name in memory.entities)
+        return _author_bonus(memory.author, terms) > 0 or any(names_topic(name, terms) for name in memory.entities)
 
     return any(
         score >= least or (score >= _NAMED * least and is_named(candidate.memory))
-        for candidate, score in zip(candidates, relevance, strict=True)
+        for candidate, score in zip(candidates, scores, strict=True)
     )
-
-
-def names_topic(topic: str, query: frozenset[str]) -> bool:
-    """Returns whether the words of a query contain all words of a topic, and the topic has at least one."""
-    parts = query_words(topic)
-    return bool(parts) and query.issuperset(parts)
 
 
 def fuse(
@@ -112,15 +88,15 @@ def fuse(
 
 
 def order_candidates(
-    query: str, candidates: Sequence[SearchCandidate], relevance: Sequence[float]
+    query: str, candidates: Sequence[SearchCandidate], meanings: Sequence[float]
 ) -> list[tuple[SearchCandidate, SearchScores]]:
-    """Returns candidates with scores, best first. `relevance` (0 to 1) is how well each answers the query."""
-    words = frozenset(query_words(query))
-    bonus = {author: _author_bonus(author, words) for author in {candidate.memory.author for candidate in candidates}}
+    """Returns candidates with scores, best first. `meanings` (0 to 1) are the embedder's relevance of each."""
+    terms = frozenset(search_terms(query))
+    bonus = {author: _author_bonus(author, terms) for author in {candidate.memory.author for candidate in candidates}}
     authors = [bonus[candidate.memory.author] for candidate in candidates]
-    lexical = _standardize([candidate.lexical for candidate in candidates])
-    dense = _standardize([candidate.dense for candidate in candidates])
-    relevances = _standardize(relevance)
+    lexical = standardize([candidate.lexical for candidate in candidates])
+    dense = standardize([candidate.dense for candidate in candidates])
+    relevances = standardize(meanings)
     own_scores = [
         _LEXICAL * lexical[index] + _DENSE * dense[index] + _RELEVANCE * relevances[index] + authors[index]
         for index in range(len(candidates))
@@ -131,14 +107,14 @@ def order_candidates(
     ordered = []
     for index, candidate in enumerate(candidates):
         # Many memories of a topic name it. Its summary must come first if the query names the topic.
-        total = highest if _is_summary_of(candidate.memory, words) else totals[index]
+        total = highest if _is_summary_of(candidate.memory, terms) else totals[index]
         boost = SUMMARY_BOOST if candidate.memory.type == "summary" else 1.0
         score = min(1.0, boost / (1 + math.exp(-total / _LOGISTIC_SCALE)))
         explained = SearchScores(
             score,
             candidate.lexical,
             candidate.dense,
-            relevance[index],
+            relevance_of(candidate.lexical, meanings[index]),
             authors[index],
             _NEIGHBOUR * neighbours[index],
             boost,
@@ -148,22 +124,14 @@ def order_candidates(
     return [(candidate, explained) for _, _, candidate, explained in ordered]
 
 
-def _author_bonus(author: str, words: frozenset[str]) -> float:
+def _author_bonus(author: str, terms: frozenset[str]) -> float:
     """Returns the bonus of an author's memories, for a query that has any part of the author's name."""
-    return _AUTHOR if any(len(part) > 1 and part in words for part in query_words(author)) else 0.0
+    return _AUTHOR if not terms.isdisjoint(search_terms(author)) else 0.0
 
 
-def _is_summary_of(memory: Memory, words: frozenset[str]) -> bool:
+def _is_summary_of(memory: Memory, terms: frozenset[str]) -> bool:
     """Returns whether a memory is the summary of a topic that the query names."""
-    return memory.type == "summary" and any(names_topic(topic, words) for topic in memory.topics)
-
-
-def _standardize(values: Sequence[float]) -> list[float]:
-    if not values:
-        return []
-    average = sum(values) / len(values)
-    deviation = math.sqrt(sum((value - average) ** 2 for value in values) / len(values))
-    return [(value - average) / deviation if deviation > 1e-9 else 0.0 for value in values]
+    return memory.type == "summary" and any(names_topic(topic, terms) for topic in memory.topics)
 
 
 def _neighbour_scores(candidates: Sequence[SearchCandidate], scores: Sequence[float]) -> list[float]:

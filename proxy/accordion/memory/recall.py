@@ -20,13 +20,13 @@ from typing import Final
 import msgspec
 
 from accordion.memory.entries import format_time
-from accordion.memory.ranking import STOP_WORDS, query_words
 from accordion.memory.search import QUERY_MOST, SearchResult
 from accordion.memory.sentences import RECALL_OPENING, KnownText
 from accordion.memory.session_import import newest_user_texts, remove_quotes
 from accordion.model.conversation import Conversation, Part, Text
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore
 from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
 from accordion.sessions.user_text import user_text
 
 _MAX_NOTES: Final = 10_000
@@ -65,7 +65,7 @@ _MAX_CHARACTERS: Final = 16_000
 """Characters of one text of the user that are examined."""
 _WORD_LENGTH: Final = 200
 """Characters of a word that are examined, and cached."""
-_FEWEST_WORDS: Final = 3
+_FEWEST_WORDS: Final = 2
 """Subject words that a sentence needs. With fewer, unrelated memories answer it, too."""
 _MAX_DISTANCE: Final = 0.1
 """Relevance below the best result's from which on a result is dropped."""
@@ -89,8 +89,8 @@ _COMMONPLACE_TEXT: Final = (
     "wasn't way ways we'll we're we've week well went what's while whole why without won't work working works wrong "
     "write yeah year years yep yes yesterday yet you'll you're you've"
 )
-_COMMONPLACE_WORDS: Final = frozenset(_COMMONPLACE_TEXT.split())
-"""Words that occur in sentences about anything, so that they name no subject."""
+_COMMONPLACE_TERMS: Final = frozenset(search_terms(_COMMONPLACE_TEXT))
+"""Terms that occur in sentences about anything, so that they name no subject."""
 _LETTERS: Final = re.compile(r"[^\W\d_]{3}")
 
 
@@ -216,5 +216,4 @@ def _is_meaningful(word: str) -> bool:
     """Returns whether a word (anything between two spaces) names a subject."""
     if _LETTERS.search(word) is None:
         return False
-    subject_words = (part for part in query_words(word) if part not in _COMMONPLACE_WORDS and part not in STOP_WORDS)
-    return any(map(_LETTERS.search, subject_words))
+    return any(_LETTERS.search(term) for term in search_terms(word) if term not in _COMMONPLACE_TERMS)

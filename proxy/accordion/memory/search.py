@@ -6,6 +6,7 @@ memory tools, the REST API, `core_memory` and automatic recall (memory/recall.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -14,16 +15,18 @@ from msgspec.structs import replace
 
 from accordion.memory.consolidation import corpus_filter
 from accordion.memory.entries import clean_text
-from accordion.memory.ranking import SearchScores, has_answer, order_candidates, query_words
+from accordion.memory.ranking import SearchScores, has_answer, order_candidates
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore
 from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
 
-RESULTS, POOL = 32, 64
-DEEP_RESULTS, DEEP_POOL = 100, 256
+RESULTS, POOL = 32, 80
+DEEP_RESULTS, DEEP_POOL = 100, 320
 GROWTH: Final = 0.2
 """Growth of a topic from which on its summary counts as stale."""
 QUERY_MOST: Final = 2_000
+_WORD: Final = re.compile(r"[^\W_]")
 _MAX_NAMED_IDS = 5
 _BATCH_SIZE: Final = 500
 """Sources of summaries that are read in one call, because calls of a store must be short."""
@@ -76,7 +79,8 @@ class MemorySearch:
         Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`) and StoreUnavailable.
         """
         text = clean_text(query.text)
-        words = _check_query(text)
+        _check_query(text)
+        terms = list(dict.fromkeys(search_terms(text)))
         max_results, pool_size = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
         if not 0 <= query.limit <= max_results:
             raise BadRequest(
@@ -86,11 +90,11 @@ class MemorySearch:
             )
         vector = await self._embedder.embed_query(text)
         wanted = replace(query.wanted, active_only=not query.inactive)
-        candidates = await self._memories.find_candidates(tenant, words, vector, wanted, pool=pool_size)
-        relevance = await self._embedder.score_relevance(text, candidates)
-        if not query.everything and not has_answer(text, candidates, relevance, self._embedder.least_relevance):
+        candidates = await self._memories.find_candidates(tenant, terms, vector, wanted, pool=pool_size)
+        meanings = await self._embedder.score_relevance(text, candidates)
+        if not query.everything and not has_answer(text, candidates, meanings, self._embedder.least_relevance):
             return SearchResults((), len(candidates))
-        ranked = order_candidates(text, candidates, relevance)[: query.limit or max_results]
+        ranked = order_candidates(text, candidates, meanings)[: query.limit or max_results]
         warnings = await self.find_warnings(tenant, [candidate.memory for candidate, _ in ranked])
         results = [
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
@@ -152,22 +156,20 @@ def _make_warning(summary: Memory, topic_counts: Mapping[MemoryFilter, int], rev
     return f"This summary may be out of date: {'; '.join(reasons)}. Consider memory_consolidate{topic_hint}."
 
 
-def _check_query(text: str) -> tuple[str, ...]:
-    """Returns the words of a query. Raises BadRequest."""
+def _check_query(text: str) -> None:
+    """Raises BadRequest for a query that is too long or has no words."""
     if len(text) > QUERY_MOST:
         raise BadRequest(
             f"A query has at most {QUERY_MOST:,} characters; this one has {len(text):,}.",
             code="query_too_long",
             param="query",
         )
-    words = query_words(text)
-    if not words:
+    if not _WORD.search(text):
         raise BadRequest(
             "This query has no words. Give words to search for, or list the memories instead.",
             code="search_without_words",
             param="query",
         )
-    return words
 
 
 def _was_or_were(ids: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ class MemoryPage(msgspec.Struct, frozen=True):
 
 class SearchCandidate(StructWithHiddenFields, frozen=True):
     """A memory that matches a search, with its ranks (from 0; -1: no match) and scores in the lexical and the vector
-    search (higher is better; 0 if there is none).
+    search (higher is better; 0 if there is none). `lexical` is in weights of a word that one memory alone has.
 
     `tokens` is the embedder's data about the text besides its vector, for `Embedder.score_relevance`.
     """
@@ -150,7 +150,10 @@ class Embedder(Protocol):
 
     @property
     def least_relevance(self) -> float:
-        """The relevance that the best candidate has if any fits the query; 0 if that is not known."""
+        """The relevance, by words and by this embedder, that the best candidate has if any fits the query.
+
+        0 if that is not known.
+        """
 
 
 def embedding_text(memory: Memory) -> tuple[str, str]:
@@ -193,12 +196,12 @@ class MemoryStore(Protocol):
         """Counts the memories that match."""
 
     async def find_candidates(
-        self, tenant: TenantScope, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, terms: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
-        """Returns the best matches by words and by vector, fused by rank (`accordion.memory.ranking.fuse`).
+        """Returns the best matches by terms and by vector, fused by rank (`accordion.memory.ranking.fuse`).
 
-        There are at most `pool`. Words are compared by stem; one of them is enough. `vector` is the query's vector,
-        empty for none.
+        There are at most `pool`. One of the terms (`search_terms`) is enough. `vector` is the query's vector, empty for
+        none.
         """
 
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
@@ -215,6 +218,3 @@ class MemoryStore(Protocol):
 
     async def erase(self, tenant: TenantScope) -> int:
         """Removes all data of a tenant, indexes and vectors too; returns the number of memories."""
-
-    async def close(self) -> None:
-        """Ends the work of the index."""

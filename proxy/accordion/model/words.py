@@ -23,7 +23,9 @@ _MAX_WORD: Final = 64
 """Characters of a word; longer ones are data."""
 _MAX_CACHED_WORDS: Final = 50_000
 _MIN_STEM: Final = 3
-_ENDINGS: Final = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("ly", ""), ("s", ""), ("e", ""))
+_VOWELS: Final = frozenset("aeiouy")
+_SHORT = re.compile(r"[^aeiou][aeiouy][^aeiouwxy]")
+"""What is left of `hiking` and `moved`, which end in an `e` alone."""
 _STOP_WORDS: Final = frozenset(
     {
         *("a", "an", "the", "and", "or", "for", "to", "of", "in", "on", "at", "by", "with", "that", "this", "it"),
@@ -153,13 +155,24 @@ def _find_terms(word: str) -> tuple[str, ...]:
 
 
 def _stem(word: str) -> str:
-    """Returns a word without its common English endings."""
+    """Returns an English word without its plural, and without `ing`, `ed` or `ly` (roughly Porter's first step)."""
     if not (word.isascii() and word.isalpha()):
         return word
-    for ending, replacement in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM:
-            word = word[: len(word) - len(ending)] + replacement
-            break
-    if len(word) > _MIN_STEM and word[-1] == word[-2] and word[-1] not in "aeiouls":
+    if word.endswith(("sses", "xes", "ches", "shes")) or (word.endswith("ies") and len(word) > _MIN_STEM + 1):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > _MIN_STEM:
         word = word[:-1]
-    return word[:-1] if word[-1] == "e" and len(word) > _MIN_STEM + 1 else word
+    ending = next((each for each in ("ing", "ed", "ly") if word.endswith(each)), "")
+    stem = word[: len(word) - len(ending)]
+    is_doubled = stem[-1:] == stem[-2:-1]
+    if ending == "ly" and len(stem) > _MIN_STEM and not is_doubled and stem[-1] not in _VOWELS:
+        word = stem
+    elif ending and ending != "ly" and len(stem) >= _MIN_STEM and _VOWELS.intersection(stem):
+        if is_doubled and stem[-1] not in "aeiouls":
+            stem = stem[:-1]
+        elif _SHORT.fullmatch(stem):
+            stem += "e"
+        word = stem
+    if len(word) > _MIN_STEM + 1 and word[-1] == "e":
+        return word[:-1]
+    return f"{word[:-1]}i" if len(word) > _MIN_STEM and word[-1] == "y" and word[-2] not in _VOWELS else word

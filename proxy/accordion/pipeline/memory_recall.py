@@ -51,7 +51,7 @@ class MemoryRecallLimits(msgspec.Struct, frozen=True):
 
     tokens: int = 800
     memories: int = 3
-    relevance: float = 0.8
+    relevance: float = 0.75
     timeout_seconds: float = 0.5
     project: str = ""
     all_projects: bool = False

@@ -96,8 +96,8 @@ class RecallIndexHook(msgspec.Struct, frozen=True):
             self.tasks.spawn(self._index(request), "index a compaction")
 
     async def _index(self, request: PreparedRequest) -> None:
-        client, covered_count = request.conversation, request.history.covered_count
-        await self.tasks.offload(self.archive_search.indexes.index, client.messages, client.chain, covered_count)
+        covered_count = request.history.covered_count
+        await self.tasks.offload(self.archive_search.prepare, request.conversation, covered_count)
 
 
 class ReferencedItemHook(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ Values are sealed like those of the archive; names say nothing about the content
 
 from __future__ import annotations
 
+import asyncio
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -42,7 +42,6 @@ from accordion.model.memories import (
     MemoryPage,
     SearchCandidate,
     embedding_text,
-    searchable_content,
 )
 from accordion.model.ports import Key, KeyValueStore, Put, Sealer
 from accordion.model.tenant import TenantScope
@@ -54,8 +53,6 @@ from accordion.stores.memories_index import (
     make_page,
     parse_position,
 )
-from accordion.stores.sqlite_worker import SqliteWorker
-from accordion.stores.stems import connect, count_stems, stem_words
 
 T = TypeVar("T")
 
@@ -107,9 +104,8 @@ The newest one stays, whatever its size.
 class StoredMemories:
     """A MemoryStore in a key-value store, which the caller closes.
 
-    Words are compared by FTS5's stems (Porter) and weighted as in FTS5 (bm25 over this tenant alone); vectors are
-    compared one by one. Values are sealed with the first key of `sealer`. `on_write` is called with the tenant's key
-    after each write. `timeout` is in seconds, for the work of the index.
+    Terms are weighed by this tenant's memories alone; vectors are compared one by one. Values are sealed with the first
+    key of `sealer`. `on_write` is called with the tenant's key after each write.
     """
 
     def __init__(
@@ -117,20 +113,18 @@ class StoredMemories:
         store: KeyValueStore,
         embedder: Embedder,
         *,
-        timeout: float,
         sealer: Sealer | None = None,
         on_write: Callable[[TenantScope], object] = lambda tenant: None,
     ) -> None:
         self._store, self._embedder, self._on_write = store, embedder, on_write
         self._sealer = sealer or PlainSealer()
-        self._worker = SqliteWorker("memories-index", connect, timeout=timeout)
         self._indexes = BoundedCache[TenantScope, TenantIndex](_INDEX_BYTES, lambda tenant, index: index.size)
 
     async def write(self, tenant: TenantScope, change: MemoryChange) -> None:
         """See MemoryStore."""
         memories = list({memory.id: memory for memory in change.put}.values())
         embeddings = await self._embedder.embed([embedding_text(memory) for memory in memories]) if memories else []
-        entries = await self._worker.run(_make_entries, memories, embeddings)
+        entries = await self._run(_make_entries, memories, embeddings)
         stored = [_StoredMemory(memory, each.tokens) for memory, each in zip(memories, embeddings, strict=True)]
         for _ in range(_ATTEMPTS):
             index = await self._load_index(tenant)
@@ -179,14 +173,13 @@ class StoredMemories:
         return await self._run(index.count, memory_filter)
 
     async def find_candidates(
-        self, tenant: TenantScope, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, terms: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         """See MemoryStore."""
-        stems = [each for each in await self._worker.run(stem_words, words) if each] if words else []
         chosen = list[ChosenMemory]()
 
         def choose(index: TenantIndex) -> Sequence[str]:
-            chosen[:] = index.choose(stems, vector, memory_filter, pool)
+            chosen[:] = index.choose(terms, vector, memory_filter, pool)
             return [each.id for each in chosen]
 
         _, stored = await self._read_chosen(tenant, choose)
@@ -242,10 +235,6 @@ class StoredMemories:
     def forget(self) -> None:
         """Drops all indexes, because another store took the place of this one."""
         self._indexes.clear()
-
-    async def close(self) -> None:
-        """See MemoryStore."""
-        await self._worker.close()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -344,10 +333,10 @@ class StoredMemories:
         if unused:
             await self._store.delete([_key(tenant, name) for name in unused])
 
-    # -- in the thread -----------------------------------------------------------------------------------------------
+    # -- in a thread -------------------------------------------------------------------------------------------------
 
     async def _run(self, call: Callable[..., T], *args: Any) -> T:
-        return await self._worker.run(lambda _: call(*args))
+        return await asyncio.to_thread(call, *args)
 
     def _open(self, tenant: TenantScope, key: Key, value: bytes) -> bytes:
         plain = self._sealer.open(tenant, key.path, value)
@@ -456,10 +445,5 @@ def _candidate(stored: _StoredMemory, chosen: ChosenMemory) -> SearchCandidate:
     return SearchCandidate(stored.memory, *scores, stored.tokens)
 
 
-def _make_entries(
-    connection: sqlite3.Connection, memories: Sequence[Memory], embeddings: Sequence[Embedding]
-) -> list[IndexEntry]:
-    """Makes the entries of memories. `connection` belongs to stems.py."""
-    texts = [(searchable_content(memory), memory.context, memory.author) for memory in memories]
-    stems = count_stems(connection, texts) if texts else []
-    return [make_entry(*each) for each in zip(memories, embeddings, stems, strict=True)]
+def _make_entries(memories: Sequence[Memory], embeddings: Sequence[Embedding]) -> list[IndexEntry]:
+    return [make_entry(*each) for each in zip(memories, embeddings, strict=True)]

@@ -1,8 +1,8 @@
-"""The search index of a tenant's memories: filters and ranks them with numpy.
+"""The search index of a tenant's memories: filters them with numpy, and ranks them by model/search.py.
 
 The store holds an entry for each memory (`IndexEntry`). A worker builds the index of a tenant from all entries, in its
 own memory (see memories.py).
-Stems and labels are digests of 64 bits: the probability that two collide is 1 in 10^8 for a tenant with a million
+Terms and labels are digests of 64 bits: the probability that two collide is 1 in 10^8 for a tenant with a million
 words. Imports numpy at first use.
 """
 
@@ -10,8 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from heapq import nlargest
+from itertools import chain
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +24,9 @@ import msgspec
 
 from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
 from accordion.model.errors import BadRequest
-from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryPage, MemoryType
+from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryPage, MemoryType, searchable_content
+from accordion.model.search import TermBlock, TermIndex, TermScores
+from accordion.model.words import search_terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,24 +60,23 @@ _DIGEST_BYTES, _COLUMNS = 8, 3
 _ENTRY_BYTES: Final = 1_000
 """Bytes that an index takes for each memory besides its words, labels and vector, roughly."""
 _SATURATION, _LENGTH = 1.2, 0.75
-"""BM25's k1 and b, and the least weight of a word that most memories have, as in FTS5."""
-_MIN_WEIGHT = 1e-6
+"""BM25's k1 and b."""
 
 
 class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A memory in the index.
 
-    `order` counts up with each written memory of a tenant, and `record` names the record with the memory. `words` is
-    the number of words. `stems` are digests, and `stem_counts` are a byte for each stem and column (text, context,
+    `order` counts up with each written memory of a tenant, and `record` names the record with the memory. `length` is
+    the number of all terms. `terms` are digests, and `term_counts` are a byte for each term and column (text, context,
     author). `labels` are digests.
     """
 
     order: int
     created: float
     type_code: int
-    words: int
-    stems: bytes
-    stem_counts: bytes
+    length: int
+    terms: bytes
+    term_counts: bytes
     labels: bytes
     vector: bytes
     record: str = ""
@@ -86,15 +92,17 @@ class ChosenMemory(msgspec.Struct, frozen=True):
     dense_rank: int
 
 
-def make_entry(memory: Memory, embedding: Embedding, stems: Mapping[str, Sequence[int]]) -> IndexEntry:
-    """Makes the entry of a memory, without order and record. `stems` are the counts of its stems by column."""
+def make_entry(memory: Memory, embedding: Embedding) -> IndexEntry:
+    """Makes the entry of a memory, without order and record."""
+    columns = [Counter(search_terms(text)) for text in (searchable_content(memory), memory.context, memory.author)]
+    terms = dict.fromkeys(chain.from_iterable(columns))
     return IndexEntry(
         0,
         memory.created,
         _CODES[memory.type],
-        sum(map(sum, stems.values())),
-        b"".join(map(_digest, stems)),
-        bytes(min(count, 255) for counts in stems.values() for count in counts),
+        sum(column.total() for column in columns),
+        b"".join(map(_digest, terms)),
+        bytes(min(column[term], 255) for term in terms for column in columns),
         b"".join(map(_digest, labels_of(memory))),
         embedding.vector,
     )
@@ -164,7 +172,7 @@ class TenantIndex:
         self.number, self.entries, self.markers = number, entries, markers
         self._ids = list(entries)
         self.size = sum(
-            _ENTRY_BYTES + 3 * (len(entry.stems) + len(entry.labels)) + len(entry.vector) for entry in entries.values()
+            _ENTRY_BYTES + 3 * (len(entry.terms) + len(entry.labels)) + len(entry.vector) for entry in entries.values()
         ) + sum(len(name) + len(value) for name, value in markers.items())
         """Its bytes in memory, roughly."""
 
@@ -183,14 +191,12 @@ class TenantIndex:
         digests = {labels[at : at + _DIGEST_BYTES] for at in range(0, len(labels), _DIGEST_BYTES)}
         return {name for name in names if _digest(f"e:{normalize_case(name)}") not in digests}
 
-    def choose(
-        self, words: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int
-    ) -> list[ChosenMemory]:
-        """Chooses the best memories by words, each given by its stems, and by vector, fused by rank."""
+    def choose(self, terms: Sequence[str], vector: bytes, memory_filter: MemoryFilter, pool: int) -> list[ChosenMemory]:
+        """Chooses the best memories by terms and by vector, fused by rank."""
         if not self.entries:
             return []
         mask = self._columns.filter(memory_filter)
-        lexical = {self._ids[row]: score for row, score in self._columns.rank_by_words(words, mask, pool)}
+        lexical = {self._ids[row]: score for row, score in self._columns.rank_by_terms(terms, mask, pool)}
         dense = {self._ids[row]: cosine for row, cosine in self._columns.rank_by_vector(vector, mask, pool)}
         types = {each: _TYPES[self.entries[each].type_code] for each in (*lexical, *dense)}
         return [
@@ -212,13 +218,15 @@ class _Columns:
         self._order = np.array([entry.order for entry in entries], np.uint64)
         self._created = np.array([entry.created for entry in entries])
         self._types = np.array([entry.type_code for entry in entries], np.uint8)
-        words = np.array([entry.words for entry in entries], np.uint32)
-        self._length = 1 - _LENGTH + _LENGTH * words / max(float(words.mean()), 1e-9)
-        self._stems, self._stem_rows = _join_digests([entry.stems for entry in entries])
-        counts = b"".join([entry.stem_counts for entry in entries])
-        self._stem_counts = np.frombuffer(counts, np.uint8).reshape(-1, _COLUMNS)
-        self._labels, self._label_rows = _join_digests([entry.labels for entry in entries])
         self._vectors = [entry.vector for entry in entries]
+        self._labels = _index_digests([entry.labels for entry in entries])
+        lengths = np.array([entry.length for entry in entries], np.uint32)
+        norms = 1 - _LENGTH + _LENGTH * lengths / max(float(lengths.mean()), 1e-9)
+        counts = np.frombuffer(b"".join([entry.term_counts for entry in entries]), np.uint8).reshape(-1, _COLUMNS)
+        times = counts @ np.array((BODY_WEIGHT, CONTEXT_WEIGHT, AUTHOR_WEIGHT))
+        norms = np.repeat(norms, [len(entry.terms) // _DIGEST_BYTES for entry in entries])
+        shares = times * (_SATURATION + 1) / (times + _SATURATION * norms)
+        self._terms = _index_digests([entry.terms for entry in entries], shares)
 
     def filter(self, memory_filter: MemoryFilter) -> Flags:
         """Returns a mask of the rows that pass the filter."""
@@ -241,7 +249,8 @@ class _Columns:
         import numpy as np  # noqa: PLC0415
 
         mask = np.zeros(len(self._types), np.bool_)
-        mask[self._label_rows[np.isin(self._labels, _numbers(labels))]] = True
+        for label in labels:
+            mask[self._labels.find(label)] = True
         return mask
 
     def list_newest(self, memory_filter: MemoryFilter, after: ListPosition | None) -> NDArray[np.intp]:
@@ -256,52 +265,35 @@ class _Columns:
         newest: NDArray[np.intp] = rows[np.lexsort((self._order[rows], self._created[rows]))[::-1]]
         return newest
 
-    def rank_by_words(self, words: Sequence[Sequence[str]], mask: Flags, pool: int) -> list[tuple[int, float]]:
-        """Ranks rows by BM25 over all of the tenant's memories. A word with several stems matches only with all."""
-        import numpy as np  # noqa: PLC0415
-
-        count = len(mask)
-        scores = np.zeros(count)
-        for stems in words:
-            times = self._count_word(stems)
-            hits = int(np.count_nonzero(times))
-            if hits:
-                weight = max(float(np.log((count - hits + 0.5) / (hits + 0.5))), _MIN_WEIGHT)
-                scores += weight * times * (_SATURATION + 1) / (times + _SATURATION * self._length)
-        matches = np.flatnonzero(mask & (scores > 0))
-        best = matches[np.argsort(-scores[matches], kind="stable")[:pool]]
-        return [(int(row), float(scores[row])) for row in best]
+    def rank_by_terms(self, terms: Sequence[str], mask: Flags, pool: int) -> list[tuple[int, float]]:
+        """Ranks rows by the words of a query, in weights of a term that one memory alone has."""
+        scores = TermScores(self._terms, dict.fromkeys(terms, 1.0))
+        unit = self._terms.weight(1)
+        matches = [(row, score / unit) for row, score in scores.sums.items() if mask[row]]
+        return nlargest(pool, matches, key=itemgetter(1))
 
     def rank_by_vector(self, vector: bytes, mask: Flags, pool: int) -> list[tuple[int, float]]:
         """Ranks rows by the cosine of their vectors, the nearest first."""
         rows = [int(row) for row in mask.nonzero()[0]] if vector else []
         return [(rows[at], cosine) for at, cosine in find_nearest(vector, [self._vectors[row] for row in rows], pool)]
 
-    def _count_word(self, stems: Sequence[str]) -> NDArray[np.float64]:
-        """Counts a word in each row, weighted by column."""
-        import numpy as np  # noqa: PLC0415
 
-        weights = np.array((BODY_WEIGHT, CONTEXT_WEIGHT, AUTHOR_WEIGHT))
-        counts = np.zeros((len(stems), len(self._types)))
-        for at, number in enumerate(_numbers(stems)):
-            found = np.flatnonzero(self._stems == number)
-            counts[at, self._stem_rows[found]] = self._stem_counts[found] @ weights
-        lowest: NDArray[np.float64] = counts.min(axis=0)
-        return lowest
-
-
-def _join_digests(parts: Sequence[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Returns the digests of all memories as numbers, and the row of each."""
+def _index_digests(parts: Sequence[bytes], shares: NDArray[np.float64] | None = None) -> TermIndex:
+    """Returns the index of rows by their digests; `shares` are those of each digest in each row, or None: 1."""
     import numpy as np  # noqa: PLC0415
 
-    rows = np.arange(len(parts), dtype=np.int32)
-    return np.frombuffer(b"".join(parts), "<u8"), np.repeat(rows, [len(part) // _DIGEST_BYTES for part in parts])
-
-
-def _numbers(names: Iterable[str]) -> NDArray[np.uint64]:
-    import numpy as np  # noqa: PLC0415
-
-    return np.frombuffer(b"".join(map(_digest, names)), "<u8")
+    digests = np.frombuffer(b"".join(parts), "<i8")
+    rows = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) // _DIGEST_BYTES for part in parts])
+    order = np.argsort(digests, kind="stable")
+    keys, starts = np.unique(digests[order], return_index=True)
+    sorted_shares = shares[order].astype(np.float32).tobytes() if shares is not None else b""
+    block = TermBlock(
+        array("q", keys.astype(np.int64).tobytes()),
+        array("I", [*starts.tolist(), len(order)]),
+        array("I", rows[order].tobytes()),
+        array("f", sorted_shares),
+    )
+    return TermIndex([block], [len(parts)], key=lambda term: int.from_bytes(_digest(term), "little", signed=True))
 
 
 KIND_BYTES = 4

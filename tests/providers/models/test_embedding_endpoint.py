@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from accordion.model.errors import Unreachable
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter, SearchCandidate
 from accordion.model.tenant import TenantScope
+from accordion.model.words import search_terms
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
@@ -271,10 +272,9 @@ async def test_a_store_finds_by_vectors_and_finds_another_embedders_memories_by_
     async with Loopback(_models) as server:
         embedder = embedder_at(server.url, http)
         kept = InMemoryStore()
-        store = StoredMemories(kept, StaticEmbedder(), timeout=5.0)
+        store = StoredMemories(kept, StaticEmbedder())
         await store.write(TENANT, MemoryChange(put=(Memory("old", "fact", "A puppy came.", created=1.0),)))
-        await store.close()
-        store = StoredMemories(kept, embedder, timeout=5.0)
+        store = StoredMemories(kept, embedder)
         new = (
             Memory("dog", "fact", "The dog is ill.", created=2.0),
             Memory("paid", "fact", "It was paid.", created=3.0),
@@ -282,9 +282,8 @@ async def test_a_store_finds_by_vectors_and_finds_another_embedders_memories_by_
         await store.write(TENANT, MemoryChange(put=new))
         vector = await embedder.embed_query("puppy")
         by_vector = await store.find_candidates(TENANT, (), vector, MemoryFilter(), pool=9)
-        by_both = await store.find_candidates(TENANT, ("puppy",), vector, MemoryFilter(), pool=9)
+        by_both = await store.find_candidates(TENANT, search_terms("puppy"), vector, MemoryFilter(), pool=9)
         scores = await embedder.score_relevance("puppy", by_both)
-        await store.close()
     assert [each.memory.id for each in by_vector] == ["dog"]
     assert {each.memory.id: score for each, score in zip(by_both, scores, strict=True)} == {"dog": 1.0, "old": 0.0}
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.model.memories import Memory, SearchCandidate
-from accordion.providers.models.static_embedder import SIGN, StaticEmbedder
+from accordion.model.search import NEAR
+from accordion.providers.models.static_embedder import SIGN, StaticEmbedder, load_table
 from accordion.stores.memories_index import find_nearest
 from tests.tiers import examples
 
@@ -111,3 +112,20 @@ def test_numpy_and_tokenizers_are_imported_only_when_something_is_embedded():
         "sys.exit('numpy' in sys.modules or 'tokenizers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_passages_are_compared_like_texts_with_the_passages_around_as_their_context():
+    table = load_table()
+    texts = ["The dog is ill.", "", "It was paid on Monday.", "She plays the violin.", "Nothing of it.", "At noon."]
+    tokens = table.tokens_of(texts)
+    compared = table.compare("Which instrument, and what about the puppy?", b"".join(tokens), [*map(len, tokens)])
+    around = [" ".join(texts[max(0, at - NEAR) : at] + texts[at + 1 : at + NEAR + 1]) for at in range(len(texts))]
+    embedded = [table.embed(*each).tokens for each in zip(texts, around, strict=True)]
+    assert compared == pytest.approx(table.relevance("Which instrument, and what about the puppy?", embedded))
+
+
+def test_passages_have_no_relevance_for_a_query_without_words():
+    table = load_table()
+    tokens = table.tokens_of(["a dog", "a cat"])
+    assert table.compare("…", b"".join(tokens), [*map(len, tokens)]) == [0.0, 0.0]
+    assert table.compare("dog", b"", []) == []

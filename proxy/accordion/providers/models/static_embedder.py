@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from accordion.model.memories import Embedding, SearchCandidate
+from accordion.model.search import NEAR, NEAR_SHARE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,6 @@ SIGN: Final = b"mlm1"
 """The prefix of this embedding's vectors."""
 
 _CONTEXT_VECTOR = 0.5
-_CONTEXT_TOKEN = 0.5
 _MAX_CHARACTERS = 20_000
 """The characters of a text that are embedded; the rest is ignored."""
 _MAX_TOKENS = 4_096
@@ -68,16 +68,17 @@ class StaticEmbedder:
 
 
 def _embed_all(texts: Sequence[tuple[str, str]]) -> list[Embedding]:
-    table = _load_table()
+    table = load_table()
     return [table.embed(text, context) for text, context in texts]
 
 
 def _relevance(query: str, tokens: Sequence[bytes]) -> list[float]:
-    return _load_table().relevance(query, tokens)
+    return load_table().relevance(query, tokens)
 
 
 @functools.lru_cache(maxsize=1)
-def _load_table() -> EmbeddingTable:
+def load_table() -> EmbeddingTable:
+    """Loads the embedding at the first use: see StaticEmbedder."""
     return EmbeddingTable()
 
 
@@ -122,27 +123,52 @@ class EmbeddingTable:
         the query token.
         """
         numpy = self._numpy
-        query_ids = numpy.unique(self._ids(query))
-        if not len(query_ids) or not tokens:
-            return [0.0] * len(tokens)
         rows = [numpy.frombuffer(entry, "<u2") for entry in tokens]
-        token_ids = numpy.concatenate([row[1:] for row in rows]).astype(numpy.intp)
-        # Each text has two ranges: its own tokens and its context's. An empty range has the cosine 0.
-        has_tokens, starts = [], []
-        position = 0
-        for row in rows:
-            text_length = int(row[0]) if len(row) else 0
-            starts += [position, position + text_length]
-            position += max(0, len(row) - 1)
-            has_tokens.append((text_length > 0, max(0, len(row) - 1) > text_length))
-        cosines = self._cosines(query_ids, token_ids)
-        nearest_cosines = numpy.maximum.reduceat(cosines, starts, axis=1)
-        is_filled = numpy.array(has_tokens).reshape(-1)
-        nearest_cosines = numpy.where(is_filled, numpy.maximum(nearest_cosines, 0), 0)
-        text_cosines, context_cosines = nearest_cosines[:, 0::2], nearest_cosines[:, 1::2]
-        combined = text_cosines + _CONTEXT_TOKEN * numpy.maximum(context_cosines - text_cosines, 0)
-        weights = self._weights[query_ids] ** 2
-        scores = weights @ combined / weights.sum()
+        # Each text has two ranges: its own tokens and its context's.
+        own_lengths = [int(row[0]) if len(row) else 0 for row in rows]
+        lengths = [(own, max(0, len(row) - 1) - own) for own, row in zip(own_lengths, rows, strict=True)]
+        token_ids = numpy.concatenate([row[1:] for row in rows] or [numpy.zeros(0)])
+        nearest = self._nearest_cosines(query, token_ids, numpy.array(lengths, numpy.intp).reshape(-1))
+        return self._weigh(query, nearest[:, 0::2], nearest[:, 1::2])
+
+    def tokens_of(self, texts: Sequence[str]) -> list[bytes]:
+        """See TokenEmbedding."""
+        encoded = self._tokenizer.encode_batch([text[:_MAX_CHARACTERS] for text in texts], add_special_tokens=False)
+        return [self._numpy.unique(self._weighted(each.ids)).astype("<u2").tobytes() for each in encoded]
+
+    def compare(self, query: str, tokens: bytes, lengths: Sequence[int]) -> list[float]:
+        """See TokenEmbedding."""
+        numpy = self._numpy
+        own = self._nearest_cosines(query, numpy.frombuffer(tokens, "<u2"), numpy.array(lengths, numpy.intp) // 2)
+        near: NDArray[Any] = own.copy()
+        for distance in range(1, NEAR + 1):
+            near[:, distance:] = numpy.maximum(near[:, distance:], own[:, :-distance])
+            near[:, :-distance] = numpy.maximum(near[:, :-distance], own[:, distance:])
+        return self._weigh(query, own, near)
+
+    def _nearest_cosines(self, query: str, token_ids: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+        """Returns the cosine of the nearest token to each token of a query in each text, 0 without tokens.
+
+        `token_ids` are those of all texts, one after the other, and `lengths` the number of each text's.
+        """
+        numpy = self._numpy
+        query_ids = numpy.unique(self._ids(query))
+        if not len(query_ids) or not len(token_ids):
+            zeros: NDArray[Any] = numpy.zeros((len(query_ids), len(lengths)), numpy.float32)
+            return zeros
+        starts = numpy.cumsum(lengths) - lengths
+        cosines = self._cosines(query_ids, numpy.asarray(token_ids, numpy.intp))
+        nearest: NDArray[Any] = numpy.maximum.reduceat(cosines, starts, axis=1)
+        clipped: NDArray[Any] = numpy.where(lengths > 0, numpy.maximum(nearest, 0), 0)
+        return clipped
+
+    def _weigh(self, query: str, own: NDArray[Any], near: NDArray[Any]) -> list[float]:
+        """Returns the weighted means of the cosines of texts; what is only near a text counts less."""
+        numpy = self._numpy
+        weights = self._weights[numpy.unique(self._ids(query))] ** 2
+        if not len(weights):
+            return [0.0] * own.shape[1]
+        scores = weights @ (own + NEAR_SHARE * numpy.maximum(near - own, 0)) / weights.sum()
         return [float(score) for score in numpy.clip(scores, 0, 1)]
 
     def _cosines(self, query_ids: NDArray[Any], token_ids: NDArray[Any]) -> NDArray[Any]:
@@ -166,9 +192,11 @@ class EmbeddingTable:
 
     def _ids(self, text: str) -> NDArray[Any]:
         """Returns the tokens of a text with a weight above 0, as rows of the table."""
-        numpy = self._numpy
         all_ids = self._tokenizer.encode(text[:_MAX_CHARACTERS], add_special_tokens=False).ids if text else []
-        ids: NDArray[Any] = numpy.array(all_ids, numpy.intp)
+        return self._weighted(all_ids)
+
+    def _weighted(self, all_ids: Sequence[int]) -> NDArray[Any]:
+        ids: NDArray[Any] = self._numpy.array(all_ids, self._numpy.intp)
         weighted_ids: NDArray[Any] = ids[self._weights[ids] > 0]
         return weighted_ids
 
