@@ -81,7 +81,6 @@ def request_error(protocol_name: str, message: str, code: str | None = None) -> 
 
 
 def vllm_overflow_error(protocol_name: str, tokens: int, window: int) -> Json:
-    """The overflow error of a vLLM server."""
     said = (
         f"This model's maximum context length is {window} tokens. However, your request has {tokens} input tokens. "
         f"Please reduce the length of the input messages. (parameter=input_tokens, value={tokens})"

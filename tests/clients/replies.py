@@ -336,7 +336,6 @@ def _event(kind: str, value: dict[str, Any]) -> bytes:
 
 
 def response(body: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
-    """A whole response."""
     return _response_frame(body, parts) | {"status": "completed", "output": _items(parts), "usage": RESPONSE_USAGE}
 
 
@@ -436,7 +435,6 @@ def _response_events(body: dict[str, Any], parts: list[Part]) -> Iterator[tuple[
 
 
 def message(body: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
-    """A whole message."""
     reason = "tool_use" if any(isinstance(part, Call) for part in parts) else "end_turn"
     blocks = [_block(i, part) for i, part in enumerate(parts)]
     return _message_frame(body, parts) | {"content": blocks, "stop_reason": reason, "usage": MESSAGE_USAGE}
@@ -523,7 +521,6 @@ def gemini_parts(parts: list[Any]) -> list[dict[str, Any]]:
 
 
 def gemini_response(request: Request, parts: list[dict[str, Any]], finish: str, said: list[Part]) -> dict[str, Any]:
-    """One response."""
     candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
     model = request.path.rsplit("/", 1)[1].partition(":")[0]
     return {

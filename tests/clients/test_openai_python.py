@@ -137,7 +137,6 @@ def test_a_structured_chat_is_parsed(link: ClientLink) -> None:
 
 
 def test_a_response_is_answered_parsed_fetched_and_deleted(link: ClientLink) -> None:
-    """The Responses API, whole."""
     api = client(link)
     answer = api.responses.create(model=MODEL, input="Hi", instructions="Be brief.", metadata={"a": "b"})
     parsed = api.responses.parse(model=MODEL, input="Plan", text_format=Trip)

@@ -71,12 +71,10 @@ def message(role: Role, *parts: Part, wire: bytes = b"{}") -> Message:
 
 
 def user_message(text: str) -> Message:
-    """A user's message."""
     return message("user", Text(text))
 
 
 def assistant_message(text: str) -> Message:
-    """An assistant's message."""
     return message("assistant", Text(text))
 
 

@@ -36,8 +36,6 @@ class StoringProvider(ReadingProvider):
     talks: dict[str, list[Json]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """The requests for stored responses and conversations: method and target."""
-    lists: bool = True
-    """Whether stored responses can be read."""
     _own: list[Json] = field(default_factory=list)
 
     async def __call__(self, request: Recorded, answer: Answer) -> None:
@@ -47,7 +45,7 @@ class StoringProvider(ReadingProvider):
             return await self._object_items(request, path.removeprefix(OBJECTS), parse_qs(query), answer)
         if path.startswith(PATH) and path not in strict_provider.COUNTING:
             self.asked.append((request.method, request.target))
-            return await self._serve_stored(request.method, path.removeprefix(PATH).split("/"), parse_qs(query), answer)
+            return await self._serve_stored(path.removeprefix(PATH).split("/"), parse_qs(query), answer)
         body = request.json()
         given = body["input"]
         self._own = [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -95,24 +93,17 @@ class StoringProvider(ReadingProvider):
             self.held[response["id"]] = StoredResponse(body["input"], self._own, response)
         await super()._send_reply(said, body, answer)
 
-    async def _serve_stored(self, method: str, path: list[str], query: dict[str, list[str]], answer: Answer) -> None:
-        kept = self.held.get(path[0]) if self.lists or method == "DELETE" else None
+    async def _serve_stored(self, path: list[str], query: dict[str, list[str]], answer: Answer) -> None:
+        kept = self.held.get(path[0])
         if kept is None:
             told = f"Response with id '{path[0]}' not found."
             return await strict_provider.send_json(answer, 404, strict_provider.request_error("responses", told))
-        if method == "DELETE":
-            del self.held[path[0]]
-            return await strict_provider.send_json(answer, 200, {"id": path[0], "object": "response", "deleted": True})
         if path[1:] == ["input_items"]:
             items = [{"id": f"in_{at}", **item} for at, item in enumerate(kept.before)]
             if query.get("order") != ["asc"]:
                 items.reverse()
             ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
             return await strict_provider.send_json(answer, 200, {"object": "list", "data": items, **ends})
-        if query.get("stream") == ["true"]:
-            number = int(path[0].removeprefix("resp_"))
-            [said] = [each.said for each in self.exchanges if each.said.number == number]
-            return await strict_provider.send_events(answer, b"".join(reply_parts.reply_events("responses", said, {})))
         return await strict_provider.send_json(answer, 200, kept.response)
 
 

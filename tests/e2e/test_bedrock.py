@@ -110,6 +110,3 @@ async def test_an_overflow_is_compacted_and_sent_once_more(
     assert provider.problems == []
     assert 1 <= len(provider.refusals) <= 3, "the limit is learned from the first refusal"
     assert all(head.get("x-accordion-session") for head in run.answers)
-
-
-# -- AWS's own client --------------------------------------------------------------------------------------------------

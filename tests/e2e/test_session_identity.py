@@ -52,6 +52,3 @@ async def test_several_workers_are_one_proxy(start: Start):
     for _ in range(8):
         assert await counted(24)
     assert await listed() == dict.fromkeys(opened, 2)
-
-
-# -- learnt windows --------------------------------------------------------------------------------------------------

@@ -15,12 +15,6 @@ from tests.reading_provider import ProviderExchange
 SOME = ("o", "wot", "wo to", "wo w", "tot")
 
 
-# -- clients that write their copy down in their own way ---------------------------------------------------------------
-
-
-# -- clients that ask again --------------------------------------------------------------------------------------------
-
-
 # -- proxies that forget, and several of them --------------------------------------------------------------------------
 
 

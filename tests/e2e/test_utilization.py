@@ -93,9 +93,6 @@ async def test_reported_usage_is_carried_to_the_next_turn(proxy: Proxy, protocol
     assert [(entry["usage"] or {}).get("input") for entry in last] == [1000, 1030, None]
 
 
-# -- state kept by the provider --------------------------------------------------------------------------------------
-
-
 # -- the ledger ------------------------------------------------------------------------------------------------------
 
 

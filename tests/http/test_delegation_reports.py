@@ -249,12 +249,3 @@ def test_explain_says_which_results_are_hidden_and_whose_they_are(tmp_path: Path
     assert "[4] read call-b: belongs to b" in text
     assert re.search(r"works for +lead", text)
     assert rows(tmp_path) == before
-
-
-# -- one scope ---------------------------------------------------------------------
-
-
-# -- refused -----------------------------------------------------------------------
-
-
-# -- erased ------------------------------------------------------------------------

@@ -185,7 +185,6 @@ async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
 
 
 async def stored_insertion_names(made: PipelineSetup) -> list[str]:
-    """The names of what the store has of insertions."""
     return [name for name, _ in await made.store.scan("") if name.startswith("insertion/")]
 
 

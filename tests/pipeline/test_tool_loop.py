@@ -1,4 +1,4 @@
-"""Replies of odd providers where our tool was offered: see e2e/test_tool_loop_*.py for what is read back."""
+"""Replies of odd providers where our tool was offered: see e2e/test_tool_loop_agents.py for what is read back."""
 
 from __future__ import annotations
 
