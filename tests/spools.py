@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accordion.model.ports import Append, KeyValueStore, Put
-from accordion.stores.spool import SpooledStore
-from accordion.stores.store_record import StoreRecord
+from accordion.stores.spool import SpooledStore, StoreRecord
 
 STORE = StoreRecord(b"h" * 16, b"secret")
 

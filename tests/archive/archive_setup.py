@@ -72,7 +72,7 @@ class ArchiveSetup:
     def waiting(self, path: Path | None = None) -> SpooledStore:
         """The store with a spool, at `path` where that is given."""
         spooled = with_spool(self.store, path)
-        spooled.erasures = self.erasures
+        spooled.find_erased = self.erasures.find_erased
         return spooled
 
     async def say(

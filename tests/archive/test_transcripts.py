@@ -181,21 +181,6 @@ async def test_the_store_is_asked_for_sessions_that_were_recorded_long_ago():
     assert [await all_of(setup, f"s-{number}") for number in range(5)] == [["You are an agent.", *"abcde"]] * 5
 
 
-async def test_many_requests_are_written_at_once():
-    setup, gate = ArchiveSetup(), asyncio.Event()
-
-    async def wait(seconds: float) -> None:
-        await gate.wait()
-
-    transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
-    for number in range(32):
-        transcripts.record(TENANT, f"s-{number}", chat("Hello."), compacted=True)
-    while not await transcripts.read(TENANT, "s-31", 1, 1):
-        await asyncio.sleep(0)
-    gate.set()
-    await setup.tasks.done()
-
-
 async def test_no_session_is_lost_when_very_many_begin_at_once():
     setup, begun, a_second = ArchiveSetup(), count(), 4_000
 

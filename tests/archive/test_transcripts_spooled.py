@@ -23,7 +23,7 @@ class Worker:
 
     def __init__(self, main: KeyValueStore, path: Path, capacity: int = 2**26) -> None:
         self.store = with_spool(main, path, capacity=capacity)
-        archive = Archive(self.store, DAY, clock=FakeClock(), minor=self.store.with_half_capacity())
+        archive = Archive(self.store, DAY, clock=FakeClock(), write_minor=self.store.write_minor)
         self.transcripts = TranscriptStore(archive, FakeTasks(), FakeClock(), "all")
 
     async def say(self, *texts: str) -> None:

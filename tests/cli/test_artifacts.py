@@ -19,8 +19,8 @@ from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import Tenants
+from accordion.stores.spool import StoreRecord
 from accordion.stores.sqlite import SqliteStore
-from accordion.stores.store_record import StoreRecord
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.pipeline_setup import header
 from tests.spools import add_waiting

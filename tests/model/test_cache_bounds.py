@@ -180,7 +180,7 @@ FILLS = [
 @pytest.mark.parametrize("fill", FILLS)
 async def test_ten_times_what_fits_leaves_no_more_than_the_bound(fill: Callable[..., Any]) -> None:
     store = InMemoryStore()
-    caches = list(_caches(await fill(store, WriteQueue(store))))
+    caches = list(_caches(await fill(store, WriteQueue(store.write))))
     assert 0 < sum(cache.size for cache in caches) <= CAPACITY
 
 
@@ -234,7 +234,7 @@ async def test_places_of_compactions_are_bounded_by_bytes() -> None:
 
 def test_edges_found_late_are_counted_for_a_bounded_number_of_tenants() -> None:
     store = InMemoryStore()
-    nodes = DelegationTree(store, WriteQueue(store), FakeClock())
+    nodes = DelegationTree(store, WriteQueue(store.write), FakeClock())
     nodes._increase_version(FIRST)
     before = nodes.version(FIRST), nodes.version(OTHER)
     for number in range(10_000):

@@ -43,7 +43,7 @@ class Meanwhile(FickleStore):
 
 async def start_index(store: Meanwhile) -> PrefixIndex:
     """A worker that knows nothing yet and was not told, where a conversation begins."""
-    record = PrefixIndex(store, WriteQueue(store), capacity=100, retention=60.0)
+    record = PrefixIndex(store, WriteQueue(store.write), capacity=100, retention=60.0)
     assert await record.find(b"", OPENING) == (-1, None)
     return record
 

@@ -3,14 +3,14 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import uvloop
 
 from accordion.model.errors import StoreFull, StoreUnavailable
-from accordion.model.ports import Key, Put
+from accordion.model.ports import Append, Key, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
 
@@ -36,11 +36,14 @@ class Flaky(InMemoryStore):
         return await super().get(key)
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
+        await self.write((Put(key, value, ttl),))
+
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.hangs is not None:
             await self.hangs.wait()
         if self.full:
             raise StoreUnavailable("the disk is full")
-        await super().put(key, value, ttl=ttl)
+        return await super().write(batch)
 
 
 class Bench:
@@ -260,10 +263,10 @@ async def test_a_store_that_is_away_can_be_closed():
 class Full(Flaky):
     """A store on a full disk: it refuses usual writes, and takes what an erasure needs."""
 
-    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        if self.full:
+    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+        if self.full and not all(isinstance(each, Put) and each.for_erasing for each in batch):
             raise StoreFull("the disk is full")
-        await super().put(key, value, ttl=ttl)
+        return await InMemoryStore.write(self, batch)
 
 
 async def test_a_full_store_is_read_and_erased_while_its_writes_are_refused():

@@ -16,8 +16,7 @@ from accordion.model.errors import ConfigError, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.file_locks import lock_file
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import SpooledStore
-from accordion.stores.store_record import StoreRecord
+from accordion.stores.spool import SpooledStore, StoreRecord
 from tests.spools import STORE, with_spool
 
 ROW, ROW2, COMPACTION, LOG = Key("", "row/1"), Key("listed", "row/2"), Key("", "compaction/1"), Key("", "log")
@@ -67,7 +66,7 @@ async def test_workers_find_each_others_writes_and_the_first_claim_wins(tmp_path
     assert await two.put_if_absent(COMPACTION, b"two") == b"one"
     assert await two.get(COMPACTION) == b"one"
     main.back = True
-    await asyncio.gather(one.publish(), two.publish())
+    await asyncio.gather(one.poll(), two.poll())
     assert await main.get(COMPACTION) == b"one"
     assert (one.is_empty, two.is_empty) == (True, True)
     assert os.listdir(tmp_path) == ["s-store"]
@@ -188,11 +187,10 @@ async def test_a_newer_value_that_comes_while_publishing_is_not_overwritten(tmp_
 async def test_writes_beyond_the_capacity_are_refused_whole_and_minor_ones_earlier():
     main = Away()
     store = with_spool(main, capacity=1_200)
-    minor = store.with_half_capacity()
-    await minor.put(Key("", "minor"), b"z")
+    await store.write_minor([Put(Key("", "minor"), b"z")])
     await store.put(ROW, b"x" * 300)
     with pytest.raises(StoreUnavailable):
-        await minor.put(ROW2, b"y" * 200)
+        await store.write_minor([Put(ROW2, b"y" * 200)])
     await store.put(ROW2, b"y" * 200)
     with pytest.raises(StoreUnavailable):
         await store.write([Put(Key("", "row/3"), b"z" * 600), Put(COMPACTION, b"z")])
@@ -362,7 +360,7 @@ async def test_records_that_waited_in_an_outage_are_read_in_the_next(tmp_path: P
 async def test_copies_are_those_of_one_store_and_of_what_is_needed(tmp_path: Path):
     main = Away(back=True)
     one, other = with_copies(main, tmp_path / "s"), with_copies(main, tmp_path / "s", OTHER_STORE)
-    await one.with_half_capacity().put(COMPACTION, b"minor")
+    await one.write_minor([Put(COMPACTION, b"minor")])
     await one.put(ROW, b"row")
     await one.close()
     assert not (tmp_path / "s").exists()
@@ -394,7 +392,7 @@ async def test_the_oldest_copies_are_left_out_and_all_expire(tmp_path: Path):
     one = with_copies(main, tmp_path / "s", capacity=800_000, now=lambda: now[0])
     for key in keys:
         await one.put(key, bytes(900))
-        await one.close()
+    await one.close()
     assert (tmp_path / "s").stat().st_size < 800_000 / 4
     main.back = False
     assert await one.get(keys[-1]) == bytes(900)

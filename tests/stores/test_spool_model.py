@@ -1,4 +1,6 @@
-"""The spool against a model: two workers, a store and disks that fail at any call, and erasures. Nothing is lost."""
+"""The spool against a model: two workers, a store, disks and locks that fail at any call, and erasures.
+
+Nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -19,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.model.ports import Append, ErasedWrites, Key, Put
-from accordion.stores import waiting_log
+from accordion.stores import spool, waiting_log
+from accordion.stores.file_locks import lock_file
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import SpooledStore
-from accordion.stores.store_record import StoreRecord
+from accordion.stores.spool import SpooledStore, StoreRecord
 from tests.tiers import examples
 
 OURS, THEIRS = StoreRecord(b"o" * 16, b"our secret"), StoreRecord(b"t" * 16, b"their secret")
@@ -117,7 +119,7 @@ class File:
 
 
 class Store(InMemoryStore):
-    """A store that may be away, full or read-only."""
+    """A store that may be away, full or read-only; a locked one is away for its caller."""
 
     def __init__(self, record: StoreRecord) -> None:
         super().__init__()
@@ -135,11 +137,18 @@ class Store(InMemoryStore):
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.state == "full":
             raise StoreFull("full")
+        if self.state == "read-only":
+            raise StoreUnavailable("read-only")
         if self.writes_left == 0:
             self.state, self.writes_left = "away", -1
             raise StoreUnavailable("away, half-way")
         self.writes_left -= self.writes_left > 0
         return await super().write(batch)
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        if self.state == "read-only":
+            raise StoreUnavailable("read-only")
+        return await super().delete(keys)
 
 
 class Erasures:
@@ -151,9 +160,6 @@ class Erasures:
     async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
         keys = frozenset(write.key for write in writes if write.key in self.keys)
         return ErasedWrites(keys, frozenset(), keys)
-
-    def lists(self, key: Key) -> bool:
-        return False
 
 
 class SpoolMachine(RuleBasedStateMachine):
@@ -170,6 +176,10 @@ class SpoolMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(waiting_log, "os", self.disks)
         self.patch.setattr(waiting_log, "open", self.disks.open_file, raising=False)
+        self.patch.setattr(spool, "_TRIES", 1)
+        self.patch.setattr(spool, "_PAUSE", 0.0)
+        self.patch.setattr(spool, "_PATIENCE", 0.0)
+        self.locked: IO[bytes] | None = None
         self.ours, self.theirs = Store(OURS), Store(THEIRS)
         self.main = self.ours
         self.number = 0
@@ -182,7 +192,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def start(self) -> SpooledStore:
         worker = SpooledStore(self.main, self.places, capacity=40_000)
         worker.recall(OURS.secret)
-        worker.erasures = self.erasures
+        worker.find_erased = self.erasures.find_erased
 
         async def confirm() -> None:
             await worker._main.ping()
@@ -297,13 +307,26 @@ class SpoolMachine(RuleBasedStateMachine):
 
     # -- what happens to them ---------------------------------------------------------------------------------------
 
-    @rule(state=st.sampled_from(["up", "away", "full"]), writes=st.integers(-1, 2))
+    @rule(state=st.sampled_from(["up", "away", "full", "read-only"]), writes=st.integers(-1, 2))
     def change_store(self, state: str, writes: int) -> None:
         self.ours.state, self.ours.writes_left = state, writes if state == "up" else -1
 
     @rule(place=st.integers(0, 1), state=st.sampled_from(["", "full", "read-only"]))
     def change_disk(self, place: int, state: str) -> None:
         self.disks.states[self.places[place].parent] = state
+
+    @rule(place=st.integers(0, 1), name=st.sampled_from(["spool", "spool-store"]))
+    def lock(self, place: int, name: str) -> None:
+        """Another process holds a lock until the next call of this rule."""
+        self.unlock()
+        if (path := self.places[place].with_name(name)).exists():
+            self.locked = path.open("rb")
+            lock_file(self.locked.fileno())
+
+    def unlock(self) -> None:
+        if self.locked is not None:
+            self.locked.close()
+        self.locked = None
 
     @precondition(lambda self: self.ours.state == "up" and self.ours.writes_left < 0)
     @rule()
@@ -328,6 +351,7 @@ class SpoolMachine(RuleBasedStateMachine):
         if not hasattr(self, "workers"):
             return
         self.disks.states.clear()
+        self.unlock()
         self.ours.state, self.ours.writes_left = "up", -1
         for _ in range(2):
             for index in range(2):

@@ -9,7 +9,7 @@ artifact id (`load_records`) or by session (`list_artifacts`), always within one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -67,8 +67,8 @@ class Archive:
     """Stores and loads the archived messages and artifacts of all tenants.
 
     `retention` is in seconds. `on_write` is called with a tenant and the number of bytes that were written for it.
-    `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of low priority, which
-    leave space for compactions while the store is unavailable; by default the store itself.
+    `capacity` bounds the memory of past writes, in bytes. `write_minor` writes what leaves space for compactions while
+    the store is unavailable; by default it is the store's `write`.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Archive:
         clock: Clock | None = None,
         on_write: Callable[[ArchiveNamespace, int], None] = lambda *_: None,
         capacity: int = 8 * 2**20,
-        minor: KeyValueStore | None = None,
+        write_minor: Callable[[Sequence[Put | Append]], Awaitable[object]] | None = None,
     ) -> None:
         self.store = store
-        self._minor = minor
+        self._write_minor = write_minor
         self.retention = retention
         self.sealer: Sealer = sealer or PlainSealer()
         self.renewal_seconds = min(_DAY, retention / _RENEWAL_DIVISOR)
@@ -166,12 +166,12 @@ class Archive:
 
         Raises StoreUnavailable. Some writes may be stored then, which does no harm: their keys depend on the content.
         """
-        store = self._minor if minor and self._minor is not None else self.store
+        write = self._write_minor if minor and self._write_minor is not None else self.store.write
         size = sum([len(write.value) for write in writes])
         is_single_batch = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
         forget_count = self._forget_count
         for batch in (writes,) if is_single_batch else _batches(writes):
-            await store.write(batch)
+            await write(batch)
         # After an erasure, or when the store was emptied, these values may be gone again.
         if forget_count == self._forget_count:
             self._remember_writes(writes, size + OVERHEAD * len(writes))

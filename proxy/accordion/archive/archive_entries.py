@@ -204,11 +204,6 @@ def namespace_of(key: Key) -> ArchiveNamespace | None:
     )
 
 
-def is_listing(key: Key) -> bool:
-    """Whether a key is that of an entry or of its contents."""
-    return key.collection.startswith(ENTRIES_PREFIX) or (not key.collection and key.name.startswith("contents/"))
-
-
 def session_prefix(session: str) -> str:
     """Returns the prefix of the names of a session's entries."""
     return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:24] + "/"

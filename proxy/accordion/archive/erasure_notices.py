@@ -159,12 +159,11 @@ class ErasureNotices:
             await delete(self._store, (await self.find_erased(writes)).stored_keys)
         return True
 
-    def lists(self, key: Key) -> bool:
-        """See ErasureLog."""
-        return archive_entries.is_listing(key)
-
     async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
-        """See ErasureLog. Values that other pending writes or stored entries need are left out."""
+        """Returns those of the pending writes, and of the keys that they list, that were erased.
+
+        Values that other pending writes or stored entries need are left out. Raises StoreUnavailable.
+        """
         notices = _decode_notices((await self._load_notices()).values())
         if not notices:
             return ErasedWrites()

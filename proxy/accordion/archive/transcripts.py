@@ -82,7 +82,7 @@ class TranscriptStore:
         self._wait = wait
         self._progress = ProgressTable(sessions)
         self._gathered: dict[SessionKey, list[RecordedRequest]] = {}
-        self._is_gathering = self._is_flushing = False
+        self._is_writing = False
 
     # -- recording ----------------------------------------------------------------
 
@@ -109,11 +109,9 @@ class TranscriptStore:
             requests[-1] = request
         else:
             requests.append(request)
-        if not (self._is_gathering or self._is_flushing):
-            self._is_gathering = True
-            self._tasks.spawn(self._flush_later(), "record the transcript")
-        elif len(self._gathered) == _MAX_BATCH:
-            self._tasks.spawn(self._flush_once(), "record the transcript")
+        if not self._is_writing:
+            self._is_writing = True
+            self._tasks.spawn(self._write_gathered(), "record the transcript")
 
     async def record_at_once(
         self,
@@ -182,25 +180,16 @@ class TranscriptStore:
             conversation.chain[-1], _head_digest(progress, conversation), options
         )  # fmt: skip
 
-    async def _flush_later(self) -> None:
-        try:
-            if self._wait is not None:
-                await self._wait(_GATHER_SECONDS)
-        finally:
-            self._is_gathering = False
-        await self._flush_once()
-
-    async def _flush_once(self) -> None:
-        """Flushes unless another task does."""
-        if self._is_flushing:
-            return
-        self._is_flushing = True
+    async def _write_gathered(self) -> None:
+        """Gathers requests for a while and writes them, until no more come."""
         try:
             while self._gathered:
+                if self._wait is not None:
+                    await self._wait(_GATHER_SECONDS)
                 with suppress(StoreUnavailable):
                     await self.flush()
         finally:
-            self._is_flushing = False
+            self._is_writing = False
 
     async def _write(
         self, batch: Sequence[RecordedRequest], write: PendingWrite, extra_puts: Sequence[Put] = ()

@@ -56,8 +56,7 @@ from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEM
 from accordion.stores.encryption import open_sealer
 from accordion.stores.memories import StoredMemories
 from accordion.stores.open import open_store
-from accordion.stores.spool import SpooledStore
-from accordion.stores.store_record import StoreRecord
+from accordion.stores.spool import SpooledStore, StoreRecord
 from accordion.stores.write_queue import WriteQueue
 
 TIMEOUT = 60.0
@@ -150,7 +149,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
         archive_reader = ArchiveReader(archive, transcripts, export_and_erasure, protocols, tasks, clock)
         queries = Queries(
             store,
-            WriteQueue(store),
+            WriteQueue(store.write),
             build_windows(settings, LearnedLimits(clock.now)),
             SessionNames(sealer),
             thresholds_by_model(settings),
@@ -178,7 +177,7 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
     if mark is not None:
         is_configured = bool(settings.server.tenant_key.reveal())
         spooled.identify(StoreRecord(identity_from_mark(mark), b"" if is_configured else secret or b""))
-    spooled.erasures = erasures
+    spooled.find_erased = erasures.find_erased
     return spooled
 
 

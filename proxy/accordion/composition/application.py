@@ -128,7 +128,7 @@ class Application:
             proposed=propose_secret(store),
         )
         self.spooled.confirm = self._store_identity.check
-        self.outbox = WriteQueue(self.spooled.with_half_capacity(), on_drop=self.metrics.count_dropped_writes)
+        self.outbox = WriteQueue(self.spooled.write_minor, on_drop=self.metrics.count_dropped_writes)
         self._build_lasting(settings, environ, slots)
         self._build_configured(settings)
 
@@ -395,11 +395,15 @@ class Application:
             "the store was emptied or replaced; the proxy stores everything that it compacts from now on again"
         )
         self._compaction_builder.forget_store()
-        self.tasks.spawn(self.spooled.drop_copies(), "remove the copies of recent records")
+        self.tasks.spawn(self._drop_copies(), "remove the copies of recent records")
         self._archive.transcripts.begin_anew()
         self._sessions.forget(None)
         self._visibility_builder.forget()
         self.memory_builder.forget()
+
+    async def _drop_copies(self) -> None:
+        with suppress(StoreUnavailable):
+            await self.spooled.drop_erased()
 
     async def _drop_erased(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Writes what is queued, and drops what another worker erases from what waits, with the copies of records."""

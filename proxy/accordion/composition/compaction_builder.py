@@ -94,7 +94,7 @@ class ArchiveServices:
             clock=clock,
             on_write=self.bounds.note_write,
             capacity=divide_cache(settings.limits.cache_bytes).archive_rows,
-            minor=spooled.with_half_capacity(),
+            write_minor=spooled.write_minor,
         )
         # A second proxy may use the same file. Only a store in memory certainly belongs to this process alone.
         wait = None if settings.store.url.reveal() == "memory://" else asyncio.sleep
@@ -185,7 +185,7 @@ class CompactionBuilder:
             max_conversations=settings.limits.sessions_in_memory,
         )
         self._spooled = spooled
-        spooled.settle, spooled.erasures = self._settle, archive.erasures
+        spooled.settle, spooled.find_erased = self._settle, archive.erasures.find_erased
         archive.erasures.listen(self._on_erasure)
 
     def earlier_lists(self, sessions: Sessions) -> EarlierLists:

@@ -20,9 +20,8 @@ from accordion.config import Settings
 from accordion.insertions.store import is_insertion_key
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
-from accordion.stores.spool import SpooledStore
+from accordion.stores.spool import SpooledStore, StoreRecord
 from accordion.stores.sqlite import SqliteStore
-from accordion.stores.store_record import StoreRecord
 
 TENANT_SECRET = Key("", "secret/tenants")
 """The key of the tenants' secret, if none is configured."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -60,6 +60,7 @@ class Append(msgspec.Struct, frozen=True, tag=True):
     value: bytes
     keep: int | None = None
     ttl: float | None = None
+    if_absent: ClassVar[Literal[False]] = False
 
 
 class ErasedWrites(msgspec.Struct, frozen=True):
@@ -74,19 +75,6 @@ class ErasedWrites(msgspec.Struct, frozen=True):
 
     def __contains__(self, write: Put | Append) -> bool:
         return write in self.appends if isinstance(write, Append) else write.key in self.keys
-
-
-class ErasureLog(Protocol):
-    """Knows what was erased, so that writes from before an erasure do not restore it."""
-
-    async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
-        """Returns those of the pending writes, and of the keys that they list, that were erased.
-
-        Raises StoreUnavailable.
-        """
-
-    def lists(self, key: Key) -> bool:
-        """Whether the value under a key lists other keys, so that they can be erased."""
 
 
 class KeyValueStore(Protocol):
@@ -393,7 +381,7 @@ class Outbox(Protocol):
         on_absent: Callable[[], object],
         ttl: float | None = None,
     ) -> None:
-        """Queues a value that depends on the key's stored value.
+        """Queues a value that depends on the key's stored value, in place of what is queued for the key.
 
         `value` is called with None for a put-if-absent, and again with the stored value if the key has one; otherwise
         `on_absent` is called. Another worker's write between the two is lost, as with a put.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sqlite3
@@ -10,24 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from accordion.model.errors import StoreFull
-from accordion.stores.sqlite_file import empty_log
+from accordion.stores.sqlite_file import empty_log, is_full
 
 SIZE = 2 * 2**20
 """Bytes of the reserve. A deletion needs it because it writes to the write-ahead log first, in small steps."""
 MARGIN = 2**20
 """Bytes that must be free in addition, for the write-ahead log of ordinary writes."""
-FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | (19 << 8)})
-"""SQLite's codes for a full disk; the second, SQLITE_IOERR_SHMSIZE, concerns the index of the write-ahead log."""
-_FREE_PAGES = "freelist_count", "page_size"
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether an error of SQLite or of the operating system means that the disk is full."""
-    if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", -1)
-        return code in FULL or code & 0xFF == sqlite3.SQLITE_FULL
-    return isinstance(error, OSError) and error.errno in _NO_SPACE
 
 
 class DiskReserve:
@@ -41,7 +28,6 @@ class DiskReserve:
     def __init__(self, database: Path) -> None:
         real_path = Path(os.path.realpath(database))
         self.path, self._wal = (real_path.with_name(real_path.name + suffix) for suffix in ("-reserve", "-wal"))
-        self._is_supported = True
 
     def check(self, connection: sqlite3.Connection, size: int) -> None:
         """Checks the disk before an ordinary write of `size` bytes; creates the file if it is missing.
@@ -49,7 +35,9 @@ class DiskReserve:
         Raises StoreFull if the disk has no space for the write in addition to the reserve.
         """
         if not self._has_space(size):
-            count, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _FREE_PAGES)
+            count, page_size = (
+                connection.execute(f"PRAGMA {x}").fetchone()[0] for x in ("freelist_count", "page_size")
+            )
             empty_log(connection)
             if not self._has_space(size) and count * page_size < max(size, MARGIN):
                 raise StoreFull("the disk of the store is full: delete something, or make room on the disk")
@@ -67,26 +55,16 @@ class DiskReserve:
 
         Without that space the log could not be emptied, and a deletion would need more space than there is.
         """
-        log_size = _size(self._wal) + size
-        if log_size > SIZE // 2 and shutil.disk_usage(self.path.parent).free < log_size + size:
-            return False
-        if not self._is_supported or _size(self.path) == SIZE:
-            return True
         try:
-            if shutil.disk_usage(self.path.parent).free >= SIZE + MARGIN:
+            free, log_size = shutil.disk_usage(self.path.parent).free, _size(self._wal) + size
+            if _size(self.path) != SIZE and free >= SIZE + MARGIN:
+                self.path.touch(0o600)
                 self.path.write_bytes(bytes(SIZE))
-                self.path.chmod(0o600)
-                return True
+            return _size(self.path) == SIZE and (log_size <= SIZE // 2 or free >= log_size + size)
         except OSError as error:
-            with suppress(OSError):
-                self.path.unlink(missing_ok=True)
             # After any other error ordinary writes go on without the reserve.
-            self._is_supported = is_full(error)
-        return not self._is_supported
+            return not is_full(error)
 
 
 def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return path.stat().st_size if path.exists() else 0

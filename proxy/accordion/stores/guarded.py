@@ -14,7 +14,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, TypeVar
 
 from accordion.model.errors import StoreFull, StoreUnavailable
-from accordion.model.ports import Append, Key, KeyValueStore, Put
+from accordion.model.ports import Key, KeyValueStore
+from accordion.stores.store_layer import StoreLayer
 from accordion.stores.time_limit import within
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ It is in a collection, as most values are: such a write needs more of a server, 
 """
 
 
-class GuardedStore:
+class GuardedStore(StoreLayer):
     """A KeyValueStore behind a time-out and a circuit breaker. Its methods raise StoreUnavailable and nothing else.
 
     A read takes at most `timeout` seconds, any other call `write_timeout`. After a failure calls fail at once for
@@ -47,7 +48,7 @@ class GuardedStore:
         retry_after: float = 1.0,
         on_change: Callable[[bool], object] | None = None,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._timeout = timeout
         self._write_timeout = write_timeout
         self._monotonic = monotonic
@@ -68,50 +69,15 @@ class GuardedStore:
         """Whether calls go to the store: no failure since the last successful probe, except errors of single calls."""
         return self._available
 
-    async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
-        """See KeyValueStore."""
-        await self._call(self._store.put, key, value, ttl=ttl)
-
-    async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
-        """See KeyValueStore."""
-        return await self._call(self._store.put_if_absent, key, value, ttl=ttl)
-
-    async def get(self, key: Key) -> bytes | None:
-        """See KeyValueStore."""
-        return await self._read(self._store.get, key)
-
-    async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """See KeyValueStore."""
-        return await self._read(self._store.get_many, keys)
-
-    async def delete(self, keys: Sequence[Key]) -> int:
-        """See KeyValueStore."""
-        return await self._admit(self._write_timeout, self._store.delete, keys, needs_room=False)
-
-    async def append(
-        self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
-    ) -> int:
-        """See KeyValueStore."""
-        return await self._call(self._store.append, key, values, keep=keep, ttl=ttl)
-
-    async def read(self, key: Key, start: int = 0, limit: int | None = None) -> list[tuple[int, bytes]]:
-        """See KeyValueStore."""
-        return await self._read(self._store.read, key, start, limit)
-
-    async def scan(
-        self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
-    ) -> list[tuple[str, bytes]]:
-        """See KeyValueStore."""
-        return await self._read(self._store.scan, collection, prefix=prefix, after=after, limit=limit)
-
-    async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-        """See KeyValueStore."""
-        is_erasure = bool(batch) and all(isinstance(each, Put) and each.for_erasing for each in batch)
-        return await self._admit(self._write_timeout, self._store.write, batch, needs_room=not is_erasure)
+    async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        is_read = method in (self._main.get_many, self._main.read, self._main.scan)
+        needs_room = not is_read and method != self._main.delete and not _is_erasure(*args)
+        seconds = self._timeout if is_read else self._write_timeout
+        return await self._admit(seconds, method, *args, needs_room=needs_room, **options)
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
         """See KeyValueStore. If the release fails, the lock ends with its lease."""
-        return self._guard_lock(self._store.lock(key, lease=lease))
+        return self._guard_lock(self._main.lock(key, lease=lease))
 
     @asynccontextmanager
     async def _guard_lock(self, lock: AbstractAsyncContextManager[bool]) -> AsyncIterator[bool]:
@@ -122,20 +88,10 @@ class GuardedStore:
             with suppress(StoreUnavailable):
                 await self._call(lock.__aexit__, None, None, None)
 
-    async def ping(self) -> None:
-        """See KeyValueStore."""
-        await self._call(self._store.ping)
-
     async def close(self) -> None:
         """Closes the store, also while it is unavailable."""
         with suppress(StoreUnavailable):
-            await self._with_timeout(self._write_timeout, self._store.close)
-
-    async def _read(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        return await self._admit(self._timeout, method, *args, needs_room=False, **options)
-
-    async def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        return await self._admit(self._write_timeout, method, *args, **options)
+            await self._with_timeout(self._write_timeout, self._main.close)
 
     async def _admit(
         self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, needs_room: bool = True, **options: Any
@@ -146,7 +102,7 @@ class GuardedStore:
         if self._is_full and not needs_room:
             if is_probe_due:
                 with suppress(StoreUnavailable):
-                    await self._probe(seconds, self._store.ping)
+                    await self._probe(seconds, self._main.ping)
             return await self._with_timeout(seconds, method, *args, **options)
         if not is_probe_due:
             raise (StoreFull if self._is_full else StoreUnavailable)(f"the store is unavailable: {self.problem}")
@@ -162,7 +118,7 @@ class GuardedStore:
         return result
 
     async def _run_probe(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        await self._store.put(_PROBE, b"", ttl=60.0)
+        await self._main.put(_PROBE, b"", ttl=60.0)
         return await method(*args, **options)
 
     async def _with_timeout(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
@@ -191,7 +147,7 @@ class GuardedStore:
             self._logged.add(type(error))
             _log.error("the store rejected a call: %s", type(error).__name__, exc_info=error)
         try:
-            await within(self._timeout, self._store.ping())
+            await within(self._timeout, self._main.ping())
         except Exception:
             return self._fail(reason)
         return StoreUnavailable(reason)
@@ -208,3 +164,8 @@ class GuardedStore:
             self._available = available
             if self._on_change is not None:
                 self._on_change(available)
+
+
+def _is_erasure(batch: object = (), *_: object) -> bool:
+    """Whether the arguments of a call are a batch that an erasure needs."""
+    return isinstance(batch, Sequence) and bool(batch) and all(getattr(each, "for_erasing", False) for each in batch)

@@ -24,8 +24,16 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores import sqlite_rows as rows
 from accordion.stores.batches import LogAppend, split_batch
-from accordion.stores.disk_reserve import DiskReserve, is_full
-from accordion.stores.sqlite_file import checkpoint, empty_log, read_unlocked, refuse_foreign, transact, wipe
+from accordion.stores.disk_reserve import DiskReserve
+from accordion.stores.sqlite_file import (
+    checkpoint,
+    empty_log,
+    is_full,
+    read_unlocked,
+    refuse_foreign,
+    transact,
+    wipe,
+)
 from accordion.stores.sqlite_path import FileConnection, StoreFile
 from accordion.stores.sqlite_worker import SqliteWorker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import time
 from collections.abc import Callable
@@ -33,6 +34,18 @@ CREATE TABLE lock (
     collection BLOB NOT NULL, name BLOB NOT NULL, token BLOB NOT NULL, until REAL NOT NULL,
     PRIMARY KEY (collection, name)) WITHOUT ROWID;
 """
+
+
+_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR | (19 << 8)})
+"""SQLite's codes for a full disk; the second, SQLITE_IOERR_SHMSIZE, concerns the index of the write-ahead log."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error of SQLite or of the operating system means that the disk is full."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", -1)
+        return code in _FULL or code & 0xFF == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def refuse_foreign(path: Path) -> None:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from accordion.model.errors import StoreFull, StoreUnavailable
-from accordion.stores.disk_reserve import is_full
+from accordion.stores.sqlite_file import is_full
 from accordion.stores.time_limit import within
 
 T = TypeVar("T")

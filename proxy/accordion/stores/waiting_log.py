@@ -7,13 +7,13 @@ batch that was cut short, by a crash or a full disk, does not exist, and the nex
 file is the order in which the workers wrote.
 
 A record changes its state in place, and is erased in place, by zeros over its payload. Neither needs disk space. A
-record whose checksum does not fit does not count. The file is removed when all its writes are in the store, or replaced
-by one with those records that still have a use. The states:
+record whose checksum does not fit does not count. `shorten` replaces the file by one with those records that still have
+a use, or removes it. The states:
 
     WAITING     is to be published: written to the store
     PUBLISHED   is in the store, and stays until all is published, so that an erasure finds what a list names
-    REFUSED     was not taken by the store, which takes others; the next process tries again
     COPY        is in the store, and is read while the store is unavailable, for an hour
+    ERASED      its content is zeros, or was about to be when the process was killed
 
 Each process has the records in memory, and follows the file by one `stat` a call: a file with another inode is read
 from its beginning, a longer one from the last batch on. While the file is open, its inode number is not used again.
@@ -22,7 +22,7 @@ replaced or removed, and whoever hears of an erasure, or writes old records to a
 (`reload`).
 
 Whoever appends or erases holds the lock of the spool (spool.py). Whoever publishes, replaces or removes the file holds
-the lock of the file, so that no record moves meanwhile.
+the lock of the file, so that no record moves meanwhile. Nobody holds the former across an `await`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import shutil
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
@@ -42,25 +42,25 @@ from typing import IO
 
 import msgspec
 
-from accordion.model.errors import StoreFull
+from accordion.model.errors import ConfigError, StoreFull
 from accordion.model.ports import Append, Key, Put
-from accordion.stores.file_locks import try_lock
+from accordion.stores.file_locks import lock_file
 
-WAITING, PUBLISHED, REFUSED, COPY = range(4)
-_MAGIC = b"ACCDLOG1"
+WAITING, PUBLISHED, COPY, ERASED = range(4)
+_MAGIC = b"ACCDLOG2"
 """The first bytes of the file."""
-_HEADER, _STATE_BEFORE = struct.Struct("<IIBB"), 2
-"""The header, and how far before the payload the state is."""
+_HEADER = struct.Struct("<IIBB")
+"""Length, checksum, whether it is the last record of its batch, and the state, which is in front of the payload."""
 _COPY_SECONDS, _COPY_SHARE = 3_600.0, 16
-"""A rewrite leaves copies up to a sixteenth of the capacity, so that they take at most an eighth between rewrites."""
+"""Copies may take a sixteenth of the capacity when the log was shortened."""
 _SMALL_FILE = 2**16
-"""Bytes of a file that is not worth being rewritten."""
+"""Bytes of a file that is not worth being shortened."""
 _FREE_BYTES = 3 * 2**20
 """Bytes that must stay free on the disk: a store on the same disk needs them for erasures (see DiskReserve)."""
 
 
 class Record(msgspec.Struct, array_like=True, eq=False):
-    """A write in the file. `written` is in seconds since the epoch.
+    """A write in the file, for the store with the name `owner`. `written` is in seconds since the epoch.
 
     The fields from `state` on are not in the payload: the record's bytes in the file, and where its batch begins.
     """
@@ -80,19 +80,21 @@ class Record(msgspec.Struct, array_like=True, eq=False):
 
 
 _DECODER = msgspec.msgpack.Decoder(Record)
+_DAMAGED = Put(Key("", ""), b"")
 
 
 class WaitingLog:
     """The log at `path`, of at most `capacity` bytes, as one process sees it. Its methods raise OSError.
 
     `owners` are the names of the process's own store, the present one first. Records of others stay in the file.
-    `now` returns seconds since the epoch.
+    `is_copied` says which records stay for a while after they were published. `now` returns seconds since the epoch.
     """
 
     def __init__(self, path: Path, capacity: int, now: Callable[[], float]) -> None:
         self.path, self._capacity, self._now = path, capacity, now
         self._new_path = path.with_name(f"{path.name}-new")
         self.owners: Sequence[bytes] = ()
+        self.is_copied: Callable[[Key], bool] = lambda _: False
         self._file: IO[bytes] | None = None
         self.close()
 
@@ -100,21 +102,15 @@ class WaitingLog:
         """Closes the file and forgets its records."""
         if self._file is not None:
             self._file.close()
-        self._file = None
+        self._file, self._inode, self._end, self._shortened_end = None, (0, 0), 0, 0
         self.records: list[Record] = []
         """All records in order, also those of other stores."""
         self.by_key: dict[Key, list[Record]] = {}
         """The records of this store."""
-        self.waiting = 0
-        """The number of this store's writes that waited or were published when they were read."""
-        self._remains: list[tuple[int, int]] = []
-        """Where content of damaged records is, such as of one that a killed process began to erase."""
-        self._inode, self._end, self._rewritten_end, self._copied = (0, 0), 0, 0, 0
-
-    @property
-    def has_file(self) -> bool:
-        """Whether there is a file, with records or without."""
-        return self._file is not None
+        self._own: list[Record] = []
+        """The records of this store that were no copies when they were read: of copies there may be very many."""
+        self.damaged: list[Record] = []
+        """Records with content whose checksum does not fit, such as what a killed process began to erase."""
 
     def reload(self) -> None:
         """Reads the file again from its beginning."""
@@ -122,14 +118,12 @@ class WaitingLog:
         self.follow()
 
     def follow(self) -> None:
-        """Reads what other workers appended."""
-        if self._file is None and not os.access(self.path, os.F_OK):
-            return
-        try:
-            status = os.stat(self.path)
-        except FileNotFoundError:
-            return self.close()
-        if not stat.S_ISREG(status.st_mode):
+        """Reads what other workers appended. Raises ConfigError if the file is another program's."""
+        status = None
+        if self._file is not None or os.access(self.path, os.F_OK):
+            with suppress(FileNotFoundError):
+                status = os.stat(self.path)
+        if status is None or not stat.S_ISREG(status.st_mode):
             return self.close()
         if self._file is None or (status.st_dev, status.st_ino) != self._inode:
             self.close()
@@ -142,30 +136,28 @@ class WaitingLog:
     def _read(self, data: bytes, start: int) -> None:
         """Takes the batches in `data`, which begins at `start`, without one that was cut short."""
         if not start and not _MAGIC.startswith(data[: len(_MAGIC)]):
-            raise OSError(errno.EEXIST, "the file belongs to another program or version", str(self.path))
+            raise ConfigError(f"{self.path} is another file: choose another path", path="$.store.spool")
         at, batch = 0 if start else len(_MAGIC), list[Record]()
         while len(data) - at >= _HEADER.size:
-            length, checksum, state, is_last = _HEADER.unpack_from(data, at)
+            length, checksum, is_last, state = _HEADER.unpack_from(data, at)
             at += _HEADER.size + length
             payload = data[at - length : at]
             if not length or len(data) < at:
                 break
-            if zlib.crc32(payload, is_last) == checksum:
-                record = _DECODER.decode(payload)
-                record.state, record.at, record.end, record.batch = state, start + at - length, start + at, self._end
-                batch.append(record)
-            elif any(payload):
-                self._remains.append((start + at - length, start + at))
+            is_whole = zlib.crc32(payload, is_last) == checksum and state != ERASED
+            record = _DECODER.decode(payload) if is_whole else Record(b"", 0.0, _DAMAGED)
+            record.state, record.at, record.end, record.batch = state, start + at - length, start + at, self._end
+            if is_whole or any(payload):
+                (batch if is_whole else self.damaged).append(record)
             if is_last:
                 self._end = start + at
                 self.records += batch
                 for record in batch:
                     if record.owner in self.owners:
-                        self._copied += record.end - record.at if record.state == COPY else 0
-                        self.waiting += record.state in (WAITING, PUBLISHED)
                         self.by_key.setdefault(record.write.key, []).append(record)
+                        self._own += [record] if record.state != COPY else []
                 batch = []
-        self._rewritten_end = self._rewritten_end if start else self._end
+        self._shortened_end = self._shortened_end if start else self._end
 
     def find(self, key: Key, *, copies: bool = False) -> bytes | None:
         """Returns the newest value of a key that waits; with `copies`, also that of a copy."""
@@ -176,19 +168,18 @@ class WaitingLog:
         return None
 
     def own(self, *states: int) -> list[Record]:
-        """Returns the records of this store, in order: those in these states, or all."""
-        own = [record for record in self.records if record.owner in self.owners]
-        return [record for record in own if record.state in states] if states else own
+        """Returns the records of this store in these states, in order."""
+        own = self._own if COPY not in states else [each for each in self.records if each.owner in self.owners]
+        return [record for record in own if record.state in states]
 
     def append(self, records: Sequence[Record], share: float = 1.0) -> None:
         """Appends a batch, or nothing, within `share` of the capacity. Raises StoreFull if there is no space."""
         self.follow()
-        data, capacity = _encode(records), self._capacity * share
+        data, capacity, end = _encode(records), self._capacity * share, self._shortened_end
+        if self._end + len(data) > max(end * 9 // 8, min(capacity, 2 * end + _SMALL_FILE)):
+            with suppress(OSError), self.locked():
+                self.shorten()
         data = data if self._end else _MAGIC + data
-        end, former_end = self._end + len(data), self._rewritten_end
-        has_grown = end > min(capacity, 2 * former_end + _SMALL_FILE) and end > 9 * former_end // 8
-        if has_grown or self._copied > 2 * self._capacity // _COPY_SHARE:
-            self._shorten()
         if self._end + len(data) > capacity:
             raise StoreFull("the store is away, and the spool is full")
         if shutil.disk_usage(self.path.parent).free < _FREE_BYTES + len(data):
@@ -200,60 +191,71 @@ class WaitingLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.follow()
 
-    def set_state(self, records: Iterable[Record], state: int) -> None:
-        """Changes the state of records."""
-        self._overwrite((record.at - _STATE_BEFORE, bytes([state])) for record in records)
-        for record in records:
-            record.state = state
+    def set_state(self, records: Sequence[Record], state: int) -> None:
+        """Changes the state of records in the file; those that are ERASED lose their content."""
+        with open(self.path, "r+b", buffering=0) as file:
+            for record in records:
+                file.seek(record.at - 1)
+                file.write(bytes([state]) + bytes(record.end - record.at) * (state == ERASED))
+                record.state = state
 
-    def erase(self, records: Iterable[Record]) -> None:
-        """Overwrites records, and what processes left that were killed while they wrote."""
-        places = [*((record.at, record.end) for record in records), *self._remains]
-        self._overwrite((at, bytes(end - at)) for at, end in places)
+    def erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
+        """Erases records of this store, and what killed processes left; returns the writes that waited."""
+        self.reload()
+        if self._file is None:
+            return []
+        records = [record for record in self.own(WAITING, PUBLISHED, COPY) if is_erased(record)]
+        waiting = [record.write for record in records if record.state != COPY]
+        self.set_state([*records, *self.damaged], ERASED)
         os.truncate(self.path, self._end)
         self._new_path.unlink(missing_ok=True)
         self.reload()
-
-    def _overwrite(self, pieces: Iterable[tuple[int, bytes]]) -> None:
-        with open(self.path, "r+b", buffering=0) as file:
-            for at, piece in pieces:
-                file.seek(at)
-                file.write(piece)
+        if not self.records:
+            with suppress(OSError), self.locked():
+                self.remove()
+        return waiting
 
     @contextmanager
-    def publishing(self) -> Iterator[bool]:
-        """Holds the lock of the file; yields whether nobody else holds it. Raises FileNotFoundError."""
+    def locked(self, seconds: float = 0.0) -> Iterator[None]:
+        """Holds the lock of the file, which it reads again. Raises BlockingIOError if somebody has it for longer."""
         with open(self.path, "rb") as file:
-            is_free = try_lock(file.fileno())
-            self.follow()
-            yield is_free and os.fstat(file.fileno()).st_ino == self._inode[1]
+            lock_file(file.fileno(), seconds)
+            self.reload()
+            if self._inode[1] != os.fstat(file.fileno()).st_ino:
+                raise BlockingIOError
+            yield
 
-    def replace(self, records: Iterable[Record]) -> None:
-        """Replaces the file by one of these records, in their batches; removes it if there are none."""
-        data = b"".join(_encode(list(batch)) for _, batch in groupby(records, key=attrgetter("batch")))
-        if data:
-            with open(os.open(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(_MAGIC + data)
-            os.replace(self._new_path, self.path)
-        else:
-            os.unlink(self.path)
+    def shorten(self, *, is_published: bool = False) -> None:
+        """Replaces the file by one without what expired, puts that a later put of their key replaces, and old copies.
+
+        With `is_published` all was published: of that, only copies stay.
+        """
+        needed, now, copied = dict[object, Record](), self._now(), 0
+        for record in self.records:
+            if record.state == PUBLISHED and is_published and record.owner in self.owners:
+                record.state = COPY
+            is_put = isinstance(record.write, Put) and not record.write.if_absent
+            # A put takes the place of the key's first put: in front of the claims that need it.
+            needed[(record.owner, record.write.key, record.state) if is_put else id(record)] = record
+        for name, record in reversed([*needed.items()]):
+            is_copy = record.state == COPY
+            copied += (record.end - record.at) * is_copy
+            is_old_copy = is_copy and (copied > self._capacity // _COPY_SHARE or not self.is_copied(record.write.key))
+            if is_old_copy or not record.is_current(now):
+                del needed[name]
+        if not needed:
+            return self.remove()
+        batches = groupby(needed.values(), key=attrgetter("batch"))
+        with open(os.open(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(_MAGIC + b"".join(_encode(list(batch)) for _, batch in batches))
+        os.replace(self._new_path, self.path)
         self.reload()
 
-    def _shorten(self) -> None:
-        """Leaves out what expired, puts that a later put of their key replaces, and the oldest copies."""
-        with suppress(OSError), self.publishing() as is_free:
-            self.reload()
-            needed, now, copied = dict[object, Record](), self._now(), 0
-            for record in self.records:
-                is_put = isinstance(record.write, Put) and not record.write.if_absent
-                # A put takes the place of the key's first put: in front of the claims that need it.
-                needed[(record.owner, record.write.key, record.state) if is_put else id(record)] = record
-            for name, record in reversed([*needed.items()]):
-                copied += record.end - record.at if record.state == COPY else 0
-                if not record.is_current(now) or (record.state == COPY and copied > self._capacity // _COPY_SHARE):
-                    del needed[name]
-            if is_free and len(needed) < len(self.records):
-                self.replace(needed.values())
+    def remove(self) -> None:
+        """Removes the file."""
+        self._new_path.unlink(missing_ok=True)
+        os.unlink(self.path)
+        self.close()
 
 
 def _encode(records: Sequence[Record]) -> bytes:
@@ -261,5 +263,5 @@ def _encode(records: Sequence[Record]) -> bytes:
     for record in records:
         payload = msgspec.msgpack.encode((record.owner, record.written, record.write))
         is_last = record is records[-1]
-        data += _HEADER.pack(len(payload), zlib.crc32(payload, is_last), record.state, is_last) + payload
+        data += _HEADER.pack(len(payload), zlib.crc32(payload, is_last), is_last, record.state) + payload
     return bytes(data)

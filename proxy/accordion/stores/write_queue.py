@@ -1,26 +1,26 @@
 """The write-behind queue: writes that no caller waits for, sent to the store in batches.
 
-Theory of operation. A put, merge or append is queued as a function that makes its value; the first one starts a timer.
-When the timer fires, the queue makes the values of up to a batch of writes and sends them to the store, until all
-writes that waited at the start are written. A merge is sent as a put with `if_absent` first; if the key has a value,
-its function is called again with that value, and the result is written. The store takes writes while it is unavailable,
-too (spool.py). What it does not take is dropped and counted.
+Theory of operation. A put, merge or append is queued as a function that makes its value; the first one starts a task.
+After a delay it makes the values of up to a batch of writes and sends them to the store, until all writes that waited
+are written. A merge is sent as a put with `if_absent` first; if the key has a value, its function is called again with
+that value, and the result is written. The store takes writes while it is unavailable, too (spool.py). What it does not
+take is dropped and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count, islice
+from typing import NamedTuple
 
-import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import replace
 
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import Append, Key, KeyValueStore, Put
+from accordion.model.ports import Append, Key, Put
 
 _log = logging.getLogger("accordion")
 
@@ -35,57 +35,58 @@ _TURN = 16
 encoded at once: a turn of a busy event loop takes long, and writes must not come in faster than they go out."""
 
 
-class _QueuedWrite(msgspec.Struct, frozen=True):
-    """A function that makes a value, and seconds until it expires.
+class _QueuedWrite(NamedTuple):
+    """A write without its value, and the function that makes the value.
 
-    A merge has the function to call if the key has no value; an append has the number of entries of the log that stay.
+    A merge is a put with `if_absent`. If the key has a value, `merge` is called with that; if not, `on_absent` is.
     """
 
-    key: Key
-    value: Callable[..., bytes]
-    ttl: float | None
-    on_absent: Callable[[], object] | None = None
-    is_append: bool = False
-    keep: int | None = None
+    write: Put | Append
+    value: Callable[[], bytes]
+    merge: Callable[[bytes | None], bytes] | None = None
+    on_absent: Callable[[], object] = bytes
 
 
 class WriteQueue:
-    """An Outbox that writes to a store in the background.
+    """An Outbox that writes in the background, by `write` (see KeyValueStore).
 
     `on_drop` is called with the number of writes that the store did not take. A value that is replaced before it is
     written is never made.
     """
 
     def __init__(
-        self, store: KeyValueStore, *, on_drop: Callable[[int], None] = lambda _: None, is_slow: bool = False
+        self,
+        write: Callable[[Sequence[Put | Append]], Awaitable[dict[Key, bytes]]],
+        *,
+        on_drop: Callable[[int], None] = lambda _: None,
+        is_slow: bool = False,
     ) -> None:
-        self._store, self._on_drop = store, on_drop
+        self._write, self._on_drop = write, on_drop
         self._delay, self._batch_size = (_SLOW_DELAY, _SLOW_BATCH) if is_slow else (_DELAY, _BATCH)
-        self._slow_queue: WriteQueue | None = None
+        self._queues = [self]
+        """This queue and its slow queue."""
         self._writes: dict[Key | int, _QueuedWrite] = {}
         """Puts and merges by their keys, appends by numbers."""
-        self._numbers = count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._write_lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._numbers, self._lock, self._is_due = count(), asyncio.Lock(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     def slow_queue(self) -> WriteQueue:
         """Returns the queue for writes that no request needs soon, such as totals; it writes once a second.
 
         `flush`, `write_now` and `close` of this queue apply to it, too.
         """
-        if self._slow_queue is None:
-            self._slow_queue = WriteQueue(self._store, on_drop=self._on_drop, is_slow=True)
-        return self._slow_queue
+        if len(self._queues) == 1:
+            self._queues.append(WriteQueue(self._write, on_drop=self._on_drop, is_slow=True))
+        return self._queues[1]
 
     @property
     def waiting(self) -> int:
         """The number of writes that were not sent yet."""
-        return len(self._writes) + (self._slow_queue.waiting if self._slow_queue is not None else 0)
+        return sum(len(queue._writes) for queue in self._queues)
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
         """See Outbox."""
-        self._queue(key, _QueuedWrite(key, value, ttl))
+        self._queue(key, _QueuedWrite(Put(key, b"", ttl), value))
 
     def merge(
         self,
@@ -95,68 +96,46 @@ class WriteQueue:
         ttl: float | None = None,
     ) -> None:
         """See Outbox."""
-        waiting = self._writes.get(key)
-        if waiting is None or waiting.on_absent is not None:
-            self._queue(key, _QueuedWrite(key, value, ttl, on_absent))
-        elif (encoded := self._make_value(key, lambda: value(waiting.value()))) is not None:
-            self._queue(key, _QueuedWrite(key, partial(bytes, encoded), ttl))
+        self._queue(key, _QueuedWrite(Put(key, b"", ttl, if_absent=True), partial(value, None), value, on_absent))
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:
         """See Outbox."""
-        self._queue(next(self._numbers), _QueuedWrite(key, value, ttl, is_append=True, keep=keep))
+        self._queue(next(self._numbers), _QueuedWrite(Append(key, b"", keep, ttl), value))
 
-    def _queue(self, name: Key | int, write: _QueuedWrite) -> None:
-        self._writes[name] = write
-        if self._timer is None:
-            self._schedule()
+    def _queue(self, name: Key | int, queued: _QueuedWrite) -> None:
+        self._writes[name] = queued
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        """Writes what waits, until nothing does."""
+        while self._writes:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._delay):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            with suppress(StoreUnavailable):
+                await self._write_all()
 
     async def flush(self) -> None:
         """See Outbox."""
-        # In a task of its own: a write must not end half-way because its caller does.
-        await asyncio.shield(self._start_writing())
-        if self._slow_queue is not None:
-            await self._slow_queue.flush()
+        for queue in self._queues:
+            # In a task of its own: a write must not end half-way because its caller does.
+            await asyncio.shield(asyncio.create_task(queue._write_all()))
 
     def write_now(self) -> None:
         """Starts to write the waiting writes at once."""
-        if self._timer is not None:
-            self._start_writing()
-        if self._slow_queue is not None:
-            self._slow_queue.write_now()
+        for queue in self._queues:
+            queue._is_due.set()
 
     async def close(self) -> None:
         """Writes the waiting writes; those that the store does not take are dropped and counted."""
-        with suppress(StoreUnavailable):
-            await self.flush()
-
-    def _schedule(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._delay, self._on_timer)
-
-    def _on_timer(self) -> None:
-        if self._write_lock.locked():
-            # The store takes long: one attempt runs, and no other waits for it.
-            self._schedule()
-        else:
-            self._start_writing()
-
-    def _start_writing(self) -> asyncio.Task[None]:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        task = asyncio.get_running_loop().create_task(self._write_all())
-        self._tasks.add(task)
-        task.add_done_callback(self._after_writing)
-        return task
-
-    def _after_writing(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), StoreUnavailable):
-            _log.error("the write-behind queue failed", exc_info=task.exception())
-        if self._writes and self._timer is None and not task.cancelled():
-            self._schedule()
+        for queue in self._queues:
+            with suppress(StoreUnavailable):
+                await queue._write_all()
 
     async def _write_all(self) -> None:
-        async with self._write_lock:
+        async with self._lock:
             # Writes that come in meanwhile are left for the next time: waiting for them too might never end.
             for _ in range(-(-len(self._writes) // self._batch_size)):
                 await self._write_some()
@@ -165,60 +144,50 @@ class WriteQueue:
         is_backlogged = len(self._writes) > self._batch_size
         queued = [self._writes.pop(name) for name in list(islice(self._writes, self._batch_size))]
         # Adjacent names share pages of a store's index: in this order each page is written about once, also in steps.
-        queued.sort(key=lambda write: (write.is_append, "" if write.is_append else write.key.name))
+        queued.sort(
+            key=lambda each: (isinstance(each.write, Append), each.write.key.name * isinstance(each.write, Put))
+        )
         existing: dict[Key, bytes] = {}
         try:
-            batch = await self._encode(queued, existing, is_backlogged)
+            batch = await self._encode(queued, is_backlogged)
             # In several steps, so that writes whose callers wait can run in between.
             for at in range(0, len(batch), _BATCH):
-                existing |= await self._store.write(batch[at : at + _BATCH])
-            merges = [write for write in queued if write.on_absent is not None]
-            absent = {write.key for write in batch if isinstance(write, Put) and write.key not in existing}
-            self._report_absent([write for write in merges if write.key in absent])
-            queued = [write for write in merges if write.key in existing]
-            if batch := await self._encode(queued, existing, is_backlogged):
-                await self._store.write(batch)
+                existing |= await self._write(batch[at : at + _BATCH])
+            sent = {write.key for write in batch if write.if_absent}
+            if queued := self._settle([each for each in queued if each.merge and each.write.key in sent], existing):
+                await self._write(await self._encode(queued, is_backlogged))
         except StoreUnavailable:
             self._on_drop(len(queued))
             raise
 
-    async def _encode(
-        self, queued: Sequence[_QueuedWrite], existing: Mapping[Key, bytes], is_backlogged: bool
-    ) -> list[Put | Append]:
-        """Makes the values of writes; those of merges from the existing values."""
+    async def _encode(self, queued: Sequence[_QueuedWrite], is_backlogged: bool) -> list[Put | Append]:
+        """Makes the values of writes; drops those that cannot be made."""
         batch: list[Put | Append] = []
-        for number, (key, value, ttl, on_absent, is_append, keep) in enumerate(map(astuple, queued)):
+        for number, each in enumerate(queued):
             if number % _TURN == 0 and not is_backlogged:
                 await asyncio.sleep(0)
-            is_merge, newer = on_absent is not None, self._writes.get(key)
-            # A put that came meanwhile replaces this merge: its caller knew the stored value.
-            if key in existing and newer is not None and newer.on_absent is None:
-                continue
-            # Nearly all keys of merges have no value: reading first costs more than a put that fails now and then.
-            encoded = self._make_value(key, partial(value, existing.get(key)) if is_merge else value)
-            if encoded is not None and is_append:
-                batch.append(Append(key, encoded, keep, ttl))
-            elif encoded is not None:
-                batch.append(Put(key, encoded, ttl, if_absent=is_merge and key not in existing))
+            try:
+                batch.append(replace(each.write, value=each.value()))
+            except Exception:
+                collection = each.write.key.collection
+                _log.exception("a value for the collection %r could not be encoded and is dropped", collection)
+                self._on_drop(1)
         return batch
 
-    def _report_absent(self, merges: Sequence[_QueuedWrite]) -> None:
-        """Calls `on_absent` of merges whose keys had no value.
+    def _settle(self, merges: Sequence[_QueuedWrite], existing: Mapping[Key, bytes]) -> list[_QueuedWrite]:
+        """Returns what to write for merges whose keys had a value; for the others calls `on_absent`.
 
-        A merge of such a key that came meanwhile becomes a put: the stored value is this queue's own, and is older.
+        A put that came meanwhile replaces a merge: its caller knew the stored value. A merge that came meanwhile of a
+        key that had none becomes a put: the stored value is this queue's own, and is older.
         """
-        for merge in merges:
-            for write in (merge, self._writes.get(merge.key)):
-                if write is not None and write.on_absent is not None:
-                    write.on_absent()
-                    if write is not merge:
-                        self._writes[merge.key] = _QueuedWrite(write.key, partial(write.value, None), write.ttl)
-
-    def _make_value(self, key: Key, value: Callable[[], bytes]) -> bytes | None:
-        """Makes a value; returns None if its function fails, so that other writes go on."""
-        try:
-            return value()
-        except Exception:
-            _log.exception("a value for the collection %r could not be encoded and is dropped", key.collection)
-            self._on_drop(1)
-            return None
+        settled = []
+        for write, _, merge, on_absent in merges:
+            newer = self._writes.get(write.key)
+            if write.key not in existing:
+                on_absent()
+                if newer is not None and newer.merge is not None:
+                    newer.on_absent()
+                    self._writes[write.key] = _QueuedWrite(replace(newer.write, if_absent=False), newer.value)
+            elif merge is not None and (newer is None or newer.merge is not None):
+                settled.append(_QueuedWrite(replace(write, if_absent=False), partial(merge, existing[write.key])))
+        return settled
