@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accordion.compaction.session_overrides import SessionOverrides, SessionOverrideStore
+from accordion.compaction.session_overrides import MOST_PINS, SessionOverrides, SessionOverrideStore
 from accordion.sessions.tenants import Tenants
 from accordion.stores.sqlite import SqliteStore
 from tests.cli.test_artifacts import SECRET, FilledStore, fill_store
@@ -55,3 +55,21 @@ def test_an_unknown_session_is_reported(store: FilledStore, words: list[str]) ->
 def test_a_compaction_of_another_session_is_not_undone(store: FilledStore) -> None:
     done = store.run("compact", store.tenants["default"], "--undo", "f-000000000000000000000000")
     assert (done.exit_code, "no such compaction" in done.output) == (1, True)
+
+
+def test_all_compactions_of_a_session_are_undone(store: FilledStore) -> None:
+    compactions = set(re.findall(r"f-[0-9a-f]{24}", store.run("export", "--session", store.tenants["default"]).stdout))
+    done = store.run("compact", store.tenants["default"], "--undo", "all")
+    assert done.exit_code == 0, done.output
+    assert read_overrides(store).undone == compactions
+
+
+def test_pins_are_added_removed_and_listed(store: FilledStore) -> None:
+    session = store.tenants["default"]
+    assert store.run("pin", session).stdout == f"{session}: no pins\n"
+    assert store.run("pin", session, "call_2", "call_1").stdout == "call_1\ncall_2\n"
+    assert store.run("pin", session, "call_2", "--remove").stdout == "call_1\n"
+    assert read_overrides(store).pins == {"call_1"}
+    assert store.run("pin", "s-unknown").exit_code == 1
+    many = [f"call_{number}" for number in range(MOST_PINS)]
+    assert "pins at most" in store.run("pin", session, "more", *many).output

@@ -1,12 +1,14 @@
-"""`accordion compact`: compacts a session at its next request, or undoes a compaction."""
+"""`accordion compact` and `accordion pin`: compact a session at its next request, undo a compaction, pin results."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import typer
 
 from accordion.cli.tenant_store import TenantStore, print_error, report_missing, run_for_tenant
+from accordion.compaction.session_overrides import MOST_PINS
 from accordion.config import Settings
 from accordion.model.errors import NotFound
 from accordion.pipeline.undo import undo_compaction
@@ -28,8 +30,27 @@ def demand_compaction(settings: Settings, tenant: str | None, session: str) -> i
     return run_for_tenant(settings, tenant, demand)
 
 
+def pin(settings: Settings, tenant: str | None, session: str, call_ids: Sequence[str], *, is_removal: bool) -> int:
+    """Pins results of a session by their call ids, or removes these pins; prints all. Returns the exit code."""
+
+    async def pin_in(store: TenantStore) -> int:
+        if await store.queries.find_session(store.caller.tenant, session) is None:
+            return report_missing(store, session)
+        pins = await store.overrides.find_pins(store.caller.tenant, session)
+        changed = pins.difference(call_ids) if is_removal else pins.union(call_ids)
+        if len(changed) > MOST_PINS:
+            print_error(f"a session has {MOST_PINS} pins at most; these would be {len(changed)}")
+            return 1
+        if changed != pins:
+            await store.overrides.set_pins(store.caller.tenant, session, changed)
+        typer.echo("\n".join(sorted(changed)) if changed else f"{session}: no pins")
+        return 0
+
+    return run_for_tenant(settings, tenant, pin_in)
+
+
 def undo(settings: Settings, tenant: str | None, session: str, compaction: str) -> int:
-    """Undoes a compaction of a session, and those made from it. Returns the exit code."""
+    """Undoes a compaction of a session, and those made from it, or `all`. Returns the exit code."""
 
     async def undo_in(store: TenantStore) -> int:
         view = await store.queries.find_session(store.caller.tenant, session)

@@ -273,7 +273,12 @@ def compact(
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session, from `accordion sessions`.")],
     undo: Annotated[
         str | None,
-        typer.Option("--undo", metavar="ID", help="Undo this compaction of the session instead.", show_default=False),
+        typer.Option(
+            "--undo",
+            metavar="ID",
+            help="Undo this compaction of the session instead; `all`: all of them.",
+            show_default=False,
+        ),
     ] = None,
     tenant: Tenant = None,
     config: Config = None,
@@ -285,6 +290,22 @@ def compact(
     if undo is None:
         raise typer.Exit(command.demand_compaction(settings, tenant, session))
     raise typer.Exit(command.undo(settings, tenant, session, undo))
+
+
+@app.command()
+def pin(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session, from `accordion sessions`.")],
+    call_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[CALL_ID]...", help="Calls whose results stay.", show_default=False)
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove these pins instead.")] = False,
+    tenant: Tenant = None,
+    config: Config = None,
+) -> None:
+    """Pin results of a session, which no compaction then touches, and list them. A running proxy follows at once."""
+    from accordion.cli import compact as command  # noqa: PLC0415  # see above
+
+    raise typer.Exit(command.pin(load_settings(config), tenant, session, call_ids or (), is_removal=remove))
 
 
 @app.command()

@@ -135,17 +135,23 @@ class SentHistory:
     async def list_continued(self, caller: Caller, stored: StoredCompaction) -> frozenset[str]:
         """Returns the ids of a compaction, and of those in its session that were made from its result."""
         ids, bases = {stored.compaction.id}, dict[str, list[str]]()
-        async for page in archive_entries.scan_entries(
-            self._archive.store, caller.tenant.archive_namespace, stored.session
-        ):
-            for entry in page:
-                if entry.kind == "compaction" and entry.base:
-                    bases.setdefault(entry.base, []).append(entry.id)
+        for name, base in (await self.list_compactions(caller, stored.session)).items():
+            bases.setdefault(base, []).append(name)
         newest = [stored.compaction.id]
         while newest:
             newest = [each for base in newest for each in bases.get(base, []) if each not in ids]
             ids.update(newest)
         return frozenset(ids)
+
+    async def list_compactions(self, caller: Caller, session: str) -> dict[str, str]:
+        """Returns the ids of a session's compactions, each with that from whose result it was made, or an empty one.
+
+        Raises StoreUnavailable.
+        """
+        bases = dict[str, str]()
+        async for page in archive_entries.scan_entries(self._archive.store, caller.tenant.archive_namespace, session):
+            bases |= {entry.id: entry.base for entry in page if entry.kind == "compaction"}
+        return bases
 
     async def load_conversation(self, caller: Caller, session: str) -> RecordedConversation | None:
         """Returns a session's conversation; None if it is not recorded or cannot be read."""

@@ -13,6 +13,9 @@ from accordion.pipeline.queries import SessionView
 from accordion.pipeline.sent_history import SentHistory, StoredCompaction
 from accordion.sessions.tenants import Caller
 
+ALL = "all"
+"""Stands for all compactions of a session."""
+
 
 async def find_compaction(sent: SentHistory, caller: Caller, session_id: str, compaction_id: str) -> StoredCompaction:
     """Returns a compaction of a session. Raises NotFound, also for one of another session, and StoreUnavailable."""
@@ -32,17 +35,24 @@ async def undo_compaction(
     compaction_id: str,
     now: float,
 ) -> frozenset[str]:
-    """Undoes a compaction, and those that were made from it; returns the ids of all. Raises NotFound and
-    StoreUnavailable.
+    """Undoes a compaction, and those that were made from it, or all of the session (`ALL`); returns the ids of all.
+    Raises NotFound and StoreUnavailable.
 
     No other compaction is made until the history has grown by a tenth, or reaches the hard limit.
     """
-    stored = await find_compaction(sent, caller, view.session.id, compaction_id)
-    base = await sent.find_compaction(caller, stored.base) if stored.base else None
-    ids, last = await sent.list_continued(caller, stored), view.exchanges[-1] if view.exchanges else None
-    tokens = stored.compaction.before
-    if last is not None:
-        tokens = last.utilization.tokens + (last.compaction.saved if last.compaction is not None else 0)
-        tokens -= base.compaction.tokens_saved if base is not None else 0
-    await overrides.undo_compactions(caller.tenant, view.session.id, UndoneCompactions(now, tokens, ids))
+    session, tokens, remaining = view.session.id, 0, 0
+    if compaction_id == ALL:
+        ids = frozenset(await sent.list_compactions(caller, session))
+        if not ids:
+            raise NotFound("This session has no compaction.", code="compaction_not_found")
+    else:
+        stored = await find_compaction(sent, caller, session, compaction_id)
+        base = await sent.find_compaction(caller, stored.base) if stored.base else None
+        ids, tokens = await sent.list_continued(caller, stored), stored.compaction.before
+        remaining = base.compaction.tokens_saved if base is not None else 0
+    if view.exchanges:
+        last = view.exchanges[-1]
+        saved = last.compaction.saved if last.compaction is not None else 0
+        tokens = last.utilization.tokens + saved - remaining
+    await overrides.undo_compactions(caller.tenant, session, UndoneCompactions(now, tokens, ids))
     return ids
