@@ -1,12 +1,15 @@
 """How each agent is pointed at a proxy: by variables and options, never by a file."""
 
+import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from accordion.cli.agents import ANTHROPIC, GEMINI, OPENAI, Agent, AgentCommand, AgentError, find_agent
 from accordion.cli.running_proxy import RunningProxy
+from tests.loopback import Loopback, replies_json
 
 URL = "http://127.0.0.1:4000"
 PROXY = RunningProxy(URL, "1.0")
@@ -133,6 +136,43 @@ def test_codex_keeps_its_provider(tmp_path: Path) -> None:
 
 def test_an_older_codex_gets_no_option_that_it_does_not_know(tmp_path: Path) -> None:
     assert "--no-daemon" not in agent(tmp_path, "codex", printed="Usage").through(PROXY).arguments
+
+
+class ConfiguredProxy(RunningProxy, frozen=True):
+    """A proxy whose settings have a window of 64,000 tokens for the model `mine`."""
+
+    def find_configured_window(self, model: str, credentials: Mapping[str, str]) -> int:
+        return 64_000 if model == "mine" and credentials == {"authorization": "Bearer k"} else 0
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "is_given"),
+    [
+        (["-m", "mine"], "", True),
+        (["exec", "--model=mine"], "", True),
+        ([], 'model = "mine"', True),
+        ([], 'model = "other"', False),
+        ([], "", False),
+        (["-m", "mine", "-c", "model_context_window=9"], "", False),
+        (["-m", "mine"], "model_context_window = 9", False),
+    ],
+)
+def test_codex_gets_the_window_of_the_settings(tmp_path: Path, words: list[str], config: str, is_given: bool) -> None:
+    write(tmp_path / ".codex/config.toml", config)
+    command = agent(tmp_path, "codex", *words, CODEX_API_KEY="k").through(ConfiguredProxy(URL, "1.0"))
+    assert ("model_context_window=64000" in command.arguments) is is_given
+
+
+async def test_a_proxy_is_asked_for_the_windows_of_its_settings() -> None:
+    models = [
+        {"model": "mine", "window_source": "config", "limits": {"window": 64_000}},
+        {"model": "known", "window_source": "table", "limits": {"window": 9}},
+    ]
+    async with Loopback(replies_json({"models": models})) as server:
+        proxy = RunningProxy(server.url, "1.0")
+        found = [await asyncio.to_thread(proxy.find_configured_window, name, {}) for name in ("mine", "known", "no")]
+    assert found == [64_000, 0, 0]
+    assert await asyncio.to_thread(proxy.find_configured_window, "mine", {}) == 0
 
 
 def test_requests_with_a_chatgpt_login_go_where_codex_sends_them(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ UPSTREAMS = (OPENAI, ANTHROPIC, GEMINI)
 _ANTHROPIC = "https://api.anthropic.com"
 _GOOGLE_LOGIN = "GOOGLE_GENAI_USE_GCA"
 _COMMENT = re.compile(rb"^\s*//.*$", re.MULTILINE)
+_WINDOW_KEY = "model_context_window"
 _OUTPUT_SECONDS = 30.0
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -198,7 +199,9 @@ class Codex(Agent):
                     f"the option -c {key} chooses the provider, and so does Accordion. Put it into config.toml: "
                     "Accordion reads it there, and sends requests to that provider."
                 )
-        config = self._read_config(arguments)
+        self._config = config = self._read_config(arguments)
+        models = [value for option in ("-m", "--model") for value in _option_values(arguments, option)]
+        self._model = str(next(iter(models), "") or config.get("model") or "")
         self._provider = str(config.get("model_provider", "openai"))
         own: object = config.get("openai_base_url")
         self._entry: Mapping[str, object] = config.get("model_providers", {}).get(self._provider, {})
@@ -249,10 +252,23 @@ class Codex(Agent):
         # Some of its features exist behind the path of a ChatGPT login alone.
         path = CODEX_PATH if self.upstreams.get(OPENAI, "").endswith(CODEX_PATH) else "/v1"
         options = ["-c", f'{key}="{proxy.url}{path}"']
+        if window := self._find_window(proxy):
+            options += ["-c", f"{_WINDOW_KEY}={window}"]
         # A server that already runs in the background would use another provider.
         if "--no-daemon" in _output(command, "--help"):
             options.append("--no-daemon")
         return command.with_options(*options)
+
+    def _find_window(self, proxy: RunningProxy) -> int:
+        """Returns the window that the proxy has for the model in its settings, if Codex has none of the user's; else 0.
+
+        Codex's own compaction then comes after Accordion's, and its display is right.
+        """
+        own = [value.partition("=")[0].strip() for value in _option_values(self.command.arguments[1:], "-c")]
+        if self._model and _WINDOW_KEY not in (*own, *self._config):
+            key = self.command.environ.get("CODEX_API_KEY") or self.command.environ.get("OPENAI_API_KEY")
+            return proxy.find_configured_window(self._model, {"authorization": f"Bearer {key}"} if key else {})
+        return 0
 
 
 _FAMILIES: Mapping[str, str] = {

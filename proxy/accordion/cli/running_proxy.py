@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request, UnknownHandler
@@ -48,6 +49,14 @@ class RunningProxy(msgspec.Struct, frozen=True):
     def find_session(self, session: str, credentials: Mapping[str, str]) -> dict[str, Any]:
         """Returns a session with its last exchanges. Raises QueryError."""
         return self._get(f"/accordion/sessions/{session}", credentials)
+
+    def find_configured_window(self, model: str, credentials: Mapping[str, str]) -> int:
+        """Returns the window that the proxy's settings give a model, in tokens; 0 if there is none, or no answer."""
+        with suppress(QueryError):
+            for each in self._get("/accordion/models", credentials)["models"]:
+                if each["model"] == model and each["window_source"] == "config":
+                    return int(each["limits"]["window"])
+        return 0
 
     def _get(self, path: str, credentials: Mapping[str, str]) -> dict[str, Any]:
         try:
