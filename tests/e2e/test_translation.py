@@ -8,7 +8,7 @@ from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES, RESPONSES, ProtocolSamples
 from tests.e2e.proxy_api import get_exchanges, wait_until
 from tests.e2e.raw_client import ask
-from tests.loopback import Answer, Recorded, replies_json
+from tests.loopback import replies_json
 from tests.proxy_process import Proxy
 
 CONFIG = """
@@ -75,36 +75,3 @@ async def test_an_error_has_the_id_by_which_the_ledger_knows_it(
     assert named in reply.body.decode()
     (exchange,) = await wait_until(lambda: get_exchanges(translating, label))
     assert exchange["request_id"] == named
-
-
-WAYS = [(CHAT, "clever", MESSAGES), (RESPONSES, "clever", MESSAGES), (MESSAGES, "smart", CHAT)]
-EACH_WAY = pytest.mark.parametrize(
-    ("protocol", "model", "spoken"), WAYS, ids=lambda part: getattr(part, "name", str(part))
-)
-
-
-def asked(protocol: ProtocolSamples, model: str, label: str) -> tuple[bytes, list[tuple[str, str]]]:
-    body = protocol.body("Stream.", stream=True, model=model)
-    return body, [("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"), ("x-session-id", label)]
-
-
-@EACH_WAY
-async def test_a_provider_that_goes_away_ends_the_stream_in_an_error_and_not_as_it_should(
-    translating: Proxy, protocol: ProtocolSamples, model: str, spoken: ProtocolSamples
-):
-    label = f"cut-{protocol.name}"
-    body, headers = asked(protocol, model, label)
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-        await answer.chunk(b"".join(spoken.events("one two three")[:4]))
-        await answer.last_chunk()
-
-    async with translating.provider(script) as provider:
-        reply = await ask(translating, "POST", protocol.path, headers, body)
-    last = reply.body.removesuffix(b"\n\n").rpartition(b"data: ")[2]
-    assert "Connection lost" in protocol.error_of(last)["message"]
-    assert (reply.status, reply.ended, len(provider.requests)) == (200, False, 1)
-    assert b"one" in reply.body
-    (exchange,) = await wait_until(lambda: get_exchanges(translating, label))
-    assert exchange["error"] == "upstream_disconnected"

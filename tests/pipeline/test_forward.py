@@ -20,7 +20,7 @@ from accordion.providers.http.transport_errors import ConnectionBroken
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
+from tests.pipeline_setup import CHAT, MESSAGES, PATHS, RESPONSES, PipelineSetup, header
 
 TENANT = TenantScope("default", b"key of default")
 
@@ -34,7 +34,7 @@ def chat_reply(prompt: int, **more: Any) -> FakeReply:
     return FakeReply(pieces=(json.dumps(body).encode(),))
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, "/v1/embeddings"])
+@pytest.mark.parametrize("path", [*PATHS.values(), "/v1/embeddings"])
 @pytest.mark.parametrize(
     "body", [b'{"messages" : [ ],\n "x":1.0e5, "x":2}', b"not json", b"", b'{"a":"\\ud800"}', b"[1]"]
 )
