@@ -22,11 +22,11 @@ from accordion.cli.main import app
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.config import ENVIRONMENT, RESTART, Settings
 from accordion.config.value_types import Keys, Secret, Size, StoreUrl
+from accordion.features.memory.memory_api import MemoryApi
 from accordion.features.page.routes import Pages
 from accordion.http.admin_api import AdminApi
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
-from accordion.http.memory_api import MemoryApi
 from accordion.http.metrics import Metrics
 from accordion.stores.memory_store import InMemoryStore
 
@@ -146,7 +146,7 @@ def own_routes() -> list[Any]:
     store: Any = SessionOverrideStore(InMemoryStore())
     nothing: Any = None
     more: list[Any] = [*ArchiveApi(nothing, nothing, nothing, store, nothing, nothing, nothing).routes()]
-    more += [route for route in Pages(nothing).routes() if route.path == "/accordion/"]
+    more += [route for route in Pages(SimpleNamespace(more_views=())).routes() if route.path == "/accordion/"]
     more += AdminApi(nothing, SimpleNamespace(created_keys=None), nothing).routes()  # type: ignore[arg-type]
     more += MemoryApi(nothing, nothing, "").routes()
     api = RestApi(nothing, nothing, Metrics(), nothing, "", store, more)

@@ -16,6 +16,7 @@ from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
+from accordion.composition.features import RunningFeature
 from accordion.composition.pipeline_builder import (
     LastingParts,
     PipelineSteps,
@@ -30,6 +31,7 @@ from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Summarizer
 from accordion.model.records import Exchange
+from accordion.pipeline.mentions import Mentions
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.request_hooks import RequestHook
@@ -64,6 +66,16 @@ class ExchangeRecorder:
         self.parents.append(traceparent)
 
 
+class SetupFeature(RunningFeature):
+    """The parts of features that a test gives to its pipeline."""
+
+    def __init__(self, request_hooks: Sequence[RequestHook], mentions: Mentions | None) -> None:
+        self.request_hooks, self._mentions = request_hooks, mentions
+
+    def mentions(self, settings: Settings) -> Mentions | None:
+        return self._mentions
+
+
 @dataclass
 class PipelineSetup:
     """A pipeline whose steps are real, with fakes for everything outside of it."""
@@ -82,6 +94,7 @@ class PipelineSetup:
     summarizer: Summarizer | None = None
     config: str = ""
     """More of config.yaml; the store is in memory, and no model writes summaries."""
+    mentions: Mentions | None = None
     request_hooks: Callable[[PipelineSetup], Sequence[RequestHook]] = lambda _: ()
     """Builds the hooks of features in requests."""
 
@@ -126,7 +139,7 @@ class PipelineSetup:
                 self.builder.archive,
             ),
             body_reader=BodyReader(),
-            request_hooks=self.request_hooks(self),
+            features=[SetupFeature(self.request_hooks(self), self.mentions)],
             tool_refusals=ToolRefusals(self.clock.now),
             token_meter=meter,
             calibrations=Calibrations(),

@@ -40,9 +40,9 @@ asyncio.run(run())
 {LISTED}
 """
 UNUSED = (
-    "accordion.composition.memory_parts",
-    "accordion.http.mcp_server",
-    "accordion.http.memory_operations",
+    "accordion.features.memory.memory_parts",
+    "accordion.features.memory.mcp_server",
+    "accordion.features.memory.memory_operations",
     "accordion.features.page.routes",
     "accordion.features.telemetry.spans",
     "accordion.memory.extraction",
@@ -85,7 +85,7 @@ def test_a_default_proxy_starts_without_memories_translation_and_the_page() -> N
 
 def test_the_memories_are_imported_with_the_first_request_to_them() -> None:
     imported = modules_of(STARTED, "/accordion/memory/openapi.json")
-    assert {"accordion.composition.memory_parts", "accordion.http.memory_operations"} <= imported
+    assert {"accordion.features.memory.memory_parts", "accordion.features.memory.memory_operations"} <= imported
     assert "accordion.features.page.routes" not in imported
 
 

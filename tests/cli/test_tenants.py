@@ -13,6 +13,7 @@ from accordion.composition.application import Application
 from accordion.config.load import build
 from accordion.model.memories import MemoryFilter
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
+from tests.features.memory.running import running_memory
 from tests.memories import memory, put
 
 KEY, OTHER = "1" * 64, "2" * 64
@@ -62,7 +63,7 @@ async def test_a_proxy_lists_those_for_whom_something_was_remembered(tmp_path: P
     config = f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\nserver: {{host: 0.0.0.0}}\n"
     application = Application(build(config.encode(), {}, {}), {})
     one, two = (application.tenants.identify({b"x-api-key": key}) for key in (b"one", b"two"))
-    memories = application.memory_builder.load().memories()
+    memories = running_memory(application).load().memories()
     await put(memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant)
     await memories.count(two.tenant, MemoryFilter())
     await application.outbox.flush()

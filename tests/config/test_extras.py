@@ -28,7 +28,7 @@ PACKAGES = {
     "otel": ("opentelemetry",),
 }
 IMPORTERS = {
-    "accordion.http.mcp_server",
+    "accordion.features.memory.mcp_server",
     "accordion.features.telemetry.spans",
     "accordion.stores.redis",
 }

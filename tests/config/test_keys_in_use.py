@@ -14,6 +14,7 @@ from accordion.config import Settings
 from accordion.config.load import build
 from accordion.config.pipelines import PipelineEntry
 from tests.fakes import FakeClock
+from tests.features.memory.running import running_memory
 from tests.test_config_documentation import with_examples
 
 SERVING = {
@@ -88,7 +89,7 @@ async def test_every_key_is_read_when_the_application_is_built() -> None:
         for model, delegated in product(("smart", "another"), (False, True)):
             rules_by_model(watched)(model, "openai", delegated, 100_000)
         application.app()
-        application.memory_builder.load().services()
+        running_memory(application).load().services()
     finally:
         await application.stop()
     assert leaves(Settings) - read == SERVING | UNUSED

@@ -13,7 +13,7 @@ from accordion.cli.main import app
 from accordion.compaction.reporting import describe_outcome
 from accordion.config import ENVIRONMENT, Settings
 from accordion.config.load import build
-from accordion.http.memory_operations import CALLS
+from accordion.features.memory.memory_operations import CALLS
 from accordion.http.metrics import Metrics
 from accordion.model.records import CompactionOutcome, FailureKind, ToolLoopUsage, Totals
 from scripts.reference import own_routes

@@ -5,7 +5,7 @@ import requests
 from hypothesis import HealthCheck, given, settings
 
 from accordion import __version__
-from accordion.http.memory_api import openapi_document
+from accordion.features.memory.memory_api import openapi_document
 from tests.conftest import Start
 from tests.e2e.memory_samples import RECORDED
 from tests.e2e.proxy_api import get_page

@@ -49,7 +49,7 @@ def client(
             reader,
             sent,
             setup.builder.session_overrides,
-            None,
+            (),
             open_memories,
             lambda tenant: Health("memory://", setup.store.is_available, "", 0, {}, []),
             ExchangeFeed(),

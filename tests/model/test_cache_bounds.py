@@ -30,12 +30,12 @@ from accordion.delegation.handoffs import HandoffIndex, ToolPatterns
 from accordion.delegation.origins import OpenCalls, OriginFinder
 from accordion.delegation.tree import DelegationTree
 from accordion.delegation.visibility_decisions import ResultViewer, VisibilityDecisions, _Decision
+from accordion.features.memory.memory_mentions import MemoryMentions
 from accordion.memory import recall
 from accordion.model.cache import BoundedCache
 from accordion.model.ports import Key, Put
 from accordion.model.records import ObservedCall
 from accordion.model.tenant import ConversationRef, TenantScope
-from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopTasks

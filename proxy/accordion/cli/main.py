@@ -19,7 +19,6 @@ from accordion.cli.config import ask_confirmation, config_error, load_settings, 
 from accordion.cli.installation import own_command
 from accordion.cli.keys_commands import keys
 from accordion.cli.listing import count_with_noun
-from accordion.cli.memory_commands import memory
 from accordion.cli.options import Config, Tenant
 from accordion.composition.features import load_features
 from accordion.model.errors import ConfigError
@@ -337,15 +336,6 @@ def erase(
 
 
 @app.command()
-def mcp(tenant: Tenant = None, config: Config = None) -> None:
-    """Serve the memories in the store as an MCP server on standard input and output."""
-    from accordion.cli.memory import MemoryCommand  # noqa: PLC0415  # see above
-    from accordion.cli.memory import mcp as run  # noqa: PLC0415
-
-    raise typer.Exit(run(MemoryCommand(load_settings(config), tenant)))
-
-
-@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
@@ -396,7 +386,6 @@ def _format_summary_writer(settings: Settings, model: str) -> str:
     return _WRITERS.get(writer, f"by the model {writer}")
 
 
-app.add_typer(memory)
 app.add_typer(keys)
 for _feature in load_features():
     _feature.add_commands(app)

@@ -30,7 +30,6 @@ from accordion.composition.application import Application
 from accordion.composition.configured_store import build_spool, propose_secret
 from accordion.composition.features import load_features
 from accordion.config import Settings, SettingsFile
-from accordion.config.extras import how_to_install, is_installed
 from accordion.config.value_types import is_loopback
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
@@ -379,12 +378,4 @@ def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
     Gemini CLI, SDK                                             GOOGLE_GEMINI_BASE_URL={base}
 
-{own_lines}{_format_missing_extras(settings)}"""
-
-
-def _format_missing_extras(settings: Settings) -> str:
-    """Formats a line about memory and MCP if they are enabled and not installed; else nothing."""
-    if not settings.memory.enabled or is_installed("mcp"):
-        return ""
-    names = "MCP" if is_installed("memory") else "memory and MCP"
-    return f"    not installed    {names}: {how_to_install(['mcp'])}\n"
+{own_lines}"""

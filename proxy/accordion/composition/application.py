@@ -27,8 +27,8 @@ from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
 from accordion.composition.features import Core, create_translator, open_features
-from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import LastingParts, VisibilityBuilder, build_pipelines, build_steps
+from accordion.composition.stored_memories import open_stored_memories
 from accordion.composition.tables import (
     build_prices,
     build_windows,
@@ -48,6 +48,7 @@ from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import MemoryStore
 from accordion.model.ports import Key, Observer, Upstream
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.queries import Queries
@@ -178,11 +179,6 @@ class Application:
             self._compaction_builder.archive, self.metrics.count_delegation, divide_cache(limits.cache_bytes),
         )  # fmt: skip
         self._archive.erasures.listen(lambda *_: self._visibility_builder.forget())
-        self.memory_builder = MemoryBuilder(
-            lambda: self.settings, self.store, self._compaction_builder.archive_reader, self._archive.transcripts,
-            self.counter, self.tasks, self.clock,
-            lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
-        )  # fmt: skip
         self._request_points = RequestPoints(_POINTS_BYTES)
         self._sent_history = self._compaction_builder.sent_history(
             lambda: self.forward.prepare.compaction_step.list_meter.insertion_composer
@@ -192,8 +188,8 @@ class Application:
         self._administration = Administration(
             lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries
         )
-        self._features = open_features(self._core(environ))
-        for feature in self._features:
+        self.features = open_features(self._core(environ))
+        for feature in self.features:
             observers += feature.observers
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
         self._parts = LastingParts(
@@ -204,14 +200,13 @@ class Application:
             compaction=self._compaction_builder,
             visibility=self._visibility_builder,
             body_reader=BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE)),
-            request_hooks=[hook for feature in self._features for hook in feature.request_hooks],
+            features=self.features,
             tool_refusals=ToolRefusals(self.clock.now),
             token_meter=meter,
             calibrations=calibrations,
             ledger=self._ledger,
             key_limiter=KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused),
             key_usage=self.key_usage,
-            memory=self.memory_builder,
         )
         self._translator = create_translator()
         self._upstream = self._connect(settings)
@@ -236,7 +231,12 @@ class Application:
             renderer=self._compaction_builder.request_renderer,
             count_message=self._compaction_builder.count_message,
             administration=self._administration,
-            memory=self.memory_builder,
+            open_memories=self._open_memories,
+            insertion_store=self._compaction_builder.insertion_store,
+            transcripts=self._archive.transcripts,
+            counter=self.counter,
+            metrics=self.metrics,
+            page_views=lambda: [view for feature in self.features for view in feature.page_views],
         )
 
     def _build_configured(self, settings: Settings) -> None:
@@ -296,7 +296,7 @@ class Application:
 
     async def start(self) -> None:
         """Opens the store, reads the shared state and starts the background tasks, so that no request waits for it."""
-        for feature in self._features:
+        for feature in self.features:
             await feature.start()
         self._store_identity.recall(self.spooled.recall(self._store_identity.secret))
         # Opening a store takes longer than reading it, and a request waits for the store only briefly.
@@ -309,7 +309,6 @@ class Application:
         self.tasks.repeat(self.poll, CHECK_INTERVAL, "follow the store")
         self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
         self.tasks.repeat(self._session_size_limit.run_round, SESSION_ROUNDS, "bound the sessions")
-        self.tasks.spawn(self.memory_builder.warm(), "open the memories")
         self.tasks.spawn(self._load_prices(), "load the prices")
 
     async def _load_prices(self) -> None:
@@ -325,13 +324,16 @@ class Application:
         await self._upstream.close()
         await self._translator.close()
         await self._compaction_builder.close()
-        await self.memory_builder.close()
         await self.store.close()
         if isinstance(self._worker_sync, StoreBoard):
             self._worker_sync.close()
-        for feature in self._features:
+        for feature in self.features:
             await feature.close()
         await self.tasks.close()
+
+    async def _open_memories(self) -> MemoryStore:
+        """Opens the memories in the store, for an erasure."""
+        return await self.tasks.offload(open_stored_memories, self.settings, self.store)
 
     async def artifact_text(self, artifact_id: str, tenant: TenantScope) -> str | None:
         """Returns the whole text of a tenant's artifact; None if there is no artifact with this id."""
@@ -346,7 +348,7 @@ class Application:
             lambda: self.tenants,
             self._compaction_builder.archive_reader,
             overrides,
-            self.memory_builder.open_memories,
+            self._open_memories,
             self._sent_history,
             self.clock.now,
         )
@@ -360,8 +362,7 @@ class Application:
             [
                 *archive_api.routes(),
                 *AdminApi(lambda: self.tenants, self._administration, self.clock.now).routes(),
-                *self.memory_builder.routes(lambda: self.tenants, __version__),
-                *(route for feature in self._features for route in feature.routes()),
+                *(route for feature in self.features for route in feature.routes()),
             ],
             self.spooled.describe,
             self.clock.now,
@@ -399,7 +400,8 @@ class Application:
         self._archive.transcripts.begin_anew()
         self._sessions.forget(None)
         self._visibility_builder.forget()
-        self.memory_builder.forget()
+        for feature in self.features:
+            feature.forget()
 
     async def _drop_copies(self) -> None:
         with suppress(StoreUnavailable):

@@ -11,9 +11,9 @@ is imported by `open`, when it is switched on, or later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,21 +21,28 @@ from accordion.model.errors import MissingFeature
 
 if TYPE_CHECKING:
     import typer
+    from starlette.requests import Request
     from starlette.routing import Route as HttpRoute
 
     from accordion.accounting.calibration import LearnedLimits
     from accordion.archive.archive_reader import ArchiveReader
+    from accordion.archive.transcripts import TranscriptStore
     from accordion.compaction.rendering import RequestRenderer
     from accordion.compaction.session_overrides import SessionOverrideStore
-    from accordion.composition.memory_builder import MemoryBuilder
     from accordion.config import Settings
     from accordion.http.admin_api import Administration
+    from accordion.http.metrics import Metrics
+    from accordion.insertions.recall_source import RecallSource
+    from accordion.insertions.store import InsertionStore
     from accordion.model.conversation import Conversation, Message
-    from accordion.model.ports import Clock, Observer, Route, Tasks, Translator, UpstreamResponse
+    from accordion.model.memories import MemoryStore
+    from accordion.model.ports import Clock, Observer, Route, Tasks, TokenCounter, Translator, UpstreamResponse
+    from accordion.pipeline.mentions import Mentions
     from accordion.pipeline.queries import Queries
     from accordion.pipeline.request_hooks import RequestHook
+    from accordion.pipeline.response_hooks import ResponseHook
     from accordion.pipeline.sent_history import SentHistory
-    from accordion.sessions.tenants import Tenants
+    from accordion.sessions.tenants import Caller, Tenants
     from accordion.stores.guarded import GuardedStore
     from accordion.stores.spool import SpooledStore
     from accordion.stores.write_queue import WriteQueue
@@ -48,6 +55,7 @@ FEATURES = (
     "page",
     "translation",
     "client_compaction",
+    "memory",
 )  # fmt: skip
 """The features of this program, by the names of their packages. Without its line, a feature is not there."""
 
@@ -78,7 +86,27 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
     count_message: CountMessage
     """Counts a message of a conversation for a model."""
     administration: Administration
-    memory: MemoryBuilder
+    open_memories: Callable[[], Awaitable[MemoryStore]]
+    """Opens the memories in the store, for erasures."""
+    insertion_store: InsertionStore
+    transcripts: TranscriptStore
+    counter: TokenCounter
+    metrics: Metrics
+    page_views: Callable[[], Sequence[PageView]]
+    """Returns the views that features add to the page."""
+
+
+class PageView(msgspec.Struct, frozen=True):
+    """A view that a feature adds to the page."""
+
+    path: str
+    """Its name in the address, below the page's other views."""
+    title: str
+    template: str
+    """A template in the folder `templates` of `package`, which extends `base.html` of the page."""
+    package: str
+    read_values: Callable[[Request, Caller], Awaitable[Mapping[str, Any]]]
+    """Returns the values of the template for a request of a caller that may see its tenant's data."""
 
 
 class RunningFeature:
@@ -88,6 +116,24 @@ class RunningFeature:
     """They get each exchange, after its response."""
     request_hooks: Sequence[RequestHook] = ()
     """They see each request that a protocol reads, and may take part in it (pipeline/request_hooks.py)."""
+    page_views: Sequence[PageView] = ()
+    """Views of the web page, if the program has one."""
+
+    def mentions(self, settings: Settings) -> Mentions | None:
+        """Returns what says which requests may hold or ask for content of the feature; called when settings change."""
+        return None
+
+    def requested_sources(self, settings: Settings) -> Sequence[RecallSource]:
+        """Returns what inserts content that a request asks for by name, before all else is recalled."""
+        return ()
+
+    def recall_sources(self, settings: Settings) -> Sequence[RecallSource]:
+        """Returns what recalls content unasked, after the archive's excerpts."""
+        return ()
+
+    def response_hooks(self, settings: Settings) -> Sequence[ResponseHook]:
+        """Returns what acts on exchanges after their responses, with the request (pipeline/response_hooks.py)."""
+        return ()
 
     def routes(self) -> Sequence[HttpRoute]:
         """Returns the routes that the feature adds to those of the API. Called once."""
@@ -95,6 +141,9 @@ class RunningFeature:
 
     async def start(self) -> None:
         """Begins the feature, when the process begins to serve."""
+
+    def forget(self) -> None:
+        """Drops what is in memory of the store, because another store took the place of the last one."""
 
     async def close(self) -> None:
         """Ends the feature, when the process ends."""

@@ -18,7 +18,7 @@ from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.stored_responses import StoredResponses
 from accordion.composition.cache_shares import DEFAULT, CacheShares, divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder, Summarizers
-from accordion.composition.memory_builder import MemoryBuilder
+from accordion.composition.features import RunningFeature
 from accordion.composition.tables import base_models, build_prices, find_summary_model, rules_by_model
 from accordion.config import Settings
 from accordion.config.settings import DelegationConfig
@@ -38,19 +38,16 @@ from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.list_refusals import ListRefusals
 from accordion.pipeline.measure import Measurer
-from accordion.pipeline.memory_mentions import MemoryMentions
 from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.prepare import Preparer
 from accordion.pipeline.provider_items import ProviderItems
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import ExchangeRecorder
-from accordion.pipeline.request_hooks import RequestHook
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.response_hooks import (
     HiddenResultHook,
-    MemoryCaptureHook,
     RecallIndexHook,
     ReferencedItemHook,
     ResponseHook,
@@ -144,14 +141,13 @@ class LastingParts(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionBuilder
     visibility: VisibilityBuilder
     body_reader: BodyReader
-    request_hooks: Sequence[RequestHook]
     tool_refusals: ToolRefusals
     token_meter: TokenMeter
     calibrations: Calibrations
     ledger: Ledger
     key_limiter: KeyLimiter
     key_usage: KeyUsageLedger
-    memory: MemoryBuilder | None = None
+    features: Sequence[RunningFeature] = ()
 
 
 class PipelineSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +184,7 @@ def build_steps(
     """Builds the steps for these settings. `sender` has the tenants and the routes, `summarizers` writes summaries."""
     compaction = parts.compaction
     visibility = parts.visibility.visibility(settings)
-    memory_mentions = MemoryMentions() if parts.memory is None else parts.memory.memory_mentions(settings)
+    mentions = next(filter(None, (feature.mentions(settings) for feature in parts.features)), None)
     list_meter = ForwardedListMeter(
         compaction.insertion_composer(settings), parts.token_meter, parts.calibrations, parts.tasks, parts.tool_refusals
     )
@@ -203,10 +199,10 @@ def build_steps(
             router=sender.router,
             tasks=parts.tasks,
             max_body=settings.server.max_body_bytes,
-            hooks=parts.request_hooks,
+            hooks=[hook for feature in parts.features for hook in feature.request_hooks],
         ),
         identifier=Identifier(
-            visibility, parts.sessions, memory_mentions, compaction.session_overrides, settings.compaction.mode_of
+            visibility, parts.sessions, mentions, compaction.session_overrides, settings.compaction.mode_of
         ),
         measurer=Measurer(
             list_meter=list_meter,
@@ -216,7 +212,7 @@ def build_steps(
             compactions=compaction.compactions,
             session_overrides=compaction.session_overrides,
             compaction_rules=rules_by_model(settings),
-            memory_mentions=memory_mentions,
+            mentions=mentions,
             tasks=parts.tasks,
             holdout=Holdout(settings.compaction.holdout),
             can_estimate=True,
@@ -253,13 +249,12 @@ def build_steps(
 
 def _recall_sources(parts: LastingParts, settings: Settings) -> list[RecallSource]:
     """Builds the sources of recalled content that are switched on, in the order in which they insert."""
-    insertion_store, memory = parts.compaction.insertion_store, parts.memory
-    sources: list[RecallSource | None] = [
-        None if memory is None else memory.session_import(settings, insertion_store),
-        parts.compaction.artifact_recall(settings),
-        None if memory is None else memory.memory_recall(settings, insertion_store),
+    features, artifact_recall = parts.features, parts.compaction.artifact_recall(settings)
+    return [
+        *(source for feature in features for source in feature.requested_sources(settings)),
+        *(() if artifact_recall is None else (artifact_recall,)),
+        *(source for feature in features for source in feature.recall_sources(settings)),
     ]
-    return [source for source in sources if source is not None]
 
 
 def _response_hooks(parts: LastingParts, settings: Settings, visibility: Visibility) -> list[ResponseHook]:
@@ -270,9 +265,7 @@ def _response_hooks(parts: LastingParts, settings: Settings, visibility: Visibil
     ]
     if visibility.shared_artifacts is not None:
         hooks.append(HiddenResultHook(visibility.shared_artifacts))
-    memory_capture = None if parts.memory is None else parts.memory.memory_capture(settings)
-    if memory_capture is not None:
-        hooks.append(MemoryCaptureHook(memory_capture))
+    hooks += [hook for feature in parts.features for hook in feature.response_hooks(settings)]
     artifact_recall = parts.compaction.artifact_recall(settings)
     if artifact_recall is not None:
         hooks.append(RecallIndexHook(artifact_recall.archive_search, parts.tasks))

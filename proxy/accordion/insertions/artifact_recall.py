@@ -45,6 +45,11 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     max_tokens: int
     share: float
 
+    @property
+    def needs_proxy(self) -> bool:
+        """Whether it asks for more than the conversation and its archive, which only a running proxy has."""
+        return False
+
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Recalls an excerpt for this turn and all later requests. Returns None if there is none, or if the turn has
         one already (a repeated request gets the same one). Never raises."""

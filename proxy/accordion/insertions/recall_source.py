@@ -44,6 +44,10 @@ class RecallRequest(msgspec.Struct, frozen=True):
 class RecallSource(Protocol):
     """Something that recalls content into requests."""
 
+    @property
+    def needs_proxy(self) -> bool:
+        """Whether it asks for more than the conversation and its archive, which only a running proxy has."""
+
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Records an insertion for this request and all later ones; returns its usage.
 

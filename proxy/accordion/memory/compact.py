@@ -3,8 +3,8 @@
 How a compaction runs: it loads the range, collects candidates (by rules, or by the configured model), drops those that
 an earlier compaction covers or that are stored already, chooses the best, and writes them with their entities,
 relations and log entry in one transaction. Repeating a compaction returns its first response. A range that overlaps
-with another adds only what is new. Callers are the memory tools (http/memory_operations.py) and
-pipeline/memory_capture.py.
+with another adds only what is new. Callers are the memory tools (features/memory/memory_operations.py) and
+features/memory/memory_capture.py.
 
 The log of a conversation's compactions is a numbered marker for each, which is written once, with its memories. Of two
 callers that compact one conversation at the same time, one gets the next number and the other reads that entry. A

@@ -1,6 +1,6 @@
 """Automatic recall: which sentences of a new turn are searched for, which results are relevant, and their text.
 
-pipeline/memory_recall.py runs the steps in this order: `find_questions`, a search for each, `choose_relevant`,
+features/memory/memory_recall.py runs the steps in this order: `find_questions`, a search for each, `choose_relevant`,
 `VisibleContent` to skip what the conversation contains already, `quote_memories`. An irrelevant memory does more harm
 than a missed one, because it misleads and nobody asked for it. So each sentence is searched for by itself and only if
 it has enough subject words, and a result must answer nearly all of it (docs/memory.md has the measurements).

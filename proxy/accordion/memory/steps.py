@@ -18,7 +18,7 @@ Author = Literal["user", "assistant", "summary"]
 """`summary` is the author of a summary that a client put in place of a history that it compacted itself."""
 
 _OWN_TOOLS: Final = re.compile(r"core_memory|read_artifact|compact_conversation|memory_\w+")
-"""The proxy's own tools (http/memory_operations.py)."""
+"""The proxy's own tools (features/memory/memory_operations.py)."""
 _FAILED: Final = re.compile(
     r"\s*(?:<tool_use_error>|Error\b|error:|Failed\b|failed to\b|The user doesn't want to|String to replace not found|"
     r"apply_patch verification failed|Could not\b|Permission denied|Traceback \(most recent|No replacement was)"

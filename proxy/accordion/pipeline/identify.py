@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from accordion.compaction.policy import Mode
 from accordion.compaction.session_overrides import SessionOverrideStore
-from accordion.pipeline.memory_mentions import MemoryMentions
+from accordion.pipeline.mentions import Mentions
 from accordion.pipeline.request import IdentifiedRequest, PassthroughRequest, ReceivedRequest, advance, pass_through
 from accordion.pipeline.visibility import Visibility, VisibleRequest, metadata_with_partition
 from accordion.sessions.client_metadata import ClientMetadata
@@ -30,7 +30,8 @@ class Identifier(msgspec.Struct, frozen=True):
 
     visibility: Visibility
     sessions: Sessions
-    memory_mentions: MemoryMentions
+    mentions: Mentions | None
+    """None if no feature inserts content that a list may name."""
     session_overrides: SessionOverrideStore
     configured_mode: Callable[..., Mode]
     """The mode by model, and by `delegated`: whether a sub-agent sent the request."""
@@ -40,7 +41,9 @@ class Identifier(msgspec.Struct, frozen=True):
 
         Raises BadRequest if the client declares an impossible position.
         """
-        metadata = self.memory_mentions.separate_projects(request.client_metadata, request.controls.project)
+        metadata = request.client_metadata
+        if self.mentions is not None:
+            metadata = self.mentions.separate_projects(metadata, request.controls.project)
         visible_request = await self.visibility.resolve(
             request.protocol,
             request.caller,

@@ -24,7 +24,7 @@ from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks, WindowTable
 from accordion.pipeline.count import ForwardedListMeter, previous_request
-from accordion.pipeline.memory_mentions import MemoryMentions
+from accordion.pipeline.mentions import Mentions
 from accordion.pipeline.request import (
     CompactionRules,
     IdentifiedRequest,
@@ -56,7 +56,8 @@ class Measurer(msgspec.Struct, frozen=True):
     session_overrides: SessionOverrideStore
     compaction_rules: Callable[[str, str, bool, int], CompactionRules]
     """By model, provider family, whether a sub-agent sent the request, and the window in tokens."""
-    memory_mentions: MemoryMentions
+    mentions: Mentions | None
+    """None if no feature inserts content that a list may name."""
     tasks: Tasks
     holdout: Holdout = Holdout()
     can_estimate: bool = False
@@ -186,10 +187,11 @@ class Measurer(msgspec.Struct, frozen=True):
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold a memory, or an artifact id of another agent, or of this conversation
         before the client compacted it, that can be read."""
-        search, match = self.memory_mentions.may_mention_memory, request.session_match
-        is_long = len(request.decoded_body) > _MAX_SEARCHED_INLINE
-        if await self.tasks.offload(search, match) if is_long else search(match):
-            request = replace(request, may_hold_memories=True)
+        if self.mentions is not None:
+            search, match = self.mentions.may_mention_memory, request.session_match
+            is_long = len(request.decoded_body) > _MAX_SEARCHED_INLINE
+            if await self.tasks.offload(search, match) if is_long else search(match):
+                request = replace(request, may_hold_memories=True)
         if b"art_" in request.decoded_body:
             foreign_ids = await self.visibility.find_foreign_ids(
                 request.caller, request.visible_request, request.session_match, request.decoded_body

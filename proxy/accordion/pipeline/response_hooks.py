@@ -6,7 +6,7 @@ Each is a class with the method `record`. The composition root lists those that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -17,9 +17,6 @@ from accordion.model.ports import Tasks
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.shared_artifacts import SharedArtifacts
-
-if TYPE_CHECKING:
-    from accordion.pipeline.memory_capture import MemoryCapture
 
 
 class ResponseHook(Protocol):
@@ -64,23 +61,6 @@ class TranscriptHook(msgspec.Struct, frozen=True):
             after=request.earlier_history,
             is_new_list=is_new_list,
         )
-
-
-class MemoryCaptureHook(msgspec.Struct, frozen=True):
-    """Creates memories from the messages that a compaction removed."""
-
-    memory_capture: MemoryCapture
-
-    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
-        """Queues the messages of a compaction that was made for this request."""
-        compaction, outcome = request.history.compaction, request.compaction_outcome
-        if compaction is not None and outcome is not None and outcome.state == "compacted":
-            self.memory_capture.enqueue(
-                request.caller.tenant,
-                request.session_match.session.id,
-                compaction.covered_count,
-                request.controls.project,
-            )
 
 
 class RecallIndexHook(msgspec.Struct, frozen=True):

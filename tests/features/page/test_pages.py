@@ -90,7 +90,6 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         f"{PAGES}/sessions/{session}/compactions/{made}": "replaced by one message",
         f"{PAGES}/sessions/{session}/erase": "cannot be undone",
         f"{PAGES}/artifacts/{artifact['id']}": artifact["id"],
-        f"{PAGES}/memories": "is not installed, or memory.enabled is false",
         f"{PAGES}/savings": "By model",
         f"{PAGES}/health": "memory://",
     }

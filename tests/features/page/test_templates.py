@@ -17,6 +17,7 @@ from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ErasureResult
 from accordion.compaction.session_overrides import SessionOverrides
+from accordion.features.memory.memory_view import MemoryRow
 from accordion.features.page import rendering
 from accordion.features.page.compaction_view import Verdict
 from accordion.features.page.request_health import TenantHealth
@@ -28,7 +29,6 @@ from accordion.features.page.views import (
     Health,
     LinkedText,
     LoggedWarning,
-    MemoryRow,
     MessageView,
     ModelRow,
     PartView,
@@ -45,6 +45,8 @@ from accordion.pipeline.session_exchanges import NumberedExchange
 from accordion.sessions.proxy_keys import ProxyKeyRecord
 
 Types = dict[str, Any]
+PACKAGES = ("accordion.features.memory",)
+"""The other packages with templates."""
 
 TYPES: dict[str, Types] = {
     "artifact.html": {"artifact": Artifact, "part": ArtifactPart, "lines": list[list[LinkedText]]},
@@ -102,7 +104,7 @@ class Template:
     """Follows the types of a template's names, and lists the attributes that do not exist in `missing`."""
 
     def __init__(self, name: str) -> None:
-        environment = rendering._environment()
+        environment = rendering._environment(PACKAGES)
         assert environment.loader is not None
         self.tree = environment.parse(environment.loader.get_source(environment, name)[0])
         self.missing: list[str] = []
@@ -182,12 +184,12 @@ def test_each_attribute_exists(name: str) -> None:
 
 
 def test_each_template_is_checked() -> None:
-    assert sorted(TYPES) == sorted(each for each in rendering._environment().list_templates())
+    assert sorted(TYPES) == sorted(each for each in rendering._environment(PACKAGES).list_templates())
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_no_template_has_an_absolute_address_or_two_versions(name: str) -> None:
-    environment = rendering._environment()
+    environment = rendering._environment(PACKAGES)
     assert environment.loader is not None
     source = environment.loader.get_source(environment, name)[0]
     # A merge leaves such lines where nobody resolved a conflict.

@@ -30,7 +30,6 @@ from accordion.model.errors import StoreUnavailable, Unreachable
 from accordion.model.http import Inbound
 from accordion.model.ports import Clock, KeyValueStore, Tasks
 from accordion.pipeline.forward import RequestPipeline
-from accordion.pipeline.memory_recall import MemoryRecall
 from accordion.pipeline.request import PassthroughRequest, PreparedRequest
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Caller, Tenants
@@ -136,7 +135,7 @@ class OfflinePipeline:
         measurer, identifier = replace(forward.reader.measurer, can_estimate=False), forward.reader.identifier
         # No model writes summaries, and there are no memories to recall.
         preparer = forward.prepare
-        sources = [source for source in preparer.compaction_step.recall_sources if not isinstance(source, MemoryRecall)]
+        sources = [source for source in preparer.compaction_step.recall_sources if not source.needs_proxy]
         step = replace(preparer.compaction_step, summary_callers=lambda _request: None, recall_sources=sources)
         if window is not None:
             measurer = replace(measurer, window_table=OneWindow(window))

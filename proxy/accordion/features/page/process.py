@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from accordion import __version__
 from accordion.composition.features import Core, RunningFeature
-from accordion.config.extras import is_installed
 from accordion.features.page.addresses import ALL_PATHS
 from accordion.features.page.feed import ExchangeFeed
 from accordion.features.page.recent_log import RecentLog
@@ -52,7 +51,6 @@ class RunningPage(RunningFeature):
         from accordion.features.page.services import PageServices  # noqa: PLC0415
 
         core = self._core
-        has_memory = core.settings().memory.enabled and is_installed("memory")
         return Pages(
             PageServices(
                 core.queries,
@@ -60,8 +58,8 @@ class RunningPage(RunningFeature):
                 core.archive_reader,
                 core.sent_history,
                 core.session_overrides,
-                core.memory.load().services if has_memory else None,
-                core.memory.open_memories,
+                core.page_views(),
+                core.open_memories,
                 self._health,
                 self._feed,
                 core.clock,

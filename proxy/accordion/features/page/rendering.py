@@ -113,17 +113,17 @@ def describe_basis(costs: Costs) -> str:
     return text
 
 
-def render_template(name: str, values: Mapping[str, Any]) -> str:
-    """Returns the HTML of a template."""
-    return _environment().get_template(name).render(values)
+def render_template(name: str, values: Mapping[str, Any], packages: tuple[str, ...] = ()) -> str:
+    """Returns the HTML of a template of the page, or of one of the packages, which extends a template of the page."""
+    return _environment(packages).get_template(name).render(values)
 
 
 @cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # see above
+def _environment(packages: tuple[str, ...]) -> Environment:
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # see above
 
     environment = Environment(
-        loader=PackageLoader("accordion.features.page"),
+        loader=ChoiceLoader([PackageLoader(package) for package in ("accordion.features.page", *packages)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -24,6 +24,7 @@ from accordion.archive.archive_reader import ArtifactPage
 from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides
+from accordion.composition.features import PageView
 from accordion.features.page import access
 from accordion.features.page.addresses import (
     BASE,
@@ -48,7 +49,6 @@ from accordion.features.page.tenants_view import VIEW as TENANTS_VIEW
 from accordion.features.page.tenants_view import TenantsView
 from accordion.features.page.views import (
     BlockView,
-    MemoryRow,
     agent_rows,
     link_text,
     model_rows,
@@ -56,7 +56,6 @@ from accordion.features.page.views import (
     sum_totals,
     view_blocks,
 )
-from accordion.http import memory_operations
 from accordion.http.api_requests import (
     ReadableResponse,
     check_eraser,
@@ -67,7 +66,6 @@ from accordion.http.api_requests import (
     unknown_session,
 )
 from accordion.http.holdout_text import list_compared_rows
-from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.proxy_app import STOPPING
 from accordion.http.session_export import export_records
 from accordion.http.session_requests import check_name, read_cursor, read_filter, write_cursor
@@ -123,7 +121,6 @@ class Pages:
             (f"{BASE}/export", self._export_all),
             (f"{BASE}/erase", self._confirm_complete_erasure),
             (f"{BASE}/artifacts/{{artifact}}", self._artifact),
-            (f"{BASE}/memories", self._memories),
             (f"{BASE}/savings", self._savings),
             (f"{BASE}/health", self._health),
             (f"{BASE}/events", self._events),
@@ -138,6 +135,7 @@ class Pages:
             (f"{BASE}/sessions/{{id}}/erase", self._erase),
             (f"{BASE}/erase", self._erase_all),
         ]
+        views += [(f"{BASE}/{each.path}", partial(self._show_more, each)) for each in self._services.more_views]
         return [
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
@@ -198,9 +196,12 @@ class Pages:
                 "is_signed_in": caller is not None and caller.can_erase,
                 "is_owner": access.is_owner(request, services.tenants(), services.clock.now()),
                 "navigation": self._navigation(request, caller),
-                "has_memory": services.memory is not None,
+                "more_views": [
+                    (view.path, f"{base_of(request)}/{view.path}", view.title) for view in services.more_views
+                ],
                 **values,
             },
+            tuple(view.package for view in services.more_views),
         )
         return ReadableResponse(html, status, headers=access.HEADERS, media_type="text/html")
 
@@ -375,28 +376,9 @@ class Pages:
         lines = [list(link_text(line)) for line in part.part.text.split("\n")]
         return await self._render("artifact.html", request, caller, part=part, artifact=part.artifact, lines=lines)
 
-    async def _memories(self, request: Request, caller: Caller) -> Response:
-        if self._services.memory is None:
-            return await self._render(
-                "memories.html", request, caller, rows=[], query="", kind="", total=0, next_page=""
-            )
-        services, params = self._services.memory(), request.query_params
-        query, kind, after = params.get("q", "").strip(), params.get("kind", ""), params.get("after", "")
-        types = ["session"] if kind == "session" else []
-        next_page, total = "", None
-        if query:
-            arguments: dict[str, Any] = {"query": query, "type_filter": types, "project": "*"}
-            found = await memory_operations.search(services, caller, _convert(arguments, SearchMemoriesRequest))
-            rows = [_memory_row(each) for each in found.results]
-        else:
-            arguments = {"type_filter": types, "project": "*", "limit": _PAGE, "after": after or None}
-            page = await memory_operations.list_(services, caller, _convert(arguments, ListMemoriesRequest))
-            rows, total = [_memory_row(each) for each in page.memories], page.total
-            if page.next:
-                next_page = f"memories?{urlencode({'kind': kind, 'after': page.next})}"
-        return await self._render(
-            "memories.html", request, caller, rows=rows, query=query, kind=kind, total=total, next_page=next_page
-        )
+    async def _show_more(self, view: PageView, request: Request, caller: Caller) -> Response:
+        """Shows a view of another feature."""
+        return await self._render(view.template, request, caller, **await view.read_values(request, caller))
 
     async def _savings(self, request: Request, caller: Caller) -> Response:
         days = parse_number(request.query_params.get("days", "30"), "days", 1, DAYS)
@@ -623,22 +605,3 @@ def _find_tokens_left(view: SessionView, overrides: SessionOverrides) -> int | N
 
 def _back_to(request: Request, session: str, done: str) -> Response:
     return redirect(request, f"pages/sessions/{quote(session)}?done={done}")
-
-
-def _convert(arguments: dict[str, Any], request_type: type[Any]) -> Any:
-    try:
-        return msgspec.convert(arguments, request_type)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"The search cannot be made: {error}.") from error
-
-
-def _memory_row(preview: Any) -> MemoryRow:
-    return MemoryRow(
-        preview.id,
-        preview.type,
-        preview.preview,
-        preview.created_at,
-        preview.topics,
-        preview.project,
-        getattr(preview, "score", None),
-    )

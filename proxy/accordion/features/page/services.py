@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.composition.features import PageView
 from accordion.features.page.feed import ExchangeFeed
 from accordion.features.page.views import Health
 from accordion.http.admin_api import Administration
-from accordion.http.memory_operations import MemoryServices
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.pipeline.queries import Queries
@@ -20,14 +20,14 @@ from accordion.sessions.tenants import Tenants
 
 
 class PageServices(msgspec.Struct, frozen=True):
-    """What the page reads and changes. `memory` is None where memories are off or not installed."""
+    """What the page reads and changes. `more_views` are those of other features."""
 
     queries: Callable[[], Queries]
     tenants: Callable[[], Tenants]
     archive: ArchiveReader
     sent: SentHistory
     overrides: SessionOverrideStore
-    memory: Callable[[], MemoryServices] | None
+    more_views: Sequence[PageView]
     stored_memories: Callable[[], Awaitable[MemoryStore]]
     health: Callable[[str], Health]
     feed: ExchangeFeed

@@ -99,18 +99,6 @@ class AgentRow(msgspec.Struct, frozen=True):
     meter: Markup | None
 
 
-class MemoryRow(msgspec.Struct, frozen=True):
-    """A memory of a list or a search; `score` is None in a list."""
-
-    id: str
-    type: str
-    text: str
-    created: str
-    topics: Sequence[str]
-    project: str
-    score: float | None = None
-
-
 def model_rows(views: Sequence[ModelView]) -> list[ModelRow]:
     """Returns the rows of models."""
     rows = []

@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import fields
 
+from accordion.features.memory.memory_capture import MemoryCapture, MemoryCaptureHook
 from accordion.memory.compact import CompletedRange, MemoryExtractor
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.memory_capture import MemoryCapture
-from accordion.pipeline.response_hooks import MemoryCaptureHook
 from tests.archive.archive_setup import TENANT
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows

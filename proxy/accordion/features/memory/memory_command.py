@@ -1,6 +1,6 @@
 """`accordion memory …` and `accordion mcp`: use the memories in the configured store without a proxy.
 
-A proxy may run at the same time. The operations are those of REST and MCP (http/memory_operations.py).
+A proxy may run at the same time. The operations are those of REST and MCP (memory_operations.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from accordion import __version__
 from accordion.cli.listing import print_table
 from accordion.cli.tenant_store import TIMEOUT, caller_of, list_tenants, open_stored_memories, open_tenant, run_command
 from accordion.composition.configured_store import TENANT_SECRET
-from accordion.composition.memory_builder import note_tenant
-from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
 from accordion.config.extras import how_to_install, is_installed
-from accordion.http import memory_responses as responses
-from accordion.http.memory_operations import CALLS, MemoryServices
-from accordion.http.memory_transfer import erase_memories, export_memories, import_memories
+from accordion.features.memory import memory_responses as responses
+from accordion.features.memory.memory_operations import CALLS, MemoryServices
+from accordion.features.memory.memory_parts import MemoryParts
+from accordion.features.memory.memory_process import note_tenant
+from accordion.features.memory.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.memory.session_memory import ExportResponse, ImportResponse, ListedMemory, SaveOptions, render_box
 from accordion.model.errors import BadRequest, ConfigError
 from accordion.providers.models.tokenizer import TiktokenCounter
@@ -189,7 +189,7 @@ def mcp(command: MemoryCommand) -> int:
     async def work(memories: TenantMemories) -> int:
         from mcp.server.stdio import stdio_server  # noqa: PLC0415  # an extra
 
-        from accordion.http.mcp_server import create_server  # noqa: PLC0415
+        from accordion.features.memory.mcp_server import create_server  # noqa: PLC0415
 
         server = create_server(lambda: memories.services, lambda context: memories.caller, __version__)
         async with stdio_server() as (incoming, outgoing):

@@ -1,4 +1,7 @@
-"""The options of the commands `accordion memory …`. Their work is in cli/memory.py, which is imported when one runs."""
+"""The options of the commands `accordion memory …` and `accordion mcp`.
+
+Their work is in memory_command.py, which is imported when one runs.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
 from accordion.cli.installation import own_command
+from accordion.cli.options import Config as AnyConfig
+from accordion.cli.options import Tenant as AnyTenant
 from accordion.model.memories import FactType, MemoryStatus, MemoryType
 from accordion.model.suggestions import describe_choices
 
 if TYPE_CHECKING:
-    from accordion.cli.memory import MemoryCommand
+    from accordion.features.memory.memory_command import MemoryCommand
 
 Config = Annotated[
     Path | None,
@@ -56,14 +61,14 @@ memory = typer.Typer(name="memory", help="Add, search and read the memories in t
 
 
 def _make_command(config: Path | None, tenant: str | None, as_json: bool = False) -> MemoryCommand:
-    from accordion.cli.memory import MemoryCommand  # noqa: PLC0415  # not needed by the other commands
+    from accordion.features.memory.memory_command import MemoryCommand  # noqa: PLC0415  # not needed by the other commands
 
     return MemoryCommand(load_settings(config), tenant, as_json)
 
 
 def _run_and_exit(command: MemoryCommand, name: str, *, creates: bool = False, **arguments: object) -> NoReturn:
     """Runs an operation, prints its response, and exits."""
-    from accordion.cli.memory import run_operation  # noqa: PLC0415
+    from accordion.features.memory.memory_command import run_operation  # noqa: PLC0415
 
     raise typer.Exit(run_operation(command, name, arguments, creates=creates))
 
@@ -208,7 +213,7 @@ def consolidate(
     config: Config = None,
 ) -> None:
     """Save the summary of a topic, which names the memories that it was written from by their ids."""
-    from accordion.cli.memory import consolidate as run  # noqa: PLC0415
+    from accordion.features.memory.memory_command import consolidate as run  # noqa: PLC0415
 
     arguments = {"topic": topic, "project": project}
     raise typer.Exit(run(_make_command(config, tenant, as_json), arguments, file))
@@ -229,7 +234,7 @@ def save(
     config: Config = None,
 ) -> None:
     """Save a session so that it can be continued elsewhere; prints its recovery id."""
-    from accordion.cli.memory import save as run  # noqa: PLC0415
+    from accordion.features.memory.memory_command import save as run  # noqa: PLC0415
     from accordion.memory.session_memory import SaveOptions  # noqa: PLC0415
 
     options = SaveOptions(description, tuple(tag or ()), force, project or "")
@@ -245,7 +250,7 @@ def export(
     config: Config = None,
 ) -> None:
     """Export all memories as JSON Lines, or one session memory as text."""
-    from accordion.cli.memory import export as run  # noqa: PLC0415
+    from accordion.features.memory.memory_command import export as run  # noqa: PLC0415
 
     raise typer.Exit(run(_make_command(config, tenant), id_))
 
@@ -253,7 +258,7 @@ def export(
 @memory.command("import")
 def import_(file: File, tenant: Tenant = None, as_json: AsJson = False, config: Config = None) -> None:
     """Import exported memories. Existing memories are not changed."""
-    from accordion.cli.memory import import_file  # noqa: PLC0415
+    from accordion.features.memory.memory_command import import_file  # noqa: PLC0415
 
     raise typer.Exit(import_file(_make_command(config, tenant, as_json), file))
 
@@ -272,7 +277,7 @@ def delete(
 @memory.command()
 def erase(yes: Yes = False, tenant: Tenant = None, as_json: AsJson = False, config: Config = None) -> None:
     """Erase all memories of a tenant."""
-    from accordion.cli.memory import erase as run  # noqa: PLC0415
+    from accordion.features.memory.memory_command import erase as run  # noqa: PLC0415
 
     raise typer.Exit(run(_make_command(config, tenant, as_json), lambda question: yes or ask_confirmation(question)))
 
@@ -280,6 +285,14 @@ def erase(yes: Yes = False, tenant: Tenant = None, as_json: AsJson = False, conf
 @memory.command()
 def seal(config: Config = None) -> None:
     """Encrypt the memories of all tenants with the first key in archive.key."""
-    from accordion.cli.memory import seal as run  # noqa: PLC0415
+    from accordion.features.memory.memory_command import seal as run  # noqa: PLC0415
 
     raise typer.Exit(run(load_settings(config)))
+
+
+def mcp(tenant: AnyTenant = None, config: AnyConfig = None) -> None:
+    """Serve the memories in the store as an MCP server on standard input and output."""
+    from accordion.features.memory.memory_command import MemoryCommand  # noqa: PLC0415  # only when it runs
+    from accordion.features.memory.memory_command import mcp as run  # noqa: PLC0415
+
+    raise typer.Exit(run(MemoryCommand(load_settings(config), tenant)))

@@ -47,6 +47,11 @@ class SessionImport(msgspec.Struct, frozen=True):
     clock: Clock
     count_tokens: Callable[[str, str], int]
 
+    @property
+    def needs_proxy(self) -> bool:
+        """Whether it asks for more than the conversation and its archive, which only a running proxy has."""
+        return False
+
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Inserts the requested memories after the newest message; returns their usage.
 

@@ -10,8 +10,14 @@ import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
-from accordion.http.memory_operations import CALLS, MemoryOperation, MemoryServices, input_schema, output_schema
-from accordion.http.memory_responses import ReadArtifactResponse
+from accordion.features.memory.memory_operations import (
+    CALLS,
+    MemoryOperation,
+    MemoryServices,
+    input_schema,
+    output_schema,
+)
+from accordion.features.memory.memory_responses import ReadArtifactResponse
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.sessions.tenants import Caller
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.reader import ReadRequest, TextPart, UnanswerableRequest
-from accordion.http import memory_requests as requests
-from accordion.http import memory_responses as responses
+from accordion.features.memory import memory_requests as requests
+from accordion.features.memory import memory_responses as responses
 from accordion.memory import compact
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import CompactionResponse, CompletedRange, MemoryExtractor

@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 
 from accordion.composition.application import Application
-from accordion.http.memory_operations import CALLS
-from accordion.http.memory_transfer import import_memories
+from accordion.features.memory.memory_operations import CALLS
+from accordion.features.memory.memory_transfer import import_memories
 from accordion.model.errors import BadRequest, StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
@@ -409,7 +409,7 @@ async def test_a_models_own_key_is_only_used_for_whom_the_proxy_knows(caller: Ca
 async def test_the_document_is_made_once_and_not_before_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from accordion.http import memory_api
+    from accordion.features.memory import memory_api
 
     made, document = [], memory_api.openapi_document
     monkeypatch.setattr(memory_api, "openapi_document", lambda version: made.append(version) or document(version))
@@ -475,7 +475,9 @@ async def test_an_unusable_sdk_is_an_error_of_each_request_and_does_not_block_ot
                 raise TypeError("another version")
             raise AttributeError(name)
 
-    monkeypatch.setitem(sys.modules, "accordion.http.mcp_server", Broken("accordion.http.mcp_server"))
+    monkeypatch.setitem(
+        sys.modules, "accordion.features.memory.mcp_server", Broken("accordion.features.memory.mcp_server")
+    )
     async with api(tmp_path) as http, asyncio.timeout(20):
         for _ in range(2):
             with pytest.raises(TypeError, match="another version"):

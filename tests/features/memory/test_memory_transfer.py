@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from accordion.http.memory_responses import ImportMemoriesResponse
-from accordion.http.memory_transfer import import_memories
+from accordion.features.memory.memory_responses import ImportMemoriesResponse
+from accordion.features.memory.memory_transfer import import_memories
 from accordion.memory.entries import export_line, finish_memory
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory, MemoryChange

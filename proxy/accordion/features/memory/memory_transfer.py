@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from accordion.http.memory_operations import EVERY_PROJECT, MemoryServices
-from accordion.http.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
+from accordion.features.memory.memory_operations import EVERY_PROJECT, MemoryServices
+from accordion.features.memory.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
 from accordion.memory import entries
 from accordion.model.errors import BadRequest
 from accordion.model.memories import (

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from accordion.composition.application import Application
-from accordion.composition.memory_parts import MemoryParts
 from accordion.config import Settings
 from accordion.config.load import build
+from accordion.features.memory.memory_parts import MemoryParts
+from accordion.features.memory.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.features.offline.offline_pipeline import OfflinePipeline
 from accordion.model.errors import ConfigError
 from accordion.model.http import Inbound
-from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.request import PreparedRequest
 from accordion.sessions.client_metadata import ClientMetadata
 
@@ -79,7 +79,9 @@ def memory_recall(application: Application) -> MemoryRecall | None:
 
 
 def divided(application: Application, project: str | None = None) -> Any:
-    return application.forward.reader.measurer.memory_mentions.separate_projects(ClientMetadata(), project).partition
+    mentions = application.forward.reader.measurer.mentions
+    assert mentions is not None
+    return mentions.separate_projects(ClientMetadata(), project).partition
 
 
 async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.MonkeyPatch) -> None:

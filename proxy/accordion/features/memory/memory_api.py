@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from accordion.features.memory.memory_operations import CALLS, Json, MemoryOperation, MemoryServices
+from accordion.features.memory.memory_responses import EraseResponse, ImportMemoriesResponse
+from accordion.features.memory.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.http.api_requests import SAFE, identify_caller, identify_eraser, json_response, read_body, stream_lines
-from accordion.http.memory_operations import CALLS, Json, MemoryOperation, MemoryServices
-from accordion.http.memory_responses import EraseResponse, ImportMemoriesResponse
-from accordion.http.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.model.errors import BadRequest
 from accordion.sessions.tenants import Caller, Tenants
 

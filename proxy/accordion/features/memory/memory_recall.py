@@ -2,7 +2,7 @@
 
 The memories are of the same tenant and project, and are searched by the turn's newest words. They are inserted after
 the newest message, recorded, and replayed at later requests like session memories
-(proxy/accordion/pipeline/session_import.py).
+(proxy/accordion/features/memory/session_import.py).
 
 A request waits only briefly. If a search takes too long or a store is unavailable, the turn stays unchanged, and
 searches pause for a while.
@@ -80,6 +80,11 @@ class MemoryRecall(msgspec.Struct, frozen=True):
     count_tokens: Callable[[str, str], int]
     recall_limits: MemoryRecallLimits = MemoryRecallLimits()
     search_pause: SearchPause = msgspec.field(default_factory=SearchPause)
+
+    @property
+    def needs_proxy(self) -> bool:
+        """Whether it asks for more than the conversation and its archive, which only a running proxy has."""
+        return True
 
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Inserts memories after the newest message; returns their usage.

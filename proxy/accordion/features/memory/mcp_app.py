@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from accordion.features.memory.memory_operations import MemoryServices
 from accordion.http.api_requests import check_disconnect, identify_caller
-from accordion.http.memory_operations import MemoryServices
 from accordion.model.errors import MissingExtra
 from accordion.sessions.tenants import Caller, Tenants
 
@@ -76,7 +76,7 @@ class McpApp:
             StreamableHTTPSessionManager,
         )
 
-        from accordion.http.mcp_server import create_server  # noqa: PLC0415
+        from accordion.features.memory.mcp_server import create_server  # noqa: PLC0415
 
         def identify(context: Any) -> Caller:
             request: Request = context.request

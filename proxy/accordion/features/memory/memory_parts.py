@@ -21,9 +21,12 @@ from accordion.composition.features import create_translator
 from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings
 from accordion.config.settings import EndpointModel
-from accordion.http.mcp_app import McpApp
-from accordion.http.memory_api import MemoryApi
-from accordion.http.memory_operations import MemoryServices
+from accordion.features.memory.mcp_app import McpApp
+from accordion.features.memory.memory_api import MemoryApi
+from accordion.features.memory.memory_capture import MemoryCapture
+from accordion.features.memory.memory_operations import MemoryServices
+from accordion.features.memory.memory_recall import MemoryRecall, MemoryRecallLimits
+from accordion.features.memory.session_import import SessionImport
 from accordion.insertions.store import InsertionStore
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import MemoryExtractor
@@ -35,9 +38,6 @@ from accordion.memory.session_memory import SessionMemories
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, KeyValueStore, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
 from accordion.model.tenant import NO_TENANT, TenantScope
-from accordion.pipeline.memory_capture import MemoryCapture
-from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
-from accordion.pipeline.session_import import SessionImport
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from accordion.features.memory.memory_mentions import MemoryMentions
+from accordion.features.memory.session_import import SessionImport
 from accordion.memory.session_import import unknown_notice, unreachable_notice
 from accordion.model.conversation import Message, Text, ToolResult
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
-from accordion.pipeline.memory_mentions import MemoryMentions
-from accordion.pipeline.session_import import SessionImport
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.http.api_client import client
@@ -53,7 +53,7 @@ class Counted(FakeMemories):
 
 
 def proxy_setup(memories: FakeMemories, **given: Any) -> PipelineSetup:
-    made = PipelineSetup(windows=FakeWindows(given.pop("window", 4_000)), **given)
+    made = PipelineSetup(mentions=MemoryMentions(), windows=FakeWindows(given.pop("window", 4_000)), **given)
     importing = SessionImport(
         lambda: memories, made.builder.insertion_store, made.clock, lambda text, _model: len(text.split())
     )
@@ -268,8 +268,9 @@ async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
 
 
 async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
-    made = PipelineSetup(windows=FakeWindows(4_000))
-    mentions = made.forward.reader.measurer.memory_mentions
+    made = PipelineSetup(mentions=MemoryMentions(), windows=FakeWindows(4_000))
+    mentions = made.mentions
+    assert isinstance(mentions, MemoryMentions)
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, "hello")))
     await made.ask(
         CHAT, build_request(CHAT, user_entry(CHAT, "hello"), assistant_entry(CHAT, "hi"), user_entry(CHAT, "go on"))
@@ -323,3 +324,9 @@ def test_only_texts_of_the_user_are_searched_for_ids():
     result = Message(b"", "user", (ToolResult("c", (Text("CMEM-1"),)),), b"")
     response = Message(b"", "assistant", (Text("CMEM-1"),), b"")
     assert not MemoryMentions().may_mention_memory(match_of(result, response))
+
+
+async def test_a_very_large_body_is_searched_for_memories_in_a_thread() -> None:
+    made = PipelineSetup(mentions=MemoryMentions())
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, "word " * 1_000_000)))
+    assert "may_mention_memory" in made.tasks.offloaded

@@ -16,7 +16,9 @@ from accordion.memory.entries import ConcurrentWrite
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.model.errors import AccordionError, BadRequest, StoreUnavailable
 from accordion.model.ports import Tasks
+from accordion.model.records import ObservedResponse
 from accordion.model.tenant import TenantScope
+from accordion.pipeline.request import PreparedRequest
 
 _log = logging.getLogger("accordion")
 
@@ -122,3 +124,20 @@ def _find_start(finished: Sequence[CompletedRange]) -> int:
         if not each.focus_topics and each.start_index <= first:
             first = max(first, each.end_index + 1)
     return first
+
+
+class MemoryCaptureHook(msgspec.Struct, frozen=True):
+    """Creates memories from the messages that a compaction removed."""
+
+    memory_capture: MemoryCapture
+
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
+        """Queues the messages of a compaction that was made for this request."""
+        compaction, outcome = request.history.compaction, request.compaction_outcome
+        if compaction is not None and outcome is not None and outcome.state == "compacted":
+            self.memory_capture.enqueue(
+                request.caller.tenant,
+                request.session_match.session.id,
+                compaction.covered_count,
+                request.controls.project,
+            )

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from accordion.composition.application import Application
-from accordion.composition.memory_parts import build_endpoints
 from accordion.config import Settings, find_hints
 from accordion.config.load import build
+from accordion.features.memory.memory_parts import build_endpoints
 from accordion.memory.search import SearchQuery
 from accordion.model.errors import ConfigError
 from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints
+from tests.features.memory.running import running_memory
 from tests.loopback import Answer, Loopback, Recorded
 
 TENANT = TenantScope("tenant", b"key")
@@ -101,10 +102,10 @@ async def test_the_endpoints_of_the_file_are_asked_and_follow_it(monkeypatch: py
         text = f"store: {{url: 'memory://'}}\nmemory: {{embeddings: {{model: e-1, {there}}}}}"
         application = Application(read(text), {})
         try:
-            services = application.memory_builder.load().services()
+            services = running_memory(application).load().services()
             await services.memories.write(TENANT, MemoryChange(put=(Memory("a", "fact", "The dog is ill."),)))
             application.apply_settings(read(text.replace("embeddings", "rerank")))
-            found = await application.memory_builder.load().services().search.search(TENANT, SearchQuery("dog"))
+            found = await running_memory(application).load().services().search.search(TENANT, SearchQuery("dog"))
         finally:
             await application.stop()
     assert [each.memory.id for each in found.results] == ["a"]

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from accordion.features.memory.memory_mentions import MemoryMentions
+from accordion.features.memory.memory_recall import MemoryRecall, MemoryRecallLimits
+from accordion.features.memory.session_import import SessionImport
 from accordion.http.metrics import Metrics
 from accordion.memory.recall import load_recalled_ids
 from accordion.memory.search import MemorySearch
@@ -17,9 +20,6 @@ from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCand
 from accordion.model.ports import Waiter
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
-from accordion.pipeline.memory_mentions import MemoryMentions
-from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
-from accordion.pipeline.session_import import SessionImport
 from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
@@ -105,8 +105,8 @@ def proxy_setup(memories: FakeMemories, waiting: Waiter | None = None, /, **give
         recall_everywhere=True, project="*" if named.get("all_projects") else named.get("project", "")
     )
     sources = [importing, *made.forward.prepare.compaction_step.recall_sources, recollecting]
-    made.replace_in("measurer", memory_mentions=mentions)
-    made.replace_in("identifier", memory_mentions=mentions)
+    made.replace_in("measurer", mentions=mentions)
+    made.replace_in("identifier", mentions=mentions)
     made.replace_in("compaction_step", recall_sources=sources)
     return made
 
