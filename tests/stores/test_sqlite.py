@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    opened = SqliteStore(path, timeout=SOON)
+    opened = SqliteStore(path, timeout=20.0)
     await opened.put(Key("c", "first"), b"1")
     yield opened
     await opened.close()
@@ -110,7 +110,7 @@ async def test_a_large_batch_is_written_in_steps_in_its_order(path: Path, count:
     # As the archive writes: what lists the rest is first, and is never missing where anything of the rest is there.
     listing = [Put(Key("zz", "listing"), b"l"), Append(Key("zz", "log"), b"l")]
     batch = [Put(Key("c", f"{number:03}"), b"v") for number in reversed(range(count))]
-    store = SqliteStore(path, timeout=SOON)
+    store = SqliteStore(path, timeout=20.0)
     await store.ping()
     with closing(sqlite3.connect(path)) as other:
         other.execute(
@@ -153,7 +153,9 @@ async def test_records_survive_a_restart(path: Path):
 # -- trouble ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_locked_file_raises_store_unavailable_and_is_used_again(store: SqliteStore, path: Path):
+async def test_a_locked_file_raises_store_unavailable_and_is_used_again(path: Path):
+    store = SqliteStore(path, timeout=1.0)
+    await store.put(Key("c", "first"), b"1")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for _ in range(2):
@@ -167,6 +169,7 @@ async def test_a_locked_file_raises_store_unavailable_and_is_used_again(store: S
     await store.put(Key("c", "n"), b"2")
     assert await store.get(Key("c", "n")) == b"2"
     assert store.is_available
+    await store.close()
 
 
 async def test_a_file_locked_before_it_is_opened_raises_store_unavailable(store: SqliteStore, path: Path):
@@ -226,11 +229,11 @@ def spoil(path: Path) -> None:
 
 
 async def test_a_broken_file_raises_store_unavailable_and_its_successor_is_used(path: Path):
-    store = SqliteStore(path, timeout=SOON)
+    store = SqliteStore(path, timeout=20.0)
     await store.write([Put(Key("c", f"{number}"), bytes(500)) for number in range(200)])
     await store.close()
     spoil(path)
-    store = SqliteStore(path, timeout=SOON)
+    store = SqliteStore(path, timeout=20.0)
     with pytest.raises(StoreUnavailable):
         await store.scan("c")
     with pytest.raises(StoreUnavailable):
