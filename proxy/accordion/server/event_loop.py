@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from accordion.stores.time_limit import within
+
 T = TypeVar("T")
 
 _log = logging.getLogger("accordion")
@@ -92,4 +94,4 @@ class LoopWaiter:
 
     async def wait_for(self, seconds: float, work: Awaitable[T]) -> T:
         """Returns the result of `work`. After `seconds`, cancels it and raises TimeoutError."""
-        return await asyncio.wait_for(work, seconds)
+        return await within(seconds, work)

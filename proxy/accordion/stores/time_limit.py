@@ -1,4 +1,4 @@
-"""A time limit for the calls of a store, which a result that came in time always meets."""
+"""A time limit that a result that came in time always meets, however busy the event loop is."""
 
 from __future__ import annotations
 
