@@ -69,9 +69,10 @@ def join_blocks(
 
     A block, or several in a row, is appended to the message before it if `takes_before` allows, and the message after
     it is appended if `takes_after` allows; `merge` joins them. If that is one of `takes_more`, those that follow it
-    directly, since the messages between them are gone, are appended too. Every other message keeps its bytes.
+    directly, since the messages between them are gone, are appended too. Every other message keeps its bytes, and so
+    does a client's message at one of these positions if it has no content that can be joined.
     """
-    blocks, position, out = frozenset(own_positions), 0, list[bytes]()
+    blocks, position, out = {at for at in own_positions if takes_before(wires[at])}, 0, list[bytes]()
     while position < len(wires):
         if position not in blocks:
             out.append(wires[position])

@@ -364,7 +364,7 @@ def join_messages(wires: Sequence[bytes]) -> list[bytes]:
     out = [text_message(decode_json(wire)) if is_text(wire) else wire for wire in wires]
     follows: dict[int, bool] = {}
     for index, wire in enumerate(out):
-        if b'"id"' not in wire:
+        if b'"id"' not in wire or not is_object(wire):
             continue
         fields = fields_of(wire)
         if "id" in fields and is_self_contained(fields) and _is_made_by_model(fields):
@@ -389,7 +389,7 @@ def _follows_reasoning(wires: Sequence[bytes], position: int, follows: Mapping[i
     for back in range(position - 1, -1, -1):
         if back in follows:
             return follows[back]
-        fields = fields_of(wires[back])
+        fields = fields_of(wires[back]) if is_object(wires[back]) else {}
         if not _is_made_by_model(fields):
             return False
         if _kind(fields) in {"reasoning", "item_reference"}:
