@@ -6,9 +6,16 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from accordion.protocols.registry import PROTOCOLS
+from tests.compaction.compactor_setup import long_history, with_long_results
 from tests.fakes import FakeWindows
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
+from tests.histories import PROTOCOL_NAMES, ProtocolName, body
+from tests.pipeline_setup import CHAT, MESSAGES, PATHS, RESPONSES, PipelineSetup, header
+from tests.tiers import examples
+from tests.writers import LISTS as LIST_FIELDS
 
 GEMINI = "/v1beta/models/m:generateContent"
 LISTS = {CHAT: "messages", MESSAGES: "messages", RESPONSES: "input", GEMINI: "contents"}
@@ -78,3 +85,36 @@ async def test_a_nested_body_goes_on_unread_and_the_log_says_so_once(caplog: pyt
         assert setup.upstream.requests[-1].body == body
         assert header(out, "x-accordion-unread") == "no readable JSON object"
     assert caplog.text.count("no readable JSON object") == 1
+
+
+ODD_VALUES = (None, [], {}, "", 0, -1, True, "x" * 2_000, [[[]]], {"type": None}, {"type": "hologram"}, {"text": {}})
+
+
+def positions_in(value: Any) -> list[tuple[Any, Any]]:
+    """All positions in a list or an object: what holds a value, and its name or index."""
+    if not isinstance(value, list | dict):
+        return []
+    names = list(value) if isinstance(value, dict) else range(len(value))
+    return [each for name in names for each in ((value, name), *positions_in(value[name]))]
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+@settings(max_examples=examples(100))
+@given(data=st.data())
+async def test_no_value_in_a_list_makes_its_compaction_fail(protocol_name: ProtocolName, data: st.DataObject) -> None:
+    request = body(with_long_results(long_history(8)), protocol_name)
+    for _ in range(data.draw(st.integers(1, 4))):
+        holder, name = data.draw(st.sampled_from(positions_in(request[LIST_FIELDS[protocol_name]])))
+        holder[name] = data.draw(st.sampled_from(ODD_VALUES))
+    setup = PipelineSetup(windows=FakeWindows(3_000))
+    out, _ = await setup.ask(PATHS[protocol_name], request)
+    assert '"failure":"internal"' not in (header(out, "x-accordion-compaction") or "").replace(" ", "")
+
+
+@pytest.mark.parametrize("odd", ["5", "true", '{"a":1}'])
+@pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
+def test_a_message_with_content_of_no_known_form_is_joined_with_nothing(protocol_name: ProtocolName, odd: str) -> None:
+    protocol = PROTOCOLS[protocol_name]
+    field = "parts" if protocol_name == "gemini" else "content"
+    wires = [f'{{"role":"user","{field}":{odd}}}'.encode(), protocol.text_message("ours")]
+    assert list(protocol.join_messages(wires, {0, 1})) == wires
