@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
-from heapq import nlargest
 from itertools import islice
 from typing import Final
 
 import msgspec
 
 from accordion.archive.artifacts import Artifact
-from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndexes, readable_text
+from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndexes, read_passage
 from accordion.archive.references import artifact_id, shorten_arguments
 from accordion.model.boundaries import match_results_to_calls
 from accordion.model.conversation import Message, Text, ToolCall, ToolResult
 from accordion.model.hidden_fields import StructWithHiddenFields
+from accordion.model.search import TermScores
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 
@@ -60,26 +59,20 @@ def search_history(
     `ranges`.
     """
     index = indexes.index(history.messages, history.chain, history.count)
-    scores = defaultdict[int, float](float)
-    for term in islice(dict.fromkeys(search_terms(words)), _MAX_TERMS):
-        numbers = index.find(term)
-        for number in numbers:
-            scores[number] += index.weight(len(numbers))
-    best = nlargest(_MAX_PASSAGES, scores, key=lambda number: (scores[number], number))
+    terms = islice(dict.fromkeys(search_terms(words)), _MAX_TERMS)
+    scores = TermScores(index, dict.fromkeys(terms, 1.0))
     lines, available = list[str](), max_characters
-    for passage in map(index.__getitem__, best):
+    for passage in map(index.__getitem__, scores.best(_MAX_PASSAGES)):
         line = f"{_heading(tenant, history.messages, passage, ids, ranges)} {_text_of(history.messages, passage)}"
         available -= len(line) + 1
         if available < 0:
             break
         lines.append(line)
-    return HistoryPassages("\n".join(lines), len(scores))
+    return HistoryPassages("\n".join(lines), len(scores.sums))
 
 
 def _text_of(messages: Sequence[Message], passage: Passage) -> str:
-    message, part = passage.position
-    text = readable_text(messages[message].parts[part])[passage.start : passage.end]
-    return " ".join(text.split())[:_MAX_SHOWN]
+    return " ".join(read_passage(messages, passage).split())[:_MAX_SHOWN]
 
 
 def find_range_ids(tenant: TenantScope, history: RemovedHistory, ids: Collection[str]) -> list[str]:
