@@ -86,6 +86,9 @@ class FakeMemories:
         asked, found = set(terms), self._matching(tenant, wanted)[:pool]
         return [SearchCandidate(each, float(len(asked & set(search_terms(each.content))))) for each in found]
 
+    async def find_other_names(self, tenant: TenantScope, terms: frozenset[str]) -> list[tuple[str, str]]:
+        return []
+
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         return self.of(tenant).markers.get(name)
 

@@ -67,6 +67,18 @@ async def test_a_query_that_no_memory_fits_finds_none_unless_everything_is_asked
     assert (await search.search(TENANT, SearchQuery(query, everything=True))).results
 
 
+async def test_what_has_several_names_is_found_by_each(store):
+    search, query = MemorySearch(store, StaticEmbedder()), SearchQuery("Which version of k8s is it?")
+    version = memory("The cluster runs Kubernetes 1.30 on three nodes.")
+    await store.write(TENANT, MemoryChange(put=(version,)))
+    assert (await search.search(TENANT, query)).results == ()
+    named = memory("The cranes are at the port.", entities=("Kubernetes (also k8s)",))
+    await store.write(TENANT, MemoryChange(put=(named,)))
+    assert version in [each.memory for each in (await search.search(TENANT, query)).results[:2]]
+    await store.write(TENANT, MemoryChange(delete=(named.id,)))
+    assert (await search.search(TENANT, query)).results == ()
+
+
 async def test_a_name_that_is_given_as_an_entity_is_found_like_a_word(store):
     named = memory("The crane needs oil every week.", entities=("Wotan",))
     await store.write(TENANT, MemoryChange(put=(named,)))

@@ -1,7 +1,8 @@
 """Finds entities and relations in the text of memories, only if the text states them.
 
 An entity is recognised by the word beside it (`the X service`, `pip install X`, `written by X`) or by its form (a
-file's path, `name()`, `#12`). A relation is recognised by the verb between two entities of one sentence.
+file's path, `name()`, `#12`). A relation is recognised by the verb between two entities of one sentence. Other names of
+an entity are found where a text states them: `Kubernetes (also k8s)`.
 """
 
 from __future__ import annotations
@@ -95,6 +96,19 @@ _NOT_NAMES: Final = frozenset(_NOT_NAMES_TEXT.split())
 """Words that match the pattern of a name and are none."""
 _CAPITALIZED_TYPES: Final = frozenset({"person", "tool", "package", "technology"})
 """Types whose names are not written in upper case."""
+_SHORT_NAME: Final = r"[`\"']?([\w.+#-]*\w)[`\"']?"
+_LONG_NAME: Final = r"[`\"']?((?:[A-Z][\w.+-]* ){0,3}[\w.+#-]*\w)[`\"']?"
+_ALSO: Final = r"(?:also (?:called|known as)|also|aka|a\.k\.a\.)"
+_OTHER_NAMES: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"{_LONG_NAME} \({_ALSO} ([^()\n]{{1,80}})\)",
+        rf"{_LONG_NAME},? (?:also (?:called|known as)|aka|a\.k\.a\.) {_SHORT_NAME}",
+        rf"{_SHORT_NAME},? (?:is )?short for (?:the )?[`\"']?([A-Z][\w.+-]*\w(?: [A-Z][\w.+-]*\w){{0,3}}|[\w.+#-]*\w)",
+    )
+)
+_ENTITY_WITH_NAMES: Final = re.compile(rf"([^()]+) \({_ALSO} ([^()]+)\)")
+_SEPARATOR: Final = re.compile(r",? (?:and|or) |, ?")
 _MAX_DISTANCE: Final = 70
 _MAX_ENTITIES: Final = 24
 
@@ -115,6 +129,30 @@ class EntitiesAndRelations(msgspec.Struct, frozen=True):
 
     entities: tuple[Entity, ...]
     relations: tuple[RelationTriple, ...]
+
+
+def names_of(entity: str) -> tuple[str, ...]:
+    """Returns the names of an entity that is written as `Kubernetes (also k8s)`; else it alone."""
+    match = _ENTITY_WITH_NAMES.fullmatch(entity)
+    return (match[1], *_SEPARATOR.split(match[2])) if match is not None else (entity,)
+
+
+def find_names(text: str, entities: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns the names of each person or thing that a text, or an entity, gives more than one name."""
+    found = [names_of(entity) for entity in entities]
+    for pattern in _OTHER_NAMES:
+        for match in pattern.finditer(text):
+            first, _, rest = match[1].partition(" ")
+            name = rest if rest and first in _NOT_NAMES else match[1]
+            names = (name, *_SEPARATOR.split(match[2]))
+            found += [names] if all(map(_is_name, names)) else []
+    return [names for names in dict.fromkeys(found) if len(names) > 1]
+
+
+def _is_name(text: str) -> bool:
+    """Returns whether a text is one word, or several with capitals."""
+    words = text.split()
+    return 2 <= len(text) <= NAME_MOST and text.lower() not in EMPTY and (len(words) == 1 or text[0].isupper())
 
 
 def find_relations(text: str, classifier: WordClassifier) -> EntitiesAndRelations:

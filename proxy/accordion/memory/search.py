@@ -80,7 +80,6 @@ class MemorySearch:
         """
         text = clean_text(query.text)
         _check_query(text)
-        terms = list(dict.fromkeys(search_terms(text)))
         max_results, pool_size = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
         if not 0 <= query.limit <= max_results:
             raise BadRequest(
@@ -88,10 +87,14 @@ class MemorySearch:
                 code="bad_limit",
                 param="limit",
             )
-        vector = await self._embedder.embed_query(text)
+        forms = await self._find_forms(tenant, text)
+        terms = list(dict.fromkeys(search_terms(" ".join(forms))))
+        vector = await self._embedder.embed_query(forms[-1])
         wanted = replace(query.wanted, active_only=not query.inactive)
         candidates = await self._memories.find_candidates(tenant, terms, vector, wanted, pool=pool_size)
-        meanings = await self._embedder.score_relevance(text, candidates)
+        scores = [await self._embedder.score_relevance(form, candidates) for form in forms]
+        meanings = [max(each) for each in zip(*scores, strict=True)]
+        text = " ".join(forms)
         if not query.everything and not has_answer(text, candidates, meanings, self._embedder.least_relevance):
             return SearchResults((), len(candidates))
         ranked = order_candidates(text, candidates, meanings)[: query.limit or max_results]
@@ -101,6 +104,15 @@ class MemorySearch:
             for (candidate, scores), warning in zip(ranked, warnings, strict=True)
         ]
         return SearchResults(tuple(results), len(candidates))
+
+    async def _find_forms(self, tenant: TenantScope, text: str) -> list[str]:
+        """Returns a query, and the same with other names of what it names, if memories know any."""
+        other_form = text
+        for name, other in await self._memories.find_other_names(tenant, frozenset(search_terms(text))):
+            # The query may have another form of the name, such as a plural.
+            before, matched, after = _partition(other_form, name)
+            other_form = f"{before}{other}{after}" if matched else f"{other_form} {other}"
+        return [text] if other_form == text else [text, other_form]
 
     async def find_warnings(self, tenant: TenantScope, memories: Sequence[Memory]) -> list[str]:
         """Returns a warning for each memory, empty if there is none.
@@ -154,6 +166,12 @@ def _make_warning(summary: Memory, topic_counts: Mapping[MemoryFilter, int], rev
         return ""
     topic_hint = f' for "{topic}"' if (topic := _topic(summary)) else ""
     return f"This summary may be out of date: {'; '.join(reasons)}. Consider memory_consolidate{topic_hint}."
+
+
+def _partition(text: str, name: str) -> tuple[str, str, str]:
+    """Partitions a text at a name, whatever its case."""
+    match = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE)
+    return (text[: match.start()], match[0], text[match.end() :]) if match else (text, "", "")
 
 
 def _check_query(text: str) -> None:

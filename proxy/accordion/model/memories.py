@@ -204,6 +204,9 @@ class MemoryStore(Protocol):
         none.
         """
 
+    async def find_other_names(self, tenant: TenantScope, terms: frozenset[str]) -> list[tuple[str, str]]:
+        """Returns the names in a query with these terms, each with another name that a memory gives the same."""
+
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         """Returns the value of a marker; None if it does not exist."""
 

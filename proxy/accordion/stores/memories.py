@@ -185,6 +185,10 @@ class StoredMemories:
         _, stored = await self._read_chosen(tenant, choose)
         return [_candidate(stored[each.id], each) for each in chosen if each.id in stored]
 
+    async def find_other_names(self, tenant: TenantScope, terms: frozenset[str]) -> list[tuple[str, str]]:
+        """See MemoryStore."""
+        return (await self._load_index(tenant)).find_other_names(terms)
+
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         """See MemoryStore."""
         return (await self._load_index(tenant)).markers.get(name)

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
+from accordion.memory.relations import find_names, names_of
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryPage, MemoryType, searchable_content
-from accordion.model.search import TermBlock, TermIndex, TermScores
+from accordion.model.search import TermBlock, TermIndex, TermScores, names_topic
 from accordion.model.words import search_terms
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `order` counts up with each written memory of a tenant, and `record` names the record with the memory. `length` is
     the number of all terms. `terms` are digests, and `term_counts` are a byte for each term and column (text, context,
-    author). `labels` are digests.
+    author). `labels` are digests. `names` are those of people and things with more than one.
     """
 
     order: int
@@ -80,6 +81,7 @@ class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     labels: bytes
     vector: bytes
     record: str = ""
+    names: tuple[tuple[str, ...], ...] = ()
 
 
 class ChosenMemory(msgspec.Struct, frozen=True):
@@ -105,6 +107,7 @@ def make_entry(memory: Memory, embedding: Embedding) -> IndexEntry:
         bytes(min(column[term], 255) for term in terms for column in columns),
         b"".join(map(_digest, labels_of(memory))),
         embedding.vector,
+        names=tuple(find_names(memory.content, memory.entities)),
     )
 
 
@@ -121,7 +124,7 @@ def labels_of(memory: Memory) -> list[str]:
     """Returns the labels of a memory: topics, tags, entities, project, conversation and status, without duplicates."""
     labels = [f"t:{normalize_case(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
     labels += [f"g:{normalize_case(tag)}" for tag in memory.tags]
-    labels += [f"e:{normalize_case(name)}" for name in memory.entities]
+    labels += [f"e:{normalize_case(name)}" for entity in memory.entities for name in names_of(entity)]
     labels.append(f"p:{memory.project}")
     if memory.conversation:
         labels.append(f"c:{memory.conversation}")
@@ -190,6 +193,22 @@ class TenantIndex:
         labels = b"".join(entry.labels for entry in self.entries.values())
         digests = {labels[at : at + _DIGEST_BYTES] for at in range(0, len(labels), _DIGEST_BYTES)}
         return {name for name in names if _digest(f"e:{normalize_case(name)}") not in digests}
+
+    def find_other_names(self, terms: frozenset[str]) -> list[tuple[str, str]]:
+        """Returns the names in a query with these terms, each with another name of the same."""
+        pairs = (
+            (name, other)
+            for names in self._names
+            for name in names
+            if names_topic(name, terms)
+            for other in names
+            if not names_topic(other, terms)
+        )
+        return list(dict.fromkeys(pairs))
+
+    @cached_property
+    def _names(self) -> list[tuple[str, ...]]:
+        return list(dict.fromkeys(names for entry in self.entries.values() for names in entry.names))
 
     def choose(self, terms: Sequence[str], vector: bytes, memory_filter: MemoryFilter, pool: int) -> list[ChosenMemory]:
         """Chooses the best memories by terms and by vector, fused by rank."""

@@ -72,7 +72,13 @@ class AddRequest(MemoryRequest, frozen=True):
     macro_topics: Annotated[
         list[Name], Meta(max_length=NAMES_MOST, description="The larger subjects it belongs to.")
     ] = []
-    entities: Annotated[list[Name], Meta(max_length=NAMES_MOST, description="The people and things it names.")] = []
+    entities: Annotated[
+        list[Name],
+        Meta(
+            max_length=NAMES_MOST,
+            description="The people and things it names, with other names in brackets: Kubernetes (also k8s).",
+        ),
+    ] = []
     tags: Tags = []
     project: OneProject = None
     author: Annotated[str, Meta(max_length=NAME_MOST, description="Who wrote it.")] = ""
