@@ -114,6 +114,16 @@ async def test_a_refusal_with_status_200_is_met_at_once_whatever_it_says(error: 
     assert compaction_record(out)["failure"] == "refused"
 
 
+@pytest.mark.parametrize(
+    "answer", [{"choices": [{"message": {"content": ""}}]}, {"choices": [], "usage": {"prompt_tokens": 3}}, {}]
+)
+async def test_an_empty_answer_is_no_refusal(answer: Any) -> None:
+    made = PipelineSetup(windows=FakeWindows(4_000))
+    made.upstream.answers = [FakeReply(pieces=(json.dumps(answer).encode(),))]
+    out, _ = await made.ask(CHAT, talk(CHAT, 6))
+    assert (len(made.upstream.requests), compaction_record(out)["state"]) == (1, "compacted")
+
+
 @pytest.mark.parametrize("status", [500, 200])
 async def test_a_server_that_fails_once_gets_the_same_compacted_list_again(status: int) -> None:
     made = refusing({"error": "Internal Server Error"}, status=status)

@@ -21,7 +21,7 @@ from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.relay import content_length, content_type_and_encoding
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder, decode_body
-from accordion.protocols.json_values import find_error
+from accordion.protocols.json_values import as_mapping, find_error
 from accordion.protocols.response_parser import (
     KEEPALIVE,
     RESPONSE_START,
@@ -46,6 +46,8 @@ _UNREAD_STATUSES = OTHER_ERROR_STATUSES - {403, 404, 405, 409, 410, 415}
 """Statuses of errors that are not read. By the others, some providers refuse tools (tool_refusals.py) or a list
 (list_refusals.py)."""
 
+_ANSWER_FIELDS = ("choices", "output", "content", "candidates")
+"""The fields with an answer, which may be empty, in a document of each protocol."""
 _JSON, _OPENERS = json.JSONDecoder(), (b"{", b"[")
 _WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
 
@@ -284,7 +286,7 @@ def _parse_document(protocol: WireProtocol, body: bytes) -> ResponseEvent:
     """Parses a document, or the first one of a list."""
     document = (_first_of_list(body) if body.startswith(b"[") else None) or body
     event = protocol.parser(stream=False, reads_content=True).parse_document(document)
-    if event.value:
+    if event.value and not any(as_mapping(event.value).get(name) for name in _ANSWER_FIELDS):
         _mark_if_error(event)
     return event
 
