@@ -104,7 +104,7 @@ _CUE = (
     r"|token|tokens|length|size|limit|window|total|is|kv)\b)*|\[[01], ?$|\blimit\w*"
     r"|context[ _-]?(?:window|length|size|limit)|\bn_ctx\b"
     r"|(?:最大|上限|限制)(?:上下文)?(?:长度)?)|exceed\w*|\bthan\b|[<>]=?|≤|\bup to|\bat most"
-    r"|\bonly\b|\bbudget|\bcontext\b|\bwindow\b|\bfit\b"
+    r"|\bonly\b|\bbudget|\bcapacity|\bcontext\b|\bwindow\b|\bfit\b"
     r"|(?u:\berlaubt\w*|\bhöchstens|\bnur\b|\bl[ií]mite?\b|максим\w*|лимит\w*|предел\w*|не более|допустим\w*"
     r"|\bmassim\w*)|最大|最多|최대"
     r"|\ballowed|\bvs\b|\bsupports?\b|\bbound\b|\bbeyond|\bsession_len|^ ?/ ?$|超过|超出|支持)"
