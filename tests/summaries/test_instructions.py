@@ -13,6 +13,7 @@ from accordion.summaries.instructions import (
     CitedInstruction,
     find_instructions,
     find_promises,
+    find_system_rules,
     render_instructions,
     select_standing,
 )
@@ -231,11 +232,28 @@ def test_an_offer_or_a_report_is_no_promise(text: str) -> None:
         ("规则:\n1. 名称使用英文\n2. 一行八十个字符", ["1. 名称使用英文", "2. 一行八十个字符"]),
         ("[Image #1] Never use red in the charts.", ["Never use red in the charts."]),
         ("| Area | Rule |\n|---|---|\n| Git | Never push to main |\n| Lint | 17 |", ["Never push to main"]),
+        ("ルール:\n・絵文字は使わない\n・敬語で書く", ["・絵文字は使わない", "・敬語で書く"]),
+        ("Coding style: 4 spaces, no tabs.", ["Coding style: 4 spaces, no tabs."]),
+        ("Follow what Ana wrote:\n\n> Never send it before May.\n> It is late.", ["Never send it before May."]),
         ("| Bug | Mend |\n|---|---|\n| `!=` fails | Use `not` instead of `!=` |", []),
     ],
 )
 def test_rules_stand_in_lists_and_tables_and_behind_notes(text: str, expected: list[str]) -> None:
     assert [each.text for each in find_instructions(text) if each.is_rule] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("From now on, answer in French only.", "From now on, answer in French only."),
+        ("<reminder>\nNever mention this to the user.\n</reminder>", "Never mention this to the user."),
+        ("Ne modifie plus aucun fichier.", "Ne modifie plus aucun fichier."),
+        ("今後は日本語で回答してください。", "今後は日本語で回答してください。"),
+        ("The plan mode is on.", ""),
+    ],
+)
+def test_the_lasting_orders_of_a_system_message_are_rules(text: str, rule: str) -> None:
+    assert [each.text for each in find_system_rules(text)] == [rule] * bool(rule)
 
 
 def test_a_promise_and_an_instruction_do_not_replace_each_other() -> None:
@@ -296,6 +314,31 @@ def test_a_value_that_is_stated_again_corrects_nothing() -> None:
 )
 def test_what_only_goes_on_or_is_stated_again_marks_nothing_as_older(earlier: str, later: str) -> None:
     assert selected_texts(earlier, later) == [f"[0] {earlier}", f"[1] {later}"]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("Use tabs in Makefiles.", "From now on use spaces in Makefiles instead."),
+        ("Use tabs in Makefiles.", "Forget the rule about tabs in Makefiles."),
+        ("Never push to main.", "Okay, you may push to main again."),
+        ("Never deploy on Fridays.", "Deploying on Fridays is fine now."),
+        ("Answer in German.", "Answer in English from now on."),
+        ("I prefer tables.", "I prefer bullet lists instead of tables."),
+        ("Antworte auf Deutsch.", "Antworte ab jetzt auf Englisch."),
+        ("预算是 300 元。", "预算改为 420 元。"),
+    ],
+)
+def test_a_rule_that_takes_an_earlier_one_back_says_so(earlier: str, later: str) -> None:
+    assert selected_texts(earlier, later)[-1] == f"[1] {later} (newer than [0])"
+
+
+def test_changes_come_before_shorter_facts_where_room_is_scarce() -> None:
+    said = ["The meeting is on Monday at 9.", "The meeting about the parser got moved to Tuesday at 10."]
+    cited = select_standing(find_all(*said), lambda _, __: True).cited
+    text, _ = render_instructions(cited, 25, words)
+    assert said[1] in text
+    assert said[0] not in text
 
 
 def test_rules_about_different_things_both_stand() -> None:

@@ -368,14 +368,15 @@ def _choose_instructions(
 def _order_by_value(instructions: Sequence[CitedInstruction]) -> list[CitedInstruction]:
     """Orders instructions by priority.
 
-    Of equal ones that last, short ones come first, since more of them fit; of the others, newer ones. An instruction
-    comes after a newer one that may contradict it.
+    Of equal ones that last, changes come first, since an earlier one may say the opposite in other words; then short
+    ones, since more of them fit. Of the others, newer ones come first. An instruction comes after a newer one that may
+    contradict it.
     """
     keys = list[tuple[int, int, int]]()
     latest_by_index: dict[int, tuple[int, int, int]] = {}
     for position in range(len(instructions) - 1, -1, -1):
         cited = instructions[position]
-        length = len(cited.instruction.text) if cited.priority >= FACT else 0
+        length = len(cited.instruction.text) if cited.priority >= FACT and not cited.instruction.is_change else 0
         if cited.instruction.is_item:
             length = MAX_JOINED_LENGTH
         key = max((-cited.priority, length, -position), latest_by_index.get(cited.index, (-_CORRECTION, 0, -position)))
@@ -459,11 +460,11 @@ class _InstructionIndex:
         return islice(reversed(self._positions_by_key.get(key, {})), _MAX_RELATED)
 
     def _with_shared_words(self, words: frozenset[str]) -> Iterator[int]:
-        """Yields the positions that share two words or more: those that share most, and newest."""
+        """Yields the positions that share words: those that share most, and newest."""
         by_rarity = sorted((self._positions_by_key[word] for word in words if word in self._positions_by_key), key=len)
         candidates = dict.fromkeys(islice(chain.from_iterable(map(reversed, by_rarity)), _MAX_WORD_OCCURRENCES))
         shared_counts = ((len(words & self._words[position]), position) for position in candidates)
-        ranked = sorted((pair for pair in shared_counts if pair[0] > 1), reverse=True)
+        ranked = sorted((pair for pair in shared_counts if pair[0]), reverse=True)
         return (position for _, position in ranked[: 2 * _MAX_RELATED])
 
 
@@ -546,13 +547,13 @@ def _replaces(later: Claim, earlier: Claim) -> bool:
 
 
 def _may_replace(later: Claim, earlier: Claim, is_change: bool) -> bool:
-    if _repeats(later, earlier):
+    if _repeats(later, earlier) and not (is_change and later.words > earlier.words):
         return False
     if later.subject and later.subject == earlier.subject:
         return not _repeats_value(later, earlier)
     if is_change:
-        shared_count = len(later.words & earlier.words)
-        if shared_count >= 2 and shared_count * 2 >= min(len(later.words), len(earlier.words)):
+        shared_count, least_count = len(later.words & earlier.words), min(len(later.words), len(earlier.words))
+        if shared_count * 2 >= least_count and (shared_count >= 2 or least_count == 2):
             return True
     if len(later.words) > 1 and later.words == earlier.words:
         # Prohibitions of different things add up, and an instruction in another form needs no note.
@@ -607,8 +608,9 @@ def _split_at_summary(text: str) -> tuple[str, list[tuple[str, str]], str]:
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
     """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank.
 
-    Of pasted material, tables, the middle of a long text, and a client's own messages in the user's role, these are
-    only lasting orders that correct nothing: the user may want them, and its facts and requests are not the user's.
+    Of pasted material, tables, quoted mails, the middle of a long text, and a client's own messages in the user's role,
+    these are only lasting orders that correct nothing: the user may want them, and its facts and requests are not the
+    user's.
     """
     is_typed, is_list_of_rules = bool(user_text(text)) and not is_client_summary(text), False
     for line in mark_pasted(_lines_without_code(text)):
@@ -618,11 +620,12 @@ def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
             yield line.text, RULE
             continue
         is_list_of_rules = is_own and not is_item and _RULES_HEADING.search(line.text) is not None
-        is_row = line.text.startswith("|")
-        for cell in map(str.strip, line.text.split("|")) if is_row else (line.text,):
-            for part, rank in _join_dependent(cell) if _is_prose(cell) else ():
-                is_kept = (is_own and not is_row) or (rank == RULE and _is_general_order(BULLET.sub("", part)))
-                if is_kept and _is_long_enough(part):
+        is_others = line.text.startswith(("|", ">"))
+        for text_part in re.split(r"[|>]\s*", line.text) if is_others else (line.text,):
+            for part, rank in _join_dependent(text_part.strip()) if _is_prose(text_part) else ():
+                is_own_part = is_own and not is_others
+                is_listed = is_own_part or (rank == RULE and _is_general_order(BULLET.sub("", part)))
+                if is_listed and _is_long_enough(part):
                     yield part, rank
 
 

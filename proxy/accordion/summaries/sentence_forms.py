@@ -101,35 +101,30 @@ def _find_forms(text: str) -> frozenset[int]:
 
 _RETRACTIONS: Final = (
     r"misspoke|(?:mixed|mix) (?:that|it|them|this|things) up|got (?:that|it|this) wrong|(?:i|that) was wrong|"
-    r"my (?:mistake|bad)|(?:scrap|scratch|strike) (?:that|what|the|this)|"
-    r"(?<!['’]t )(?<!not )forget (?:what|about|that|the)|never ?mind|ignore what|disregard|on second thoughts?|i meant|"
-    r"changed? (?:my|our) mind|(?:gave|told) you the wrong|"
-    r"(?:mich|uns) (?:vertan|geirrt|vertippt)|verwechselt|falsch (?:gesagt|von mir)|war falsch|mein fehler|"
-    r"war (?:der|die|das) falsche|"
-    r"richtig (?:ist|wäre)|"
-    r"kommando zurück|vergiss (?:das|was|die|den)|hat sich erledigt|ich meinte|lieber doch|doch lieber|"
-    r"tromp[ée]e?s?|c['’]était faux|mon erreur|(?<!n['’])oublie[zr]?(?! pas)|laisse[zr]? tomber|je voulais dire|"
-    r"donné (?:la|le) mauvaise?|"
-    r"me (?:equivoqué|he equivocado)|(?:lo )?dije mal|te di mal|mi error|olvida(?:d|te|os)? (?:lo|de|el|la)|deja lo de|"
-    r"qui(?:se|ería) decir|me enganei|esque[çc]e o|mi sono sbagliat[oa]|lascia perdere|vergist|laat maar|"
-    r"я ошиб\w+|забудь"
+    r"my (?:mistake|bad)|(?:scrap|scratch|strike) (?:that|what|the|this)|(?<!['’]t )(?<!not )forget (?:what|about|that|"
+    r"the)|never ?mind|ignore what|disregard|on second thoughts?|i meant|changed? (?:my|our) mind|(?:gave|"
+    r"told) you the wrong|(?:mich|uns) (?:vertan|geirrt|vertippt)|verwechselt|falsch (?:gesagt|von mir)|war falsch|"
+    r"mein fehler|war (?:der|die|das) falsche|richtig (?:ist|wäre)|kommando zurück|vergiss (?:das|was|die|den)|"
+    r"hat sich erledigt|ich meinte|lieber doch|doch lieber|tromp[ée]e?s?|c['’]était faux|mon erreur|"
+    r"(?<!n['’])oublie[zr]?(?! pas)|laisse[zr]? tomber|je voulais dire|donné (?:la|le) mauvaise?|me (?:equivoqué|"
+    r"he equivocado)|(?:lo )?dije mal|te di mal|mi error|olvida(?:d|te|os)? (?:lo|de|el|la)|deja lo de|qui(?:se|"
+    r"ería) decir|me enganei|esque[çc]e o|mi sono sbagliat[oa]|lascia perdere|vergist|laat maar|я ошиб\w+|забудь"
 )
 """The words that withdraw an earlier statement."""
 _EAST_ASIAN_RETRACTIONS: Final = (
     "[说說弄搞记記写寫给發发][错錯]|应该是|算了|不要了|别管|收回|我是说|間違え|やっぱり|잘못 ?말|취소"
 )
 _FOREIGN_PROHIBITIONS: Final = (
-    r"niemand|finger weg|auf keinen fall|unter keinen umständen|grundsätzlich|bitte nichts|geht nichts|"
-    r"personne ne|que personne|pas touche|(?:on|nous) ne \w+ (?:pas|plus|jamais)|rien ne|en aucun cas|"
-    r"pas une? de plus|tout au plus|maxi|como mucho|a lo sumo|nadie|ni tocar\w*|nada de|no se (?:toc|reinici|"
-    r"envi|borr|cambi|us)\w+|"
-    r"en ningún caso|bajo ningún concepto|cuidado con|ni uno más|ninguém|em hipótese alguma|"
-    r"nessuno|in nessun caso|in geen geval|никто|ни в коем случае"
+    r"niemand|finger weg|auf keinen fall|unter keinen umständen|grundsätzlich|bitte nichts|geht nichts|personne ne|"
+    r"que personne|pas touche|(?:on|nous) ne \w+ (?:pas|plus|jamais)|rien ne|en aucun cas|pas une? de plus|"
+    r"tout au plus|maxi|como mucho|a lo sumo|nadie|ni tocar\w*|nada de|no se (?:toc|reinici|envi|borr|cambi|us)\w+|"
+    r"en ningún caso|bajo ningún concepto|cuidado con|ni uno más|ninguém|em hipótese alguma|nessuno|in nessun caso|"
+    r"in geen geval|никто|ни в коем случае"
 )
 """Other words that forbid."""
 _PROHIBITIONS: Final = (
-    r"nobody|no one|hands off|stay away|under no circumstances|whatever you do|not to be|without asking|"
-    r"stays? (?:as|where|the way)|leave .{1,40}?\b(?:alone|out|as)|keep (?:it|that|this|them) (?:below|under|off|out)|"
+    r"nobody|no one|hands off|stay away|under no circumstances|whatever you do|not to be|without asking|stays? (?:as|"
+    r"where|the way)|leave .{1,40}?\b(?:alone|out|as)|keep (?:it|that|this|them) (?:below|under|off|out)|"
     f"{_FOREIGN_PROHIBITIONS}"
 )
 _EAST_ASIAN_PROHIBITIONS: Final = (
@@ -138,92 +133,82 @@ _EAST_ASIAN_PROHIBITIONS: Final = (
 _MODALS: Final = (
     # English
     r"please|(?:would|['’]d) like|let['’]?s(?! (?:see|keep|hope|face|make))|(?:i|we) (?:need|want)(?! to be)|go ahead|"
-    r"proceed|"
-    r"ensure|remember to|i['’]ll (?:go with|take)|"
+    r"proceed|ensure|remember to|i['’]ll (?:go with|take)|"
     # German
-    r"nie(?:mals)?|immer|nichts|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|"
-    r"er)?|nur|"
-    r"bitte|statt(?:dessen)?|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|ohne|verboten|erlaubt|"
+    r"nie(?:mals)?|immer|nichts|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|er)?|"
+    r"nur|bitte|statt(?:dessen)?|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|ohne|verboten|erlaubt|"
     # French
-    r"jamais|toujours|doi(?:t|s|vent)|devez|devons|ne\b.{1,40}?\bpas|il faut|interdit|uniquement|seulement|"
-    r"préfèr\w*|préférer?|au plus|au moins|désormais|plutôt|au lieu|sans|veuillez|s['’]il (?:te|vous) plaît|"
+    r"jamais|toujours|doi(?:t|s|vent)|devez|devons|ne\b.{1,40}?\bpas|il faut|interdit|uniquement|seulement|préfèr\w*|"
+    r"préférer?|au plus|au moins|désormais|plutôt|au lieu|sans|veuillez|s['’]il (?:te|vous) plaît|"
     # Spanish and Portuguese
-    r"nunca|siempre|sempre|debe(?:n|s|mos)?|deve(?:m|mos)?|solo|sólo|solamente|apenas|somente|prohibid\w*|"
-    r"proibid\w*|prefier\w*|prefir\w*|en (?:lugar|vez)|em vez|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|"
-    r"(?:al|ao|pelo) menos|não|sin|sem|por favor|"
+    r"nunca|siempre|sempre|debe(?:n|s|mos)?|deve(?:m|mos)?|solo|sólo|solamente|apenas|somente|prohibid\w*|proibid\w*|"
+    r"prefier\w*|prefir\w*|en (?:lugar|vez)|em vez|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|"
+    r"pelo) menos|não|sin|sem|por favor|"
     # Italian and Dutch
-    r"mai|devono|devi|non|soltanto|vietat\w*|preferisc\w*|invece|d['’]ora in poi|al massimo|almeno|per favore|"
-    r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|geen|alleen|liever|voortaan|in plaats van|hoogstens|minstens|graag|"
+    r"mai|devono|devi|non|soltanto|vietat\w*|preferisc\w*|invece|d['’]ora in poi|al massimo|almeno|per favore|nooit|"
+    r"altijd|moet(?:en)?|mag niet|mogen niet|geen|alleen|liever|voortaan|in plaats van|hoogstens|minstens|graag|"
     # Russian
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
 _CONDITIONAL_ORDERS: Final = (
-    r"(?:wenn|falls|bevor|sobald|solange|ehe) (?!du (?:zeit|fertig|magst|willst|kannst))[^.!?]+, (?:dann |bitte )*"
-    r"(?:brich|stopp\w*|frag\w*|halt\w*|melde?|sag|warte|nimm|nutz\w*|verwend\w*|schreib\w*|lass|gib|prüf\w*|"
-    r"beende|antworte)|"
-    r"(?:si|quand|avant (?:de|d['’])|dès que|tant que) ?[^.!?]+, (?:alors )?(?:arrête\w*|demande\w*|préviens|"
-    r"attends|"
-    r"utilise\w*|écris|réponds|vérifie\w*|dis-moi|ne \w+)|"
-    r"(?:si|cuando|antes de|en cuanto|mientras) [^.!?]+, (?:entonces )?(?:det[eé]n\w*|preg[uú]nta\w*|av[ií]sa\w*|"
-    r"espera|usa|escribe|responde|verifica|no \w+es)"
+    r"(?:wenn|falls|bevor|sobald|solange|ehe) (?!du (?:zeit|fertig|magst|willst|kannst))[^.!?]+, (?:dann |"
+    r"bitte )*(?:brich|stopp\w*|frag\w*|halt\w*|melde?|sag|warte|nimm|nutz\w*|verwend\w*|schreib\w*|lass|gib|prüf\w*|"
+    r"beende|antworte)|(?:si|quand|avant (?:de|d['’])|dès que|tant que) ?[^.!?]+, (?:alors )?(?:arrête\w*|demande\w*|"
+    r"préviens|attends|utilise\w*|écris|réponds|vérifie\w*|dis-moi|ne \w+)|(?:si|cuando|antes de|en cuanto|"
+    r"mientras) [^.!?]+, (?:entonces )?(?:det[eé]n\w*|preg[uú]nta\w*|av[ií]sa\w*|espera|usa|escribe|responde|verifica|"
+    r"no \w+es)"
 )
 """Orders under a condition."""
 _REPEALS: Final = (
-    r"gilt (?:\w+ )?nicht mehr|aufgehoben|hinfällig|(?:ne s['’]applique\w*|n['’]est|ne vaut) plus|"
-    r"ya no (?:vale|aplica|rige|es necesario)|не действует"
+    r"gilt (?:\w+ )?nicht mehr|aufgehoben|hinfällig|(?:ne s['’]applique\w*|n['’]est|ne vaut) plus|ya no (?:vale|aplica|"
+    r"rige|es necesario)|не действует"
 )
 """The words that end a rule."""
 _EAST_ASIAN_RULES: Final = (
-    "作废|不再适用|没有[^。]*(?:同意|许可|批准|允许)|先(?:问|告诉|确认|通知)|(?:如果|若|一旦|当)[^。]*(?:立刻|立即|马上|请|停止|通知)|"
-    "無効|ルールは忘れ|て(?:は)?(?:いけ|なら)(?:ません|ない)|許可なし|すること(?=[。.]|$)|[うくぐすつぬぶむる]な(?=[。.!！]|$)|"
-    "(?:たら|れば|場合は?|前に|なら)[^。]*[てで](?:ください|下さい|くれ)"
+    "作废|不再适用|没有[^。]*(?:同意|许可|批准|允许)|先(?:问|告诉|确认|通知)|(?:如果|若|一旦|当)[^。]*(?:立刻|立即|"
+    "马上|请|停止|通知)|無効|ルールは忘れ|て(?:は)?(?:いけ|なら)(?:ません|ない)|許可なし|すること(?=[。.]|$)|"
+    "[うくぐすつぬぶむる]な(?=[。.!！]|$)|(?:たら|れば|場合は?|前に|なら)[^。]*[てで](?:ください|下さい|くれ)"
 )
 _LASTING_WORDS = SentenceForm(
     f"{_FOREIGN_PROHIBITIONS}|{_CONDITIONAL_ORDERS}|{_REPEALS}|"
     r"ohne (?:meine|unsere|ihre) (?:freigabe|erlaubnis|zustimmung)|\w+st du (?:\w+ )?(?:nicht|nie|nichts|kein\w*)|"
     r"^bitte \w+ [^,.?]*(?<!\w)nicht|sans (?:mon|notre|son|l['’]) ?accord|sin (?:mi|nuestr[oa]|previ[oa]) (?:permiso|"
-    r"aprobación)|"
-    r"nie(?:mals)?|immer|muss|müssen|darf|dürfen|nur|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|"
-    r"jede[mnrs]?|verboten|erlaubt|entschieden|beschlossen|stattdessen|keinesfalls|"
-    r"jamais|toujours|doi(?:t|vent)|il (?:ne )?faut|interdit|uniquement|seulement|préfèr\w*|préférer?|"
-    r"au (?:plus|moins)|désormais|dorénavant|décidé|chaque|"
-    r"nunca|siempre|sempre|debe(?:n|mos)?|deve(?:m|mos)?|sólo|solo (?:el|la|los|las|en|con|un|una|por|para|si|se|que|"
-    r"usa)|solamente|apenas|somente|prohibid\w*|proibid\w*|"
-    r"prefier\w*|prefir\w*|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|pelo) menos|decidido|cada|"
-    r"sin permiso|no (?:envíes|uses|toques|borres|cambies)|"
-    r"mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|"
-    r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|alleen|liever|voortaan|hoogstens|minstens|besloten|"
-    r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили",
+    r"aprobación)|nie(?:mals)?|immer|muss|müssen|darf|dürfen|nur|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|"
+    r"lieber|jede[mnrs]?|verboten|erlaubt|entschieden|beschlossen|stattdessen|keinesfalls|jamais|toujours|doi(?:t|"
+    r"vent)|il (?:ne )?faut|interdit|uniquement|seulement|préfèr\w*|préférer?|au (?:plus|moins)|désormais|dorénavant|"
+    r"décidé|chaque|nunca|siempre|sempre|debe(?:n|mos)?|deve(?:m|mos)?|sólo|solo (?:el|la|los|las|en|con|un|una|por|"
+    r"para|si|se|que|usa)|solamente|apenas|somente|prohibid\w*|proibid\w*|prefier\w*|prefir\w*|a partir de (?:ahora|"
+    r"agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|pelo) menos|decidido|cada|sin permiso|no (?:envíes|uses|toques|"
+    r"borres|cambies)|mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|nooit|"
+    r"altijd|moet(?:en)?|mag niet|mogen niet|alleen|liever|voortaan|hoogstens|minstens|besloten|никогда|всегда|нельзя|"
+    r"долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили",
     f"{_EAST_ASIAN_PROHIBITIONS}|"
     "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
     f"{_EAST_ASIAN_RULES}|"
-    "ないで(?!す|した|しょ)|べき|必ず|決して|常に|だけ|今後|これから|"
-    "ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
+    "ないで(?!す|した|しょ)|べき|必ず|決して|常に|だけ|今後|これから|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|"
+    "앞으로|결정",
 )
 """The signs of a lasting rule in other languages than English."""
 _REPORTED = re.compile(
-    r"(?<!\w)(?:(?:il|elle|ils|elles|ça) (?!faut|doit|doivent)\w+ (?:toujours|jamais)|toujours pas|"
-    r"(?:j['’]|on |il |elle |ils |elles |nous |ça )(?:n['’])?(?:ai|as?|avons|ont|avai\w+|est|était|suis) (?:\w+ ){0,2}?"
-    r"(?:toujours|jamais)|ça doit|il doit (?:faire|y avoir|bien|encore)|"
-    r"immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|ich muss (?:jetzt|noch|leider|mal|los|gleich|heute|sagen|"
-    r"zugeben)|"
-    r"man muss|keine? (?:ahnung|sorge|angst|problem\w*|zeit|lust|idee|frage)|"
-    r"(?:ich|er|sie|es|das|wir|man|(?:mein|unser)\w* \w+) (?:hab|hat|bin|ist|war|kam|komm|geh|ging|mach|find|denk|lieb|"
-    r"sag|durfte|musste|konnte|wollte|lach|läuft)\w* (?:\w+ ){0,3}?(?:immer|nie(?:mals)?|nur)|"
-    r"(?:siempre|nunca|jamás) (?:(?:me|te|se|les?|nos|l[oa]) )?(?:h[ae]|has|hemos|han|hab[ií]a\w*|fu[ei]\w*|era|estaba|"
-    r"está|es|llega|viene|hace|dice|pasa)|now and (?:then|again)|only just)(?!\w)|"
+    r"(?<!\w)(?:(?:il|elle|ils|elles|ça) (?!faut|doit|doivent)\w+ (?:toujours|jamais)|toujours pas|(?:j['’]|on |il |"
+    r"elle |ils |elles |nous |ça )(?:n['’])?(?:ai|as?|avons|ont|avai\w+|est|était|suis) (?:\w+ ){0,2}?(?:toujours|"
+    r"jamais)|ça doit|il doit (?:faire|y avoir|bien|encore)|immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|"
+    r"ich muss (?:jetzt|noch|leider|mal|los|gleich|heute|sagen|zugeben)|man muss|keine? (?:ahnung|sorge|angst|"
+    r"problem\w*|zeit|lust|idee|frage)|(?:ich|er|sie|es|das|wir|man|(?:mein|unser)\w* \w+) (?:hab|hat|bin|ist|war|kam|"
+    r"komm|geh|ging|mach|find|denk|lieb|sag|durfte|musste|konnte|wollte|lach|läuft)\w* (?:\w+ ){0,3}?(?:immer|"
+    r"nie(?:mals)?|nur)|(?:siempre|nunca|jamás) (?:(?:me|te|se|les?|nos|l[oa]) )?(?:h[ae]|has|hemos|han|hab[ií]a\w*|"
+    r"fu[ei]\w*|era|estaba|está|es|llega|viene|hace|dice|pasa)|now and (?:then|again)|only just)(?!\w)|"
     "我(?:们)?必[须須][^。]{0,8}了|だけ(?:い|行|だっ|でし|あり)|ことは?(?:ない|ありません)",
     re.IGNORECASE,
 )
 """The words that say how something behaves, not how it has to behave."""
 _LIMIT = SentenceForm(
-    r"limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops|"
-    r"(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)",
+    r"limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops|(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)",
 )
 """The words that state a limit if the sentence has a figure."""
 _RATE = SentenceForm(
-    r"(?:per|an?) (?:minute|hour|day|month)|(?:pro|je) (?:minute|stunde|tag|monat)|im monat|"
-    r"par (?:minute|heure|jour|mois)|por (?:minuto|hora|día|mes)",
+    r"(?:per|an?) (?:minute|hour|day|month)|(?:pro|je) (?:minute|stunde|tag|monat)|im monat|par (?:minute|heure|jour|"
+    r"mois)|por (?:minuto|hora|día|mes)",
     "每(?:分钟|小时|天|月)",
 )
 """The words that may state a limit if the sentence has a figure."""
@@ -236,37 +221,31 @@ _ORDER = SentenceForm(
 )
 """The words that order a step before another one, in a sentence with a condition."""
 _DECISION = SentenceForm(
-    r"we(?:['’]re| are)? (?:go(?:ing)? (?:with|for)|us(?:e|ing)|tak(?:e|ing)|on|stick\w*|stay\w*)|"
-    r"wir (?:nehmen|gehen|nutzen|verwenden|bleiben)|(?:nehmen|gehen|nutzen|verwenden|bleiben) wir|"
-    r"on (?:part|prend|passe|reste|garde)|nous (?:prenons|utilisons|passons|restons|gardons)|"
-    r"vamos con|usamos|nos quedamos|usiamo|используем|берём",
+    r"we(?:['’]re| are)? (?:go(?:ing)? (?:with|for)|us(?:e|ing)|tak(?:e|ing)|on|stick\w*|stay\w*)|wir (?:nehmen|gehen|"
+    r"nutzen|verwenden|bleiben)|(?:nehmen|gehen|nutzen|verwenden|bleiben) wir|on (?:part|prend|passe|reste|garde)|"
+    r"nous (?:prenons|utilisons|passons|restons|gardons)|vamos con|usamos|nos quedamos|usiamo|используем|берём",
     "我们(?:用|选|改|走)|还是用|就用",
 )
 """The words by which a group decides."""
 _TASTE = SentenceForm(
     r"(?:i|we)(?:['’]d)? (?:(?:really|just|only|also|always|usually|generally|typically|much|tend to) )*(?:like|love|"
     r"hate|dislike|enjoy|appreciate|avoid|favou?r|value|lean (?:to|on)\w*|(?:go|gone|went) (?:for|with)|stick (?:to|"
-    r"with)|"
-    r"(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|that|this|these|those|how|what|"
-    r"where|when|the (?:way|idea|look)|to)\b)|can['’]t stand|i(?:['’]d| would) love it if|"
-    r"(?:i|we)['’]ve always (?:gone|used|worked|liked|loved|preferred)|"
-    r"(?:i|we) (?:usually|generally|normally|typically|mostly|rarely) \w+|"
-    r"(?:i|we) (?:don['’]?t|do not|can['’]?t|cannot|never) (?:eat|drink|like|enjoy|use|wear|care for|do well)"
-    r"(?! (?:it|that|this|to)\b)|"
-    r"(?:i['’]m|i am) (?:(?:more|not) (?:of )?(?:an?|the) [^,.]+|(?:not )?an? (?:big )?fan\b|allergic|"
-    r"vegetarian|vegan|(?:much )?"
-    r"(?:happiest|happier|most comfortable|more comfortable)|trying to (?:keep|avoid|cut|save))|i feel (?:more|most) "
-    r"comfortable|i find [^,.]+ (?:easier|harder|better|clearer|helpful|confusing)|"
-    r"(?:works?|is|are|suits?|fits?) (?:best|better|easier|me best|me better|clearer)(?: \w+)? (?:for )?me|suits? me|"
-    r"(?:it )?helps me (?:if|when|to)|does(?:n['’]t| not) agree with me|my (?:go-to|favou?rite|preferred)|"
-    r"for me,? (?:please|pl[sz]|thanks)|"
-    r"(?<=\w )(?<!ja )(?<!würde )(?<!hätte )(?<!möchte )gerne?|ungern|mir wäre|wäre (?:es )?mir|stört mich|"
-    r"am liebsten|mir ist (?:\w+ )?wichtig|ich (?:mag|esse|trinke|vertrage|hasse|bin allergisch)|"
-    r"j['’]aime(?: mieux| bien)?|je déteste|je (?:ne )?(?:mange|bois|supporte)|je suis (?:allergique|végétarien\w*)|"
-    r"me (?:gusta|molesta)n?|odio|(?:yo )?no (?:como|bebo|tolero)|soy (?:alérgic|vegetarian)\w+|"
-    r"gosto|mi piace|ik hou van|нравится|люблю",
-    "喜欢(?![这那它])|喜歡(?![这那它])|讨厌|討厭|过敏|過敏|我不[吃喝用]|習慣|习惯|好き|嫌い|アレルギー|食べません|飲みません|苦手|"
-    "좋아해|싫어|알레르기",
+    r"with)|(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|that|this|these|those|how|what|where|when|"
+    r"the (?:way|idea|look)|to)\b)|can['’]t stand|i(?:['’]d| would) love it if|(?:i|we)['’]ve always (?:gone|used|"
+    r"worked|liked|loved|preferred)|(?:i|we) (?:usually|generally|normally|typically|mostly|rarely) \w+|(?:i|"
+    r"we) (?:don['’]?t|do not|can['’]?t|cannot|never) (?:eat|drink|like|enjoy|use|wear|care for|do well)(?! (?:it|"
+    r"that|this|to)\b)|(?:i['’]m|i am) (?:(?:more|not) (?:of )?(?:an?|the) [^,.]+|(?:not )?an? (?:big )?fan\b|"
+    r"allergic|vegetarian|vegan|(?:much )?(?:happiest|happier|most comfortable|more comfortable)|trying to (?:keep|"
+    r"avoid|cut|save))|i feel (?:more|most) comfortable|i find [^,.]+ (?:easier|harder|better|clearer|helpful|"
+    r"confusing)|(?:works?|is|are|suits?|fits?) (?:best|better|easier|me best|me better|clearer)(?: \w+)? (?:for )?me|"
+    r"suits? me|(?:it )?helps me (?:if|when|to)|does(?:n['’]t| not) agree with me|my (?:go-to|favou?rite|preferred)|"
+    r"for me,? (?:please|pl[sz]|thanks)|(?<=\w )(?<!ja )(?<!würde )(?<!hätte )(?<!möchte )gerne?|ungern|mir wäre|"
+    r"wäre (?:es )?mir|stört mich|am liebsten|mir ist (?:\w+ )?wichtig|ich (?:mag|esse|trinke|vertrage|hasse|"
+    r"bin allergisch)|j['’]aime(?: mieux| bien)?|je déteste|je (?:ne )?(?:mange|bois|supporte)|je suis (?:allergique|"
+    r"végétarien\w*)|me (?:gusta|molesta)n?|odio|(?:yo )?no (?:como|bebo|tolero)|soy (?:alérgic|vegetarian)\w+|gosto|"
+    r"mi piace|ik hou van|нравится|люблю",
+    "喜欢(?![这那它])|喜歡(?![这那它])|讨厌|討厭|过敏|過敏|我不[吃喝用]|習慣|习惯|好き|嫌い|アレルギー|食べません|"
+    "飲みません|苦手|좋아해|싫어|알레르기",
 )
 """The words for likes, dislikes and habits."""
 _PROHIBITION = re.compile(
@@ -277,20 +256,26 @@ _PROHIBITION = re.compile(
 _NEGATED = SentenceForm(r"nicht|kein(?:e|en|em|er)?|niet|geen")
 """A negation that makes an imperative a prohibition."""
 _BARE_PLURAL = re.compile(
-    r"(?:^|: )(?:please )?[a-z]+ (?:all |any |only )?(?!(?:the|this|that|these|those|my|an?)\b)(?:[a-z]+ )?"
-    r"[a-z]{3,}s\b",
+    r"(?:^|: )(?:please )?[a-z]+ (?:all |any |only )?(?!(?:the|this|that|these|those|my|"
+    r"an?)\b)(?:[a-z]+ )?[a-z]{3,}s\b",
     re.IGNORECASE,
 )
 """A request about things of a kind, not about a certain one."""
+_ABOUT_A_KIND = re.compile(
+    r"^(?:please|bitte) \w+ (?!the|this|that|my|our)\w+(?:s|en|er|e|n) (?:to [a-z ]+|an [\w ]+)?(?:with|as|in|mit|als|"
+    r"ohne) |^(?:por favor,? |s['’]il (?:te|vous) plaît,? )?\w+ (?:las|los|les) \w+s (?:con|en|como|avec|comme) |"
+    r"^[^请]{2,}请(?:使用|用|署名|采用|按|以)",
+    re.IGNORECASE,
+)
+"""A polite request that says how things of a kind are to be."""
 _GENERALIZING_WORD = SentenceForm(
     r"every|(?:in|of|for|at|on|before|after|with|to) each|each time|whenever|unless|without|only|single|exactly|"
     r"instead of|rather than|by default|at most|at least|unchanged"
 )
 """The words that make a request a lasting rule."""
 _PENDING = SentenceForm(
-    r"next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|"
-    r"still (?:open|missing)|(?:still|left) to|follow(?:ing)? up|"
-    r"offene? frage|nächster schritt|steht noch aus|prochaine étape|en attente|"
+    r"next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|still (?:open|missing)|"
+    r"(?:still|left) to|follow(?:ing)? up|offene? frage|nächster schritt|steht noch aus|prochaine étape|en attente|"
     r"reste à|siguiente paso|queda pendiente|pendiente|próximo passo|falta|resta da|nog te",
     "下一步|待办|待确认|осталось",
 )
@@ -298,54 +283,48 @@ _PENDING = SentenceForm(
 _PROMISE = SentenceForm(
     r"(?:i|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need| never| always)|"
     r"you(?:['’]ll| will) (?:receive|get|hear|have)|will be \w+ed|(?:ich|wir) werden?|werde ich|werden wir|je vais|"
-    r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю|"
-    r"(?:bekommst|kriegst|erhältst) du|du (?:bekommst|kriegst|erhältst)|(?:bekommen|erhalten) sie|"
-    r"(?:vous|tu) (?:aur|recevr)(?:ez|as)|(?:tendr|recibir)(?:ás|éis|án?)|(?:avr|ricever)(?:ai|ete)|"
-    r"krijgt u|je krijgt|получите|получишь",
+    r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю|(?:bekommst|kriegst|"
+    r"erhältst) du|du (?:bekommst|kriegst|erhältst)|(?:bekommen|erhalten) sie|(?:vous|tu) (?:aur|recevr)(?:ez|as)|"
+    r"(?:tendr|recibir)(?:ás|éis|án?)|(?:avr|ricever)(?:ai|ete)|krijgt u|je krijgt|получите|получишь",
     "我会|我将|我們會|我们会|予定です|しておきます|하겠습니다",
 )
 """The signs of an assistant's promise."""
 _SPEAKER = SentenceForm(
-    r"(?:i|we)['’](?:m|re) \w+ing|(?:i am|we are) \w+ing|ich|wir|je|j['’]\w+|nous|"
-    r"(?:te|le|les|os|se l[oa]s?) \w{2,}[oe]|eu|io|ik|я|мы",
+    r"(?:i|we)['’](?:m|re) \w+ing|(?:i am|we are) \w+ing|ich|wir|je|j['’]\w+|nous|(?:te|le|les|os|"
+    r"se l[oa]s?) \w{2,}[oe]|eu|io|ik|я|мы",
     "我|私|给你",
 )
 """The speaker or the listener, and what one does for the other."""
 _LATER = SentenceForm(
-    r"tonight|tomorrow|later|soon|once (?:the|it|this|that|all)|as soon as|next week|"
-    r"this (?:afternoon|evening)|(?:by|on) (?:mon|tues|wednes|thurs|fri|satur|sun)day|"
-    r"heute (?:abend|nachmittag|noch)|(?<!heute )morgen|später|gleich|nachher|sobald|nächste woche|"
-    r"(?:am|bis) (?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag)|(?:lun|mar|mercre|jeu|vendre|same)di|"
-    r"(?:el|para el) (?:lunes|martes|miércoles|jueves|viernes|sábado|domingo)|"
-    r"ce soir|demain|plus tard|bientôt|dès que|la semaine prochaine|"
-    r"esta (?:noche|tarde)|mañana|luego|pronto|más tarde|en cuanto|amanhã|assim que|stasera|domani|appena|"
-    r"vanavond|straks|zodra|вечером|завтра|как только",
+    r"tonight|tomorrow|later|soon|once (?:the|it|this|that|all)|as soon as|next week|this (?:afternoon|evening)|(?:by|"
+    r"on) (?:mon|tues|wednes|thurs|fri|satur|sun)day|heute (?:abend|nachmittag|noch)|(?<!heute )morgen|später|gleich|"
+    r"nachher|sobald|nächste woche|(?:am|bis) (?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag)|(?:lun|"
+    r"mar|mercre|jeu|vendre|same)di|(?:el|para el) (?:lunes|martes|miércoles|jueves|viernes|sábado|domingo)|ce soir|"
+    r"demain|plus tard|bientôt|dès que|la semaine prochaine|esta (?:noche|tarde)|mañana|luego|pronto|más tarde|"
+    r"en cuanto|amanhã|assim que|stasera|domani|appena|vanavond|straks|zodra|вечером|завтра|как только",
     "今晚|明天|[周週][一二三四五六日]|星期|稍后|等会|之后|等.{1,20}[完后好]|明日|今夜|後で|내일|나중에",
 )
 """The times at which something is to be done, or what it waits for."""
 _OFFER = SentenceForm(
     r"please|would you|do you|if|(?:once|when|as soon as|after|until) (?:you|i|we|confirmed|approved)(?!\w)|"
-    r"your (?:confirmation|choice|approval)|confirm|let me know|"
-    r"bitte|wenn|falls|sobald (?:sie|du|ihr)|s['’]il|si (?:vous|tu|l|c)|dès que (?:vous|tu)|lorsque (?:vous|tu)|"
-    r"por favor|si|cuando (?:me|usted|tú|quiera\w*)|en cuanto (?:me|usted|tú)|"
-    r"se (?:quiser|desejar|vuole|vuoi)|quando (?:você|vuole|vuoi)|per favore|als (?:u|je)|zodra (?:u|je)|"
-    r"пожалуйста|если|когда (?:вы|ты)",
+    r"your (?:confirmation|choice|approval)|confirm|let me know|bitte|wenn|falls|sobald (?:sie|du|ihr)|s['’]il|"
+    r"si (?:vous|tu|l|c)|dès que (?:vous|tu)|lorsque (?:vous|tu)|por favor|si|cuando (?:me|usted|tú|quiera\w*)|"
+    r"en cuanto (?:me|usted|tú)|se (?:quiser|desejar|vuole|vuoi)|quando (?:você|vuole|vuoi)|per favore|als (?:u|je)|"
+    r"zodra (?:u|je)|пожалуйста|если|когда (?:вы|ты)",
     "请|請|如果|もし|ください|주세요",
     "[?？]",
 )
 """The signs of an offer: what an assistant does on the user's condition."""
 _TAG_QUESTION = re.compile(
-    r" (?:ok(?:ay)?|pl[sz]|please)\?$|"
-    r"[,;:–—] ?(?:ok(?:ay)?|got it|please|understood|deal|alright|ja|klar|verstanden|d['’]accord|"
-    r"compris|vale|entendido|de acuerdo|va bene|oké|хорошо)\?$|(?:好吗|好吧|可以吗|行吗|いいですか)[?？]$",
+    r" (?:ok(?:ay)?|pl[sz]|please)\?$|[,;:–—] ?(?:ok(?:ay)?|got it|please|understood|deal|alright|ja|klar|verstanden|"
+    r"d['’]accord|compris|vale|entendido|de acuerdo|va bene|oké|хорошо)\?$|(?:好吗|好吧|可以吗|行吗|いいですか)[?？]$",
     re.IGNORECASE,
 )
 """A question that only asks for agreement."""
 _DIALOGUE = re.compile(
     r"(?:yes|yeah|no|ok(?:ay)?|sure|thanks?|thank you|great|perfect|hi|hello|hey|oh|so|and|but|well|hmm|sorry|i|"
-    r"i['’]\w+|that|that['’]s|it|it['’]s|this|ja|nein|danke|gut|hallo|also|ich|das|oui|merci|bonjour|je|j|"
-    r"c['’]est|sí|gracias|"
-    r"hola|bueno|eso|sim|obrigad[oa]|olá|eu|sì|grazie|ciao|io|dank|hoi|ik|да|спасибо|привет|я)(?!\w)|[好是我]",
+    r"i['’]\w+|that|that['’]s|it|it['’]s|this|ja|nein|danke|gut|hallo|also|ich|das|oui|merci|bonjour|je|j|c['’]est|sí|"
+    r"gracias|hola|bueno|eso|sim|obrigad[oa]|olá|eu|sì|grazie|ciao|io|dank|hoi|ik|да|спасибо|привет|я)(?!\w)|[好是我]",
     re.IGNORECASE,
 )
 """The openings of sentences that depend on what was said before them."""
@@ -359,10 +338,10 @@ _GERMAN = re.compile(
 )
 """A language that writes all nouns with capitals, so that these are no names."""
 _ASKED = SentenceForm(
-    r"please|(?:can|could|would|will) (?:you|we|u)|bitte|(?:kannst|könntest|würdest) du|"
-    r"(?:können|könnten|würden) (?:sie|wir)|"
-    r"s['’]il (?:te|vous) plaît|(?:peux|pourrais)-tu|(?:pouvez|pourriez)-vous|por favor|puedes|podrías|puede usted|"
-    r"podemos|você pode|poderia|puoi|potresti|può|per favore|kun je|kunt u|zou je|можешь|можете|пожалуйста",
+    r"please|(?:can|could|would|will) (?:you|we|u)|bitte|(?:kannst|könntest|würdest) du|(?:können|könnten|"
+    r"würden) (?:sie|wir)|s['’]il (?:te|vous) plaît|(?:peux|pourrais)-tu|(?:pouvez|pourriez)-vous|por favor|puedes|"
+    r"podrías|puede usted|podemos|você pode|poderia|puoi|potresti|può|per favore|kun je|kunt u|zou je|можешь|можете|"
+    r"пожалуйста",
     "请|請|能不能|帮我|幫我|ください|もらえ|くれま|주세요|해 ?줄",
 )
 """The words by which a question asks somebody to do something."""
@@ -374,34 +353,36 @@ _MIN_CLAUSE_LENGTH: Final = 40
 _QUESTION_BOUNDARY = re.compile(r"[,;:–—]\s+| - |\.\.\.\s*|\s+(?=(?:and|but|so|or)\s)|[，；：]\s*|,(?=[^\x00-\x7f])")
 _ASKING = re.compile(
     r"(?:(?:and|but|so|or|then|also|please)[,]? )*(?:(?:what|how|why|where|when(?! (?:i|you|we|he|she|it|they)\b)|"
-    r"which|who|any|right|ok|okay|is|are|was|"
-    r"were|do|"
-    r"does|did|can|could|would|will|should|shall|may|might|have|has|had|"
-    r"(?:is|are|do|does|could|can|wo)n['’]t(?= (?:i|you|we|he|she|it|they|this|that|there|the)\b))(?!\w)|"
-    r"(?:kannst|könntest|können|könnten|was|wie|warum|wo|wann|welche|soll|que|peux|pouvez|pourriez|est-ce|"
-    r"quel|comment|pourquoi|puedes|podrías|podría|qué|cómo|por qué)(?!\w)|¿)|[^,，]*[吗呢么][?？]$|"
-    r"[^,，]*(?:什么|怎么|哪)[^,，]*[?？]$",
+    r"which|who|any|right|ok|okay|is|are|was|were|do|does|did|can|could|would|will|should|shall|may|might|have|has|"
+    r"had|(?:is|are|do|does|could|can|wo)n['’]t(?= (?:i|you|we|he|she|it|they|this|that|there|the)\b))(?!\w)|"
+    r"(?:kannst|könntest|können|könnten|was|wie|warum|wo|wann|welche|soll|que|peux|pouvez|pourriez|est-ce|quel|"
+    r"comment|pourquoi|puedes|podrías|podría|qué|cómo|por qué)(?!\w)|¿)|[^,，]*[吗呢么][?？]$|[^,，]*(?:什么|怎么|"
+    r"哪)[^,，]*[?？]$",
     re.IGNORECASE,
 )
 """The opening of a question at the end of a sentence."""
 _HELP = re.compile(
     r"(?:(?:and|but|so|then|also|please)[,]? )*(?:(?:can|could|would|will) (?:you|we)|any (?:ideas?|tips|advice|"
-    r"suggestions?|"
-    r"thoughts)|(?:should|could|can|do|must) (?:i|we)|do you think|is (?:that|this|it) (?:enough|ok(?:ay)?|fine)|"
-    r"(?:what|which|how|where|when) [^,.?]{0,40}?\b(?:could|should|can|would|do|is|are)(?!\w)|"
+    r"suggestions?|thoughts)|(?:should|could|can|do|must) (?:i|we)|do you think|is (?:that|this|it) (?:enough|"
+    r"ok(?:ay)?|fine)|(?:what|which|how|where|when) [^,.?]{0,40}?\b(?:could|should|can|would|do|is|are)(?!\w)|"
     r"(?:kannst|könntest) du|(?:können|könnten) sie|(?:was|wie|welche\w*|wo) (?:soll|kann|muss|könnte)|(?:peux|"
-    r"pourrais)-tu|"
-    r"(?:pouvez|pourriez)-vous|que (?:puis|dois)|¿?(?:puedes|podrías|qué (?:puedo|debo|me))(?!\w))|"
+    r"pourrais)-tu|(?:pouvez|pourriez)-vous|que (?:puis|dois)|¿?(?:puedes|podrías|qué (?:puedo|debo|me))(?!\w))|"
     r"[^,，]*(?:可以|怎么|什么|能)",
     re.IGNORECASE,
 )
 """The opening of a question that asks for help, not how the listener is. What stands before it are its terms."""
 _MIN_WORDS: Final = 3
+_WISH = re.compile(
+    r"(?:\w+[,.!]? ){0,2}?(?:i|we)(?:['’]d| would|['’]m| am)? (?:still |also |just |really )?(?:need|want|like|love|"
+    r"hope|wish|have|looking|trying|hoping) (?:you )?to\b",
+    re.IGNORECASE,
+)
+"""The opening of a request for something now."""
 _DOUBT = re.compile(r"(?:right|correct|true|no|yes|or|or not|is it|isn['’]t it|don['’]t you think)\?$", re.IGNORECASE)
 """A question at the end of a sentence that only asks whether it is so."""
 _ASKED_FOR = re.compile(
-    r"(?:(?:hi|hey|hello|ok|okay|so|and|also|but|then|now|please|great|first|\w+)[,.:!]? ){0,3}?"
-    r"(?:can|could|would|will) (?:you|we|u) (?:please |kindly |also |just |maybe |then )*(?=[a-z])"
+    r"(?:(?:hi|hey|hello|ok|okay|so|and|also|but|then|now|please|great|first|\w+)[,.:!]? ){0,3}?(?:can|could|would|"
+    r"will) (?:you|we|u) (?:please |kindly |also |just |maybe |then )*(?=[a-z])"
 )
 """The words by which an English question asks for something to be done."""
 _INQUIRY = re.compile(r"(?:clarify|explain|tell|check|confirm|look|show|see|describe|help|verify|double|let me know)\b")
@@ -410,56 +391,49 @@ _EMPHASIZED = re.compile(r"\b(?:MUST|SHOULD|SHALL|NEVER|ALWAYS|DO NOT|DON'T)\b")
 """Words in capitals that make a sentence an order."""
 _QUOTED_ORDER = re.compile(r"(?<=\w )[\"“][^\"“”]{20,}[\"”]")
 """What somebody else says, or a text to be shown."""
+_NEGATIVE_ORDER = re.compile(r"(?:please )?don['’]?t\b", re.IGNORECASE)
 _ONLY = re.compile(r"(?:^|: )[Oo]nly (?:(?:use|with|in|for|from|on|the) )*[A-Z]\w")
 """An order that allows one thing."""
 _EMPHATIC = re.compile(
     r"(?:(?:please|and|but|so|om\w*g|ffs|argh|damn|dude|again|seriously|btw)[,]? )*(?:never|always|only|do not|"
-    r"don['’]t|no \w+s\b|stop|use|make sure|must|nobody|"
-    r"hands off|you must)|"
-    r"[^\x00-\x7f]|(?:nie|niemals|immer|bitte|kein|nicht|ne |n['’]|jamais|toujours|nunca|siempre|no \w+es\b|sempre|"
-    r"mai |nooit)",
+    r"don['’]t|no \w+s\b|stop|use|make sure|must|nobody|hands off|you must)|[^\x00-\x7f]|(?:nie|niemals|immer|bitte|"
+    r"kein|nicht|ne |n['’]|jamais|toujours|nunca|siempre|no \w+es\b|sempre|mai |nooit)",
     re.IGNORECASE,
 )
 """The opening of an order that stays one with an exclamation mark."""
 _QUESTION = re.compile(
-    r"(?:(?:and|but|so|ok|okay|hm+|question)[,:]? +)?(?:(?:how|why|what|where|which|who) +"
-    r"(?:(?!(?:i|we|you) )\w+ +)?"
-    r"(?:do|does|did|is|are|was|were|can|could|should|would|will|has|have|happens|about)(?!\w)|(?:what|how)['’]?s |"
-    r"(?:or |and |but |so )?(?:would|could|should|shall|can|do|does|did|is|are|was|were) (?:i|we|it|there|they|he|she|"
-    r"this|that|the)(?!\w))",
+    r"(?:(?:and|but|so|ok|okay|hm+|question)[,:]? +)?(?:(?:how|why|what|where|which|who) +(?:(?!(?:i|we|"
+    r"you) )\w+ +)?(?:do|does|did|is|are|was|were|can|could|should|would|will|has|have|happens|about)(?!\w)|(?:what|"
+    r"how)['’]?s |(?:or |and |but |so )?(?:would|could|should|shall|can|do|does|did|is|are|was|were) (?:i|we|it|there|"
+    r"they|he|she|this|that|the)(?!\w))",
     re.IGNORECASE,
 )
 """The opening of a question, also of one without a question mark."""
 _PRAISE = re.compile(
-    r"(?:thanks?|thank you|thx|great|perfect|awesome|excellent|nice|wow|cool|good (?:job|work|catch|morning)|well done|"
-    r"hi|hello|hey|danke|super|prima|hallo|merci|parfait|bonjour|gracias|perfecto|genial|hola|obrigad[oa]|grazie|"
-    r"perfetto|ciao|bedankt|hoi|спасибо|привет)(?!\w)|谢谢|太好了|ありがと|감사",
+    r"(?:thanks?|thank you|thx|great|perfect|awesome|excellent|nice|wow|cool|good (?:job|work|catch|morning)|"
+    r"well done|hi|hello|hey|danke|super|prima|hallo|merci|parfait|bonjour|gracias|perfecto|genial|hola|obrigad[oa]|"
+    r"grazie|perfetto|ciao|bedankt|hoi|спасибо|привет)(?!\w)|谢谢|太好了|ありがと|감사",
     re.IGNORECASE,
 )
 """The opening of a greeting, of thanks or of praise."""
 _AGREEMENT = re.compile(
     r"(?:(?:oh|yeah|yes|yep|well|so|and|hey|aw+)[,!]? )?(?:(?:i |we )?(?:totally |completely |absolutely |definitely |"
-    r"100% )?agree|"
-    r"absolutely|definitely|exactly|of course|sure|no (?:worries|problem)|congrats|congratulations|good luck|take care|"
-    r"keep (?:it up|going)|"
-    r"(?:you['’]re|you are) (?:welcome|so|amazing|awesome|right)|glad|happy|sounds|that['’]?s|that (?:is|sounds|looks|"
-    r"must)|it['’]s (?:so|great|nice|good)|"
-    r"what an?|how|same here|me too|noted|agreed|makes sense|fair (?:point|enough)|i (?:hear you|see)|acknowledged|"
-    r"understood|continuing|got it|done|ok(?:ay)?|haha|aw+|see you|"
-    r"talk (?:to you )?soon|bye|let me know|"
-    r"can['’]t wait|have (?:a|"
-    r"fun)|enjoy|check out|take a look)(?!\w)",
+    r"100% )?agree|absolutely|definitely|exactly|of course|sure|no (?:worries|problem)|congrats|congratulations|"
+    r"good luck|take care|keep (?:it up|going)|(?:you['’]re|you are) (?:welcome|so|amazing|awesome|right)|glad|happy|"
+    r"sounds|that['’]?s|that (?:is|sounds|looks|must)|it['’]s (?:so|great|nice|good)|what an?|how|same here|me too|"
+    r"noted|agreed|makes sense|fair (?:point|enough)|i (?:hear you|see)|acknowledged|understood|continuing|got it|"
+    r"done|ok(?:ay)?|haha|aw+|see you|talk (?:to you )?soon|bye|let me know|can['’]t wait|have (?:a|fun)|enjoy|"
+    r"check out|take a look)(?!\w)",
     re.IGNORECASE,
 )
 """The opening of a sentence that only agrees, encourages or says goodbye."""
 _OBLIGATION = SentenceForm(
     f"{_PROHIBITIONS}|"
     r"must(?:n['’]t)?|may not|shall|forbidden|prohibited|not allowed|off[- ]limits|mandatory|you should|ha(?:ve|s) to|"
-    r"muss|müssen|darf|dürfen|verboten|keinesfalls|doi(?:t|vent)|il (?:ne )?faut|interdit|"
-    r"debe(?:n|mos)?|deve(?:m|mos)?|prohibid\w*|proibid\w*|devono|vietat\w*|"
-    r"moet(?:en)?|mag niet|mogen niet|нельзя|долж\w+|запрещ\w*",
+    r"muss|müssen|darf|dürfen|verboten|keinesfalls|doi(?:t|vent)|il (?:ne )?faut|interdit|debe(?:n|mos)?|deve(?:m|"
+    r"mos)?|prohibid\w*|proibid\w*|devono|vietat\w*|moet(?:en)?|mag niet|mogen niet|нельзя|долж\w+|запрещ\w*",
     f"{_EAST_ASIAN_PROHIBITIONS}|不要|不得|必须|必須|禁止|只能|不可|务必|"
-    "ないで|べき|必ず|決して|하지 ?마|지 ?마|반드시|금지|절대",
+    "ないで|べき|必ず|決して|[てで]ください|하지 ?마|지 ?마|반드시|금지|절대",
 )
 """The words that oblige or forbid, in any place of a sentence."""
 _SPEAKER_WORDS: Final = (
@@ -472,99 +446,62 @@ _ADDRESS = SentenceForm(
     "我|你|您|私|僕|저|나는|우리",
 )
 """The words for the speaker and the listener."""
-_ORDER_OPENINGS: Final = frozenset(
-    {
-        *("never", "always", "do", "please", "ensure", "look", "find", "review", "try", "proceed", "select"),
-        *("investigate", "implement", "continue", "go", "compare", "refactor", "rewrite", "search", "summarize"),
-    }
+_ORDER_OPENINGS_TEXT: Final = (
+    "never always do please ensure look find review try proceed select investigate implement continue go compare "
+    "refactor rewrite search summarize"
 )
+_ORDER_OPENINGS: Final = frozenset(_ORDER_OPENINGS_TEXT.split())
 """Further openings of an order in English."""
 _MODAL_VERB = SentenceForm(
     _MODALS,
-    "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
-    "ないで|ください|べき|必ず|決して|常に|だけ|今後|しない|ではなく|"
-    "하지 ?마|반드시|금지|절대|항상|해야|하세요|해 ?주세요|앞으로|대신",
+    "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|ないで|ください|べき|"
+    "必ず|決して|常に|だけ|今後|しない|ではなく|하지 ?마|반드시|금지|절대|항상|해야|하세요|해 ?주세요|앞으로|대신",
 )
-_IMPERATIVES: Final = frozenset(
-    {
-        *("use", "run", "write", "add", "remove", "delete", "fix", "report", "send", "ask", "tell", "check"),
-        *("include", "leave", "make", "put", "set", "show", "name", "call", "create", "update", "change"),
-        *("replace", "rename", "move", "install", "test", "verify", "read", "open", "close", "start", "begin"),
-        *("end", "follow", "give", "take", "treat", "assume", "answer", "reply", "respond", "return", "format"),
-        *("print", "log", "store", "save", "commit", "push", "merge", "revert", "deploy", "escalate", "notify"),
-        *("confirm", "wait", "skip", "ignore", "focus", "limit", "exclude", "prioritize", "document", "list"),
-        *(
-            "load",
-            "train",
-            "convert",
-            "download",
-            "copy",
-            "build",
-            "generate",
-            "draw",
-            "design",
-            "translate",
-            "provide",
-        ),
-        *(
-            "submit",
-            "clean",
-            "consider",
-            "choose",
-            "pick",
-            "express",
-            "state",
-            "mention",
-            "describe",
-            "apply",
-            "charge",
-        ),
-        *("refund", "order", "pay", "sort", "filter", "export", "import", "summarize", "speak", "restrict"),
-        *("explain", "keep", "stop", "no", "not", "sign", "avoid", "switch", "cancel", "book"),
-    }
+_IMPERATIVES_TEXT: Final = (
+    "use run write add remove delete fix report send ask tell check include leave make put set show name call "
+    "create update change replace rename move install test verify read open close start begin end follow give "
+    "take treat assume answer reply respond return format print log store save commit push merge revert deploy "
+    "escalate notify confirm wait skip ignore focus limit exclude prioritize document list load train convert "
+    "download copy build generate draw design translate provide submit clean consider choose pick express state "
+    "mention describe apply charge refund order pay sort filter export import summarize speak restrict explain "
+    "keep stop no not sign avoid switch cancel book"
 )
+_IMPERATIVES: Final = frozenset(_IMPERATIVES_TEXT.split())
 """The verbs that often begin a request in English."""
-_FOREIGN_IMPERATIVES: Final = frozenset(
-    {
-        *("nimm", "nutze", "verwende", "benutze", "gib", "schreib", "schreibe", "mach", "mache", "lass", "lösche"),
-        *("ändere", "sende", "schick", "schicke", "frag", "frage", "prüfe", "starte", "führe", "lies", "zeig", "zeige"),
-        *("nenne", "füge", "entferne", "behalte", "antworte", "formatiere", "stelle", "setze", "unterschreibe", "kein"),
-        *("keine", "keinen", "achte"),
-        *("utilise", "utilisez", "écris", "écrivez", "fais", "faites", "envoie", "envoyez", "mets", "mettez", "garde"),
-        *("gardez", "réponds", "répondez", "vérifie", "vérifiez", "demande", "demandez", "supprime", "supprimez"),
-        *("ajoute", "ajoutez", "laisse", "laissez", "lance", "lancez", "signe", "signez", "prends", "prenez", "donne"),
-        *("usa", "usad", "utiliza", "escribe", "haz", "envía", "pon", "mantén", "responde", "verifica", "pregunta"),
-        *("borra", "añade", "cambia", "deja", "firma", "toma", "usem", "escreva", "envie", "mantenha", "responda"),
-        *("scrivi", "invia", "metti", "mantieni", "rispondi", "controlla", "gebruik", "schrijf", "stuur", "zet"),
-        *("используй", "используйте", "напиши", "отправь", "добавь", "удали", "проверь", "отвечай", "оставь"),
-    }
+_FOREIGN_IMPERATIVES_TEXT: Final = (
+    "nimm nutze verwende benutze gib schreib schreibe mach mache lass lösche ändere sende schick schicke frag "
+    "frage prüfe starte führe lies zeig zeige nenne füge entferne behalte antworte formatiere stelle setze "
+    "unterschreibe kein keine keinen achte utilise utilisez écris écrivez fais faites envoie envoyez mets mettez "
+    "garde gardez réponds répondez vérifie vérifiez demande demandez supprime supprimez ajoute ajoutez laisse "
+    "laissez lance lancez signe signez prends prenez donne usa usad utiliza escribe haz envía pon mantén responde "
+    "verifica pregunta borra añade cambia deja firma toma usem escreva envie mantenha responda scrivi invia metti "
+    "mantieni rispondi controlla gebruik schrijf stuur zet используй используйте напиши отправь добавь удали "
+    "проверь отвечай оставь"
 )
+_FOREIGN_IMPERATIVES: Final = frozenset(_FOREIGN_IMPERATIVES_TEXT.split())
 """The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
 _ALL_IMPERATIVES: Final = _IMPERATIVES | _FOREIGN_IMPERATIVES
 _CHANGE = SentenceForm(
     _RETRACTIONS + r"|instead|no longer|(?:not|n['’]t)\b[^,.]* any ?more|from now on|going forward|changed?|moved|"
     r"raised|lowered|extended|switch(?:ed)?|swapped|took over|ended up|(?:went|gone|is|are) (?:up|down) to|increased|"
-    r"reduced|dropped|grown|reached|bumped|postponed|rescheduled|pushed (?:back|to)|replaced|after all|"
-    r"updated?|correction|actually|scratch that|rather|verschoben|erhöht|gesenkt|repouss\w+|report\w+ au|aplaz\w+|"
-    r"aument\w+ a|"
-    r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|"
-    r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|"
-    r"en (?:lugar|vez)|em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|na verdade|"
-    r"invece|d['’]ora in poi|anzi|voortaan|in plaats van|toch|вместо|отныне|лучше|"
+    r"(?:may|can|(?:fine|ok(?:ay)?|allowed) to)\b[^.]* again|reduced|dropped|grown|reached|bumped|postponed|"
+    r"rescheduled|pushed (?:back|to)|replaced|after all|updated?|correction|actually|scratch that|rather|verschoben|"
+    r"erhöht|gesenkt|repouss\w+|report\w+ au|aplaz\w+|aument\w+ a|stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|"
+    r"doch|korrektur|geändert|désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|en (?:lugar|vez)|"
+    r"em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|na verdade|invece|d['’]ora in poi|anzi|"
+    r"voortaan|in plaats van|toch|вместо|отныне|лучше|"
     # At the beginning these words only go on: "Now, I would like ..."
     r"(?<=\w )(?:(?<!right )now|nun|jetzt|maintenant|ahora|agora|adesso|nu|теперь)",
     f"{_EAST_ASIAN_RETRACTIONS}|"
-    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|推迟|延期|今後|これから|ではなく|代わりに|訂正|変更|앞으로|대신|정정|"
-    r"^(?:不[对是]?|いいえ|아니요?)",
+    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|推迟|延期|今後|これから|ではなく|代わりに|訂正|変更|"
+    r"앞으로|대신|정정|^(?:不[对是]?|いいえ|아니요?)",
     r"^(?:no|wait|sorry|change of plans?|nein|moment|non|нет)\b[,.:;–—]",
 )
 _CORRECTS = SentenceForm(
     _RETRACTIONS + r"|correction|instead|stattdessen|korrektur|au lieu|"
-    r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|"
-    r"in plaats|вместо|исправление",
+    r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|in plaats|вместо|исправление",
     f"{_EAST_ASIAN_RETRACTIONS}|"
-    r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
-    r"^(?:不对|不是|いいえ|아니)",
+    r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|^(?:不对|不是|いいえ|아니)",
     r"^(?:no|wait|actually|change of plans?|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]",
 )
 """The signs of a correction."""
@@ -573,31 +510,30 @@ _VALUE_SIGN = re.compile(r"[$€£¥%:]|\d[.,]\d|\d{4}-\d\d-\d\d")
 _UNIT = re.compile(
     r"\s?(?:(?:euros?|eur|usd|dollars?|dollari|francs?|pounds?|percent|prozent|pour ?cent|por ?ciento|ms|"
     r"mil(?:l?i)?se[ckg]\w*|se[ckg]\w*|min\w*|hours?|stunden?|heures?|horas?|ore|uur|days?|tagen?|tage|jours?|d[ií]as|"
-    r"giorni|dagen|weeks?|wochen?|semaines?|semanas|months?|monate?|mois|mes(?:es)?|words?|wörter|mots|palabras|lines?|"
-    r"zeilen|lignes|l[ií]neas|sentences?|sätze|phrases|frases|tokens?|retries|[kmgt]i?b|people|personen|руб\w*|дн\w*|"
-    r"час\w*)(?!\w)|欧元|美元|[元万円원]|毫秒|秒|分钟|分|小时|時間|시간|天|日|일|行|字|句|人|명)",
+    r"giorni|dagen|weeks?|wochen?|semaines?|semanas|months?|monate?|mois|mes(?:es)?|words?|wörter|mots|palabras|"
+    r"lines?|zeilen|lignes|l[ií]neas|sentences?|sätze|phrases|frases|tokens?|retries|[kmgt]i?b|people|personen|руб\w*|"
+    r"дн\w*|час\w*)(?!\w)|欧元|美元|[元万円원]|毫秒|秒|分钟|分|小时|時間|시간|天|日|일|行|字|句|人|명)",
     re.IGNORECASE,
 )
 _BOUND = re.compile(
     r"(?<!\w)(?:at (?:most|least)|up to|within|exceed|(?:no|not) (?:more|less|later|fewer) than|cap|limit|budget|"
-    r"deadline|maximum|minimum|höchstens|mindestens|maximal|au (?:plus|moins)|máximo|menos|al massimo|almeno|"
-    r"hoogstens|minstens|не более|не менее)(?: (?:is|of|to|at|von|de|der|las|les))*\s*$|"
+    r"deadline|maximum|minimum|höchstens|mindestens|maximal|au (?:plus|moins)|máximo|menos|al massimo|almeno|hoogstens|"
+    r"minstens|не более|не менее)(?: (?:is|of|to|at|von|de|der|las|les))*\s*$|"
     "(?:不得?超过|最多|最少|至少|上限[是为]?|최대|最大)\\s*$",
     re.IGNORECASE,
 )
 """The words before a figure that make it a limit."""
 _MAX_DISTANCE: Final = 40
 _NEGATION = SentenceForm(
-    r"never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|"
-    r"nie|niemals|nicht|keine?[mnrs]?|ohne|verboten|jamais|pas|sans|interdit|nunca|no|sin|prohibid\w*|não|sem|"
-    r"non|mai|senza|vietat\w*|nooit|niet|geen|никогда|не|нельзя",
+    r"never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|nie|niemals|"
+    r"nicht|keine?[mnrs]?|ohne|verboten|jamais|pas|sans|interdit|nunca|no|sin|prohibid\w*|não|sem|non|mai|senza|"
+    r"vietat\w*|nooit|niet|geen|никогда|не|нельзя",
     "不|禁止|勿|ない|で?すな|금지|마세요|지 ?마",
 )
 _PARTICULARS = re.compile(
     r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|\w_|\b(?:Herrn?|Frau) [A-ZÄÖÜ]|\b[A-Z]*[a-z]+[A-Z]|"
     rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|是[{EAST_ASIA}]{{2,4}}[。.]?$|"
-    r"\b[A-Z]{2}[\w-]*\d|"
-    r"\b\w+[-_/.]\w*\d|\b\w[\w-]*\.[a-z]{3,}\b|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
+    r"\b[A-Z]{2}[\w-]*\d|\b\w+[-_/.]\w*\d|\b\w[\w-]*\.[a-z]{3,}\b|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
 )
 _PARTICULARS_SIGN = re.compile(rf"[\d_\"“`«{EAST_ASIA}]|[a-z][A-Z]|://|\.[a-z]|Herr|Frau")
 """Each text with particulars has one of these, and is found ten times as fast."""
@@ -605,8 +541,7 @@ _CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
 """A name in most languages."""
 _VOCATIVE = re.compile(
     r", (?-i:[A-Z])[a-z]+(?=[.!?… ]*$)|^(?:oh|yeah|yep|yes|hey|hi|hello|thanks|thank you|wow|sure|no|ok(?:ay)?|right|"
-    r"true|"
-    r"congrats)[,!]? (?-i:[A-Z])[a-z]+(?=[,.!])",
+    r"true|congrats)[,!]? (?-i:[A-Z])[a-z]+(?=[,.!])",
     re.IGNORECASE,
 )
 """The name of the listener."""
@@ -636,20 +571,19 @@ _ABBREVIATION = re.compile(
 _MAX_ABBREVIATION_LENGTH: Final = 8
 """Characters, with the full stop."""
 _DEPENDENT = re.compile(
-    r"(?:(?:it|this|that|these|those|they|he|she|so|but|and|or|then|otherwise|also|instead|there|except|unless|"
-    r"er|sie|es|das(?! (?-i:[A-ZÄÖÜ]))|dies\w*|aber|und|oder|sonst|dann|also|außer|dort|"
-    r"il (?!faut|ne faut)|elle|ça|cela|ce|c['’]est|mais|et|ou|sinon|alors|"
-    r"eso|esto|ese|este|pero|y|o|si no|entonces|isso|mas|e|ma|maar|en|но|и|это|"
-    r"(?:no|yes|nein|ja|non|oui|sí|sim|sì|нет|да)(?=[,.;:–—!]))(?!\w)|"
-    r"[^.!?]{0,100}(?<!\w)(?:(?<!got )it|them|those|these|that|this|one|ones|ihn|davon|damit|darauf|dafür|dort|"
-    r"celui\w*|celles?|ceux|ello|eso|él)(?!\w))|"
+    r"(?:(?:it|this|that|these|those|they|he|she|so|but|and|or|then|otherwise|also|instead|there|except|unless|er|sie|"
+    r"es|das(?! (?-i:[A-ZÄÖÜ]))|dies\w*|aber|und|oder|sonst|dann|also|außer|dort|il (?!faut|ne faut)|elle|ça|cela|ce|"
+    r"c['’]est|mais|et|ou|sinon|alors|eso|esto|ese|este|pero|y|o|si no|entonces|isso|mas|e|ma|maar|en|но|и|это|(?:no|"
+    r"yes|nein|ja|non|oui|sí|sim|sì|нет|да)(?=[,.;:–—!]))(?!\w)|[^.!?]{0,100}(?<!\w)(?:(?<!got )it|them|those|these|"
+    r"that|this|one|ones|ihn|davon|damit|darauf|dafür|dort|celui\w*|celles?|ceux|ello|eso|él)(?!\w))|"
     "[它这那否但]|[^。！？]{0,40}它",
     re.IGNORECASE,
 )
 """A sentence that cannot be understood without the one before it."""
-BULLET = re.compile(r"^(?:[-*•+]|\d{1,5}[.)])\s+")
+BULLET = re.compile(r"^(?:(?:[-*•+–]|\d{1,5}[.)])\s+|[・·]\s*|\d{1,3}、\s*)")
 _OPENING_WORD = re.compile(
-    r"(?:^|: )[^\w:]*(?:(?:please|yes|ok|okay|sure|and|also|then|so|now|but|first|next|only|just|bitte|por favor|"
+    r"(?:^|: )[^\w:]*(?:(?:from now on|going forward|in future|ab (?:jetzt|sofort)|désormais|à partir de maintenant|"
+    r"a partir de ahora|please|yes|ok|okay|sure|and|also|then|so|now|but|first|next|only|just|bitte|por favor|"
     r"per favore|s['’]il (?:te|vous) plaît)\W+){0,3}([^\W_]+)",
     re.IGNORECASE,
 )
@@ -658,78 +592,60 @@ _OPENING_WORD = re.compile(
 # -- English rules -----------------------------------------------------------------------------------------------------
 
 _CONJECTURES: Final = (
-    r"\b(?:es|das) muss wohl\b|\bmuss (?:wohl )?ein \w+ (?:gewesen )?sein\b|"
-    r"\b(?:ça|cela) doit être (?:un bug|une erreur|à cause)|\bdebe de\b|"
-    r"(?:^|[,;] |\b(?:guess|probably) )must(?:['’]ve)? [^,;]*|must['’]ve\b[^,;]*|"
+    r"\b(?:es|das) muss wohl\b|\bmuss (?:wohl )?ein \w+ (?:gewesen )?sein\b|\b(?:ça|cela) doit être (?:un bug|"
+    r"une erreur|à cause)|\bdebe de\b|(?:^|[,;] |\b(?:guess|probably) )must(?:['’]ve)? [^,;]*|must['’]ve\b[^,;]*|"
     r"\b(?:and|but) must (?:have|feel|love|know|think|be (?:so|such|really|very|quite|pretty|hard|tough|nice|great|"
-    r"fun))\b|"
-    r"must have (?!(?:an?|the|at|no|one|two|three|its|their|your|all|both|only|every|each|exactly)\b|\d)"
-    r"(?!been \w+ed by)[^,;]*|must have (?:a lot|lots)\b|must still be\b|\ba must\b|must [^,.]*\bso (?:much|many)\b|"
-    r"\b(?:it|this|that|there|these|those) must be (?:some\w*|because|due to|why|how|\w+(?:ing|ful|ous|ive)|"
-    r"(?:an? |the )?(?:\w+ )?(?:bug|mistake|error|typo|race|reason|cause|problem|issue))\b|"
-    r"\bmust (?:be|feel|seem|look|sound) (?:so|such|really|very|quite|pretty|super|tough|hard|rough|fun|nice|great|"
-    r"good|"
-    r"amazing|awesome|thrilled|proud|happy|excited|tired|lovely|incredible)\b|"
-    r"\b(?:it|this|that|there|you|he|she|they|\w+ing) must (?:feel|love|miss|enjoy|mean|know|think|seem|look|sound|"
-    r"take)\b|"
-    r"\bi must (?:say|admit|confess)\b|\bcan only (?:imagine|hope|guess|assume)\b|\bi (?:really |"
-    r"just )?think [^,]*\bshould\b"
+    r"fun))\b|must have (?!(?:an?|the|at|no|one|two|three|its|their|your|all|both|only|every|each|exactly)\b|"
+    r"\d)(?!been \w+ed by)[^,;]*|must have (?:a lot|lots)\b|must still be\b|\ba must\b|must [^,.]*\bso (?:much|many)\b|"
+    r"\b(?:it|this|that|there|these|those) must be (?:some\w*|because|due to|why|how|\w+(?:ing|ful|ous|ive)|(?:an? |"
+    r"the )?(?:\w+ )?(?:bug|mistake|error|typo|race|reason|cause|problem|issue))\b|\bmust (?:be|feel|seem|look|"
+    r"sound) (?:so|such|really|very|quite|pretty|super|tough|hard|rough|fun|nice|great|good|amazing|awesome|thrilled|"
+    r"proud|happy|excited|tired|lovely|incredible)\b|\b(?:it|this|that|there|you|he|she|they|\w+ing) must (?:feel|love|"
+    r"miss|enjoy|mean|know|think|seem|look|sound|take)\b|\bi must (?:say|admit|confess)\b|\bcan only (?:imagine|hope|"
+    r"guess|assume)\b|\bi (?:really |just )?think [^,]*\bshould\b"
 )
 """What a speaker guesses or finds: "it must have been great", "must be so cool", "I think they should"."""
 _REPORTS: Final = (
-    r"\b(?:i|we|you|he|she|it|they|that|this|there|who|which|have|has|had|is|are|was|were|be|been|am)"
-    r"(?:['’](?:s|m|re|ve|d))? (?:(?!must|should|shall|can|may|will)\w+ly |just |also |still |will )?"
-    r"(?:always|never|only|at least)(?: (?!(?:want|need|prefer|accept|use|do|run|ask|write|commit|push|deploy)\b)|"
-    r"[.!,?]|$)|"
-    r"\b(?:always|never) (?:been|had|seen|thought|knew|known|heard|met|felt|got|gotten|went|gone|did|done|made|saw|an?|"
-    r"the|"
-    r"here|there|good|great|nice|so|fun|my|our|your|in|at|on|with|for|to|something|someone|happy|glad|enough|too|"
-    r"know|love|loved|have|(?!exceed|proceed|embed|feed|need|seed|speed)\w+ed|\w+ing|\w+[^su\W]s)\b|\b(?:as|like|than|"
-    r"ever|now|if|not|almost|nearly|to) (?:always|never|ever)\b|"
-    r"\b(?:not|if|the|my|our|your|an?|are|is|was|were|than) only\b|"
+    r"\b(?:i|we|you|he|she|it|they|that|this|there|who|which|have|has|had|is|are|was|were|be|been|am)(?:['’](?:s|m|re|"
+    r"ve|d))? (?:(?!must|should|shall|can|may|will)\w+ly |just |also |still |will )?(?:always|never|only|"
+    r"at least)(?: (?!(?:want|need|prefer|accept|use|do|run|ask|write|commit|push|deploy)\b)|[.!,?]|$)|\b(?:always|"
+    r"never) (?:been|had|seen|thought|knew|known|heard|met|felt|got|gotten|went|gone|did|done|made|saw|an?|the|here|"
+    r"there|good|great|nice|so|fun|my|our|your|in|at|on|with|for|to|something|someone|happy|glad|enough|too|know|love|"
+    r"loved|have|(?!exceed|proceed|embed|feed|need|seed|speed)\w+ed|\w+ing|\w+[^su\W]s)\b|\b(?:as|like|than|ever|now|"
+    r"if|not|almost|nearly|to) (?:always|never|ever)\b|\b(?:not|if|the|my|our|your|an?|are|is|was|were|than) only\b|"
     r"\bonly (?:just|because|thing|time|about)\b|\b(?:he|she|they|who)\b[^.]{1,60} and (?:always|never)\b"
 )
 """What somebody says of how things are: "it always works", "he never misses"."""
 _ENCOURAGEMENT: Final = (
-    r"(?<!\bi )(?<!\bwe )(?<!\breally )(?<!\balso )\b(?:don['’]?t|do not|never) (?:ever )?(?:worry|give up|quit|forget|"
-    r"hesitate|be|lose|miss|"
-    r"feel|get|let|stop|"
-    r"think|know|need|want|remember|have|see|mention|you|even|really|like|care|believe|understand|recall)\b|"
-    r"\b(?:don['’]?t|do not) (?:mind\b|[^,.]*\byourself\b)|"
-    r"\bkeep (?:it (?:up|going|real)|up|at|on|going|in (?:touch|mind)|me|pushing|us|\w+ing|calm|an eye)\b|"
-    r"\bkeep [^,.]{1,30} (?:going|motivated|up)\b|\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|"
-    r"\b(?:make|be) sure (?:you |to |that you )*(?:take (?:care|some|time|it)|rest|enjoy|have fun)\b"
+    r"(?<!\bi )(?<!\bwe )(?<!\breally )(?<!\balso )(?<!\bdefinitely )\b(?:don['’]?t|do not|never) (?:ever )?(?:worry|"
+    r"give up|quit|forget|"
+    r"hesitate|be|lose|miss|feel|get|let|stop|think|know|need|want|remember|have|see|mention it|you|even|really|like|"
+    r"care|believe|understand|recall)\b|\b(?:don['’]?t|do not) (?:mind\b|[^,.]*\byourself\b)|\bkeep (?:it (?:up|going|"
+    r"real)|up|at|on|going|in (?:touch|mind)|me|pushing|us|\w+ing|calm|an eye)\b|\bkeep [^,.]{1,30} (?:going|motivated|"
+    r"up)\b|\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|\b(?:make|be) sure (?:you |to |"
+    r"that you )*(?:take (?:care|some|time|it)|rest|enjoy|have fun)\b"
 )
 """What a friend says: "don't give up", "keep it up"."""
 _EXPECTATIONS: Final = (
-    r"\b(?:went|gone|crept|grew|came|got|jumped|is|are|now) up to\b|"
-    r"^(?:- )?no \w+s (?:to (?:apply|run|show|commit|report|do|see|fix|add|be)|found|detected|were|are|yet)\b|"
-    r"\bi['’]d (?:rather|prefer) [^.]*\b(?:then |and )i['’]ll\b.*|"
-    r"\b(?:nobody|no one) (?:was|is(?! to\b)|has|had|knows?|cares|likes|wants|believes|understands|thinks|seems|"
-    r"really)\b|"
-    r"\b(?:i|we) (?:have )?(?:learn(?:ed|t)|remember|reali[sz]ed) (?:is |was )?that\b.*|"
+    r"\baccording to\b.*|\bi(?: have|['’]ve)? (?:read|heard)\b.*|"
+    r"\b(?:went|gone|crept|grew|came|got|jumped|is|are|now) up to\b|^(?:- )?no \w+s (?:to (?:apply|run|show|commit|"
+    r"report|do|see|fix|add|be)|found|detected|were|are|yet)\b|\bi['’]d (?:rather|prefer) [^.]*\b(?:then |"
+    r"and )i['’]ll\b.*|\b(?:nobody|no one) (?:was|is(?! to\b)|has|had|knows?|cares|likes|wants|believes|understands|"
+    r"thinks|seems|really)\b|\b(?:i|we) (?:have )?(?:learn(?:ed|t)|remember|reali[sz]ed) (?:is |was )?that\b.*|"
     r"\b(?:linter|compiler|error|log|warning|message|output|traceback) (?:\w+ )?(?:says?|said|prints?|printed|reads?|"
-    r"shows?|"
-    r"complains?|is)\b.*|"
-    r"(?:^|[,:;] )no (?:worries|thanks|problems?|issues|questions|doubts|surprises|changes|errors|results|regrets|"
-    r"words|"
-    r"plans|reasons|excuses|guarantees|hard feelings)\b|"
+    r"shows?|complains?|is)\b.*|(?:^|[,:;] )no (?:worries|thanks|problems?|issues|questions|doubts|surprises|changes|"
+    r"errors|results|regrets|words|plans|reasons|excuses|guarantees|hard feelings)\b|"
     r"\bwant (?!you )(?:\w+ ){1,2}to (?!be\b|go (?:out|to|in|on|via)\b)|\blike no one\b|\bshould be everyone\b|"
-    r"^\W*(?:please )?(?:add|write|create|implement|fix|check|verify|test|run)\b[^;]*\bshould\b|"
-    r"\b(?:i|we|you|he|she|they|it|that|this|there|these|those|people|every\w+|things|who|what|which|how|when|where|"
-    r"why) "
-    r"(?:really |definitely |probably |both |all |just )?(?:should|shall|needs?(?: to)?|ha(?:s|ve) to)"
-    r"(?! (?:not|never|always|only)\b)(?:n['’]t (?:have|be|i|we|you|it))?|"
-    r"\bshould(?:n['’]t)? (?:now )?(?:have|work|pass|succeed|help|do|suffice|be (?:fine|ok|okay|good|able|enough|ready|"
-    r"working|here|"
-    r"fun|there|great|easy|interesting|proud|eligible|better|done|correct))\b|\bneeds? to (?:talk|chat|know|happen|"
-    r"relax|go)\b|"
-    r"\b(?:reason|why|how|what|which|whether|where) [^,.;()]{1,60}\b(?:should|forbidden)\b|^consider\b.*|"
-    r"\bshould be (?:in|on) (?:my|file)\b|"
-    r"^if (?:that|this|it|so|not|possible|needed|you (?:need|have|want|can|could|don|ever|like))\b[^,]*|"
-    r"^(?:no|actually|wait|sorry|oh|oops)[,.!:]? (?=(?:i|i['’]\w+|we['’]\w+|thanks?|that['’]?s?|it['’]s (?:just|been|"
-    r"ok|fine|great)|"
-    r"this|you|there|not|problem|worries|way|he|she|they|my|let)\b)"
+    r"^\W*(?:please )?(?:add|write|create|implement|fix|check|verify|test|run)\b[^;]*\bshould\b|\b(?:i|we|you|he|she|"
+    r"they|it|that|this|there|these|those|people|every\w+|things|who|what|which|how|when|where|why) (?:really |"
+    r"definitely |probably |both |all |just )?(?:should|shall|needs?(?: to)?|ha(?:s|ve) to)(?! (?:not|never|always|"
+    r"only)\b)(?:n['’]t (?:have|be|i|we|you|it))?|\bshould(?:n['’]t)? (?:now )?(?:have|work|pass|succeed|help|do|"
+    r"suffice|be (?:fine|ok|okay|good|able|enough|ready|working|here|fun|there|great|easy|interesting|proud|eligible|"
+    r"better|done|correct))\b|\bneeds? to (?:talk|chat|know|happen|relax|go)\b|\b(?:reason|why|how|what|which|whether|"
+    r"where) [^,.;()]{1,60}\b(?:should|forbidden)\b|^consider\b.*|\bshould be (?:in|on) (?:my|file)\b|^if (?:that|this|"
+    r"it|so|not|possible|needed|you (?:need|have|want|can|could|don|ever|like))\b[^,]*|^(?:no|actually|wait|sorry|oh|"
+    r"oops)[,.!:]? (?=(?:i|i['’]\w+|we['’]\w+|thanks?|that['’]?s?|it['’]s (?:just|been|ok|fine|great)|this|you|there|"
+    r"not|problem|worries|way|he|she|they|my|let)\b)"
 )
 """Pronouns before "should", what is only expected, and openings that only answer."""
 _CONJECTURE = re.compile(_CONJECTURES)
@@ -749,25 +665,21 @@ _PAST: Final = re.compile(
 )
 """The times at which something was done."""
 _CLAUSE_START: Final = (
-    r"(?:^|[,;:.(–—] |- |\b(?:please|pl[sz]|strictly|and|but|or|so|then|also|just|ok|okay|btw|again|first|instead|"
-    r"now|well|yes|no|hi|"
-    r"hey|future) )"
-    r"(?:please )?"
+    r"(?:^|[,;:.(–—] |- |\b(?:please|pl[sz]|strictly|and|but|or|so|then|also|just|ok|okay|btw|again|first|instead|now|"
+    r"well|yes|no|hi|hey|future) )(?:please )?"
 )
 _VERBS: Final = (
     r"(?:use|run|write|add|send|ask|tell|check|print|make|put|set|show|call|create|update|wait|skip|stop|report|return|"
-    r"load|"
-    r"never|always|only|don['’]?t|do not|you (?:must|should|may|can)|i (?:want|would|need|prefer)|i['’]d)\b"
+    r"load|never|always|only|don['’]?t|do not|you (?:must|should|may|can)|i (?:want|would|need|prefer)|i['’]d)\b"
 )
 _ANSWERING: Final = (
     r"(?:include|use|show|give|keep|add|format|answer|reply|respond|provide|cite|list|explain|write|put|suggest|"
-    r"recommend|"
-    r"offer|avoid|stick|round|convert|translate|name|mention|spell|quote|attach|start|end|sign|state|express|present)"
+    r"recommend|offer|avoid|stick|round|convert|translate|name|mention|spell|quote|attach|start|end|sign|state|express|"
+    r"present)"
 )
 _ASKING_VERBS: Final = (
     r"(?:ask|talk|speak|mention|write|request|discuss|want|need|answer|reply|give|show|explain|recommend|suggest|use|"
-    r"send|"
-    r"report|present|describe|summari[sz]e|plan|review|commit)"
+    r"send|report|present|describe|summari[sz]e|plan|review|commit)"
 )
 _REPEALED: Final = r"(?:rules?|ban|freeze|limit|restriction|requirement|convention|constraint)"
 _ENGLISH_RULES: Final = (
@@ -775,19 +687,17 @@ _ENGLISH_RULES: Final = (
     rf"{_CLAUSE_START}(?:never|always|avoid) \w",
     rf"{_CLAUSE_START}(?:don['’]?t|do not) (?:ever )?\w",
     rf"{_CLAUSE_START}make sure (?:to|that|you|it|the|all|every|no)\b",
-    r"^(?:and |but |please |also )?no (?:[a-z]+ ){0,2}\w+(?:s|ing) (?:in|on|for|from|at|with|to|without|please|"
-    r"before|"
+    r"^(?:and |but |please |also )?no (?:[a-z]+ ){0,2}\w+(?:s|ing) (?:in|on|for|from|at|with|to|without|please|before|"
     r"after|of|outside|until)\b",
-    r"(?:^|[,:] )(?:strictly |absolutely |please |and |but )*no (?:[a-z]+ )?[a-z-]+(?:s|ing)(?: (?:pl[sz]|please|"
-    r"ever|at all|"
-    r"allowed))?[.!]?$|^[\w.+#-]+(?: [\w.+#-]+)? only(?:[,.!]|$)|^\w{3,}s,? not \w{3,}s[.!]?$",
+    r"(?:^|[,:] )(?:strictly |absolutely |please |and |but )*no (?:[a-z]+ )?[a-z-]+(?:s|ing)(?: (?:pl[sz]|please|ever|"
+    r"at all|allowed))?[.!]?$|^[\w.+#-]+(?: [\w.+#-]+)? only(?:[,.!]|$)|^\w{3,}s,? not \w{3,}s[.!]?$",
     r"(?:^|: )(?:please )?(?:report|write|format|express|put|name|sign|round|display|state|cite|prefix|quote|label|"
-    r"measure|"
-    r"convert) (?:all|any|every) [a-z ]+ (?:in|with|as|by|to|on|before|after)\b|"
-    r"\buser wants (?:[^t\s]|t[^o\s])",
+    r"measure|convert) (?:all|any|every) [a-z ]+ (?:in|with|as|by|to|on|before|after)\b|\buser wants (?:[^t\s]|"
+    r"t[^o\s])",
+    r"^(?:[a-z-]+ ){0,3}(?:rules|guidelines|conventions|style|preferences)(?: [a-z-]+){0,3}: \S",
     r"\bkeep it (?:short|brief|simple|concise|formal|casual|minimal|small|clean|polite|plain|neutral|professional)\b",
-    r"\b(?:answers?|replies|responses?|output|code|comments?|names|dates|prices|units|numbers|commits|titles)\b"
-    r"[^.,]* (?:please|pl[sz])[.!]?$",
+    r"\b(?:answers?|replies|responses?|output|code|comments?|names|dates|prices|units|numbers|commits|"
+    r"titles)\b[^.,]* (?:please|pl[sz])[.!]?$",
     r"\bno need (?:for|to)\b|\b(?:must|shall|should|may|wants?|needs?) (?:\w+ )?(?:always|never|only)\b|"
     r"\byou can only\b",
     r"\b(?:want|need|remember|expect|ask|told) (?:\w+ )?to (?:always|never|only)\b|, (?:then )?\w+ only\b",
@@ -805,24 +715,23 @@ _ENGLISH_RULES: Final = (
     r"both|answers?|replies|\w+s|within|below|under|in)\b",
     # What somebody prefers, wants or has decided.
     r"\b(?:i|we|user|customer|client|['’]d|would|strongly|slightly) (?:\w+ )?prefer(?:s|red|e)?\b|(?:^\W*|"
-    r"[,–—] ?)prefer|"
-    r"\bpreferabl[ye]\b|\bis preferred\b|\bmy preference\b|\b(?:would|i['’]d|we['’]d) rather\b|\bmy first choice\b|"
-    r"\bin favou?r of\b",
+    r"[,–—] ?)prefer|\bpreferabl[ye]\b|\bis preferred\b|\bmy preference\b|\b(?:would|i['’]d|we['’]d) rather\b|"
+    r"\bmy first choice\b|\bin favou?r of\b",
     r"\b(?:i|we|user|customer|client|boss|team) (?:only |just |really |always |also |still )?(?:wants?|"
-    r"wish(?:es)?)(?: only)? (?:the|all|"
-    r"every|each|it|them|this|no|any|an?|my|our|your|everything|nothing|only|white|black|answers?|reports?)\b",
+    r"wish(?:es)?)(?: only)? (?:the|all|every|each|it|them|this|no|any|an?|my|our|your|everything|nothing|only|white|"
+    r"black|answers?|reports?)\b",
     r"\b(?:i|we) (?:need|want) [^.]*\b(?:instead of|rather than)\b|\b(?:i|we) only want\b|\b(?:i|we) want only\b|"
-    r"\b(?:i|we) (?:really |also |just |still )?(?:don['’]?t|do not) (?:want|wish|need) (?:to (?:add|use|pay|"
-    r"change|include|receive|share|keep|touch|install|spend|exceed|buy|fly|risk|wait|book|cancel|see|have|get|do|make|"
-    r"take)|any|an?|the|\w+ (?:insurance|\w+s)|it|that|this)\b",
+    r"\b(?:i|we) (?:really |also |just |still |definitely )?(?:don['’]?t|do not) (?:want|wish|need) (?:to (?:add|use|"
+    r"pay|change|"
+    r"include|receive|share|keep|touch|install|spend|exceed|buy|fly|risk|wait|book|cancel|see|have|get|do|make|take)|"
+    r"any|an?|the|\w+ (?:insurance|\w+s)|it|that|this)\b",
     r"\b(?:i|we) want to (?:\w+ )?(?:minimi[sz]e|maximi[sz]e|avoid|keep|limit|stay|be /)|\bi want to [^.]* first\b|"
     r"\bplease keep (?:me|us|it|this|that)\b|\bonly interested in\b|\b(?:i['’]ll|i will|we['’]ll|"
     r"we will) stick (?:with|to)\b|\bi want both\b",
     r"\bi want [^.]{1,40} to be\b|\bi want white\b|\bi want [a-z]+[.,]?$",
     # Limits.
     r"\b(?:limit(?:ed)?|cap(?:ped)?|budget|deadline|due|maximum|max|minimum|at most|at least|no (?:more|less|later|"
-    r"sooner|"
-    r"earlier|fewer) than|not (?:more|less|later|fewer) than|up to|tops|within|exceed|a fee of)\b[^.]*\d",
+    r"sooner|earlier|fewer) than|not (?:more|less|later|fewer) than|up to|tops|within|exceed|a fee of)\b[^.]*\d",
     r"\d[^.]*\b(?:limit|cap|budget|deadline|at most|maximum|max|tops|or (?:less|fewer|more|below))\b",
     r"\b(?:one|two|three|four|five|six|ten) [a-z ]+\bmax(?:imum)?\b",
     # What holds from now on, or under a condition.
@@ -835,16 +744,15 @@ _ENGLISH_RULES: Final = (
     r"\blet['’]?s (?:use|go with|stick (?:to|with)|keep|switch to|stay with|drop|only|not|never|always|leave)\b",
     rf"\b(?:if|when|whenever|once|before|after|unless|until|in case)\b[^!?]*, (?:then )?(?:please )?{_VERBS}",
     r"^(?:please )?(?:express|format|answer|reply|respond|speak|talk|write|give|return|phrase)(?: (?:me|us|your|the|"
-    r"all|every|each|"
-    r"answers?|responses?|repl(?:y|ies)|results?|output|dates?|prices?|amounts?))* (?:only |always )?(?:in|as|with|"
-    r"using|without)\b",
+    r"all|every|each|answers?|responses?|repl(?:y|ies)|results?|output|dates?|prices?|amounts?))* (?:only |"
+    r"always )?(?:in|as|with|using|without)\b",
     r"\b(?:answers?|responses?|output|code|comments?) (?:is|are) to be\b",
     # Corrections.
     r"\bthat['’]s what i (?:want|meant|need)\b|\bonly if\b|\b(?:scrap|scratch|strike) (?:that|what|the|this)\b|"
     r"\bi meant\b|\bmisspoke\b|\bignore what\b|\bdisregard\b",
-    rf"\b{_REPEALED}\b[^.]*\b(?:no longer|any ?more|doesn['’]t apply|is (?:lifted|gone|off|over|void))\b|"
-    rf"\b(?:drop|forget|ignore|lift(?:ed)?|cancel|remove|relax) (?:the|that|this|my|our) [^.]*\b{_REPEALED}\b|"
-    rf"\blifted the\b|\btake back what\b",
+    rf"\b{_REPEALED}\b[^.]*\b(?:no longer|any ?more|doesn['’]t apply|is (?:lifted|gone|off|over|void))\b|\b(?:drop|"
+    rf"forget|ignore|lift(?:ed)?|cancel|remove|relax) (?:the|that|this|my|our) [^.]*\b{_REPEALED}\b|\blifted the\b|"
+    rf"\btake back what\b",
     r"\b(?:is|are|it['’]s) (?:fine|ok(?:ay)?|allowed) (?:again|after all|now)\b|\byou (?:may|can) [^.?]*\bagain\b|"
     r"\b(?:it['’]s|it is) (?:fine|ok(?:ay)?|allowed) to \w+ [^.?]*\b(?:now|again|after all)\b",
     r"\bon second thoughts?\b|^(?:sorry,? |ok,? |so,? )?change of plans?[,:.!;]|\bchanged (?:my|our) mind\b|"
@@ -854,8 +762,8 @@ _ENGLISH_RULES: Final = (
     r"it|use|make)\b",
 )
 _ENGLISH_DECISIONS: Final = (
-    r"\b(?:i['’]ve|i have|we|we['’]ve|we have) (?:now |finally |all |both )?(?:decided|agreed|settled)(?: on| to| that|"
-    r" against| for|:|,)",
+    r"\b(?:i['’]ve|i have|we|we['’]ve|we have) (?:now |finally |all |both )?(?:decided|agreed|settled)(?: on| to|"
+    r" that| against| for|:|,)",
     r"\b(?:team|board|management|boss|client|customer) (?:has |have )?(?:decided|agreed|insists?)\b",
     r"\bit(?:['’]s| is| was)(?: now)? decided\b|\b(?:the|our|final|my) decision(?: is|:| was| stands)|\bdecision:",
 )
@@ -932,7 +840,7 @@ def rank_sentence(sentence: str) -> int:
 def _is_about_speaker(text: str) -> bool:
     """Whether a text says something of its speaker, and not only a few words."""
     is_long = len(text.split()) > _MIN_WORDS or not text.isascii()
-    return is_long and _FIRST_PERSON.is_in(text.lower()) and not is_remark(text)
+    return is_long and _FIRST_PERSON.is_in(text.lower()) and not (is_remark(text) or _WISH.match(text))
 
 
 def split_clauses(text: str) -> list[str]:
@@ -990,7 +898,8 @@ def _rank_statement(text: str) -> int:
         return FACT
     is_particular = has_particulars(text)
     if is_particular and _CHANGE.is_in(small):
-        return FACT if len(text) <= BRIEF else REQUEST
+        is_fact = len(text) <= BRIEF and not (opens_with_verb(text) or _WISH.match(text))
+        return FACT if is_fact else REQUEST
     if is_request or _PENDING.is_in(small):
         return REQUEST
     return STATEMENT if is_particular else 0
@@ -998,6 +907,8 @@ def _rank_statement(text: str) -> int:
 
 def _is_brief_fact(text: str, small: str, *, is_request: bool, is_taste: bool) -> bool:
     """Whether a short sentence with signs states something that lasts."""
+    if is_request and _ABOUT_A_KIND.match(text):
+        return True
     is_done_once = is_request and _BARE_PLURAL.search(text) is None
     if not is_done_once and has_particulars(text) and _is_self_contained(text):
         return True
@@ -1018,7 +929,8 @@ def _rank_without_sign(text: str) -> int:
 
 def is_order(sentence: str) -> bool:
     """Whether a sentence orders something by its form, whoever wrote it: it opens with a verb, obliges or forbids."""
-    return opens_with_verb(sentence) or _EMPHASIZED.search(sentence) is not None or _OBLIGATION.is_in(sentence.lower())
+    signs = _EMPHASIZED.search(sentence) or _PROHIBITION.match(sentence) or _NEGATIVE_ORDER.match(sentence)
+    return signs is not None or opens_with_verb(sentence) or _OBLIGATION.is_in(sentence.lower())
 
 
 def opens_with_verb(sentence: str) -> bool:
@@ -1162,7 +1074,7 @@ def parse_claim(sentence: str) -> Claim:
         value_words = words_of(sentence[copula.end() :].strip())
     figures = tuple((match.group().strip(" ."), _is_value(sentence, match)) for match in _FIGURE.finditer(sentence))
     text_without_figures = _FIGURE.sub(" ", sentence)
-    stem = words_of(text_without_figures.rstrip(" .!。！").rpartition(" ")[0])
+    stem = words_of(_CHANGE.expression.sub("", text_without_figures.lower()).strip(" .!。！").rpartition(" ")[0])
     return Claim(
         words_of(text_without_figures),
         figures,
