@@ -232,21 +232,6 @@ async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
         await rooms.close()
 
 
-@pytest.mark.parametrize("words", [135, 140])
-async def test_a_record_with_rules_shrinks_to_what_the_window_leaves(words: int) -> None:
-    pipeline, history = OfflinePipeline(Settings(), 700), RuleHistory(random.Random(words))
-    try:
-        history.say("Look at the importer. " + "It reads one more line. " * (words // 5))
-        history.remark(2)
-        history.say("Never restart the Halvorsen machine without asking me.")
-        history.remark(30)
-        text = await forward(pipeline, history.messages)
-        assert "[Record of message" in text
-        assert "Halvorsen" in text
-    finally:
-        await pipeline.close()
-
-
 # What people state in passing, with the value that must be left, and what the assistant promises.
 CHATTED = {
     "en": (

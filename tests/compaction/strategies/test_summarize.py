@@ -55,10 +55,19 @@ def test_where_what_stays_takes_all_of_the_target_a_summary_has_room_above_it() 
     stays = view.tokens - movable + 4
     assert stays > view.target
     assert only(view).budget == 300
-    # Of what the limit leaves it takes half at most, and never less than it takes to say something.
+    # Of what the limit leaves it takes half at most, and what it takes to say something, if the limit leaves that.
     assert only(replace(view, limit=stays + 400)).budget == 200
-    assert only(replace(view, limit=stays + 100)).budget == 128
+    assert only(replace(view, limit=stays + 100)).budget == 100
     assert only(replace(view, limit=stays - 100)).budget == 128
+
+
+def test_instructions_get_no_more_than_a_small_window_leaves() -> None:
+    compacted = uncompacted(user_message("opening"), *ROUNDS, user_message("task"))
+    view = strategy_view(compacted, target=10, limit=1_000, count_instruction_tokens=lambda _: 50)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
+    stays = view.tokens - movable + 4
+    assert only(replace(view, limit=stays + 200)).budget == 200
+    assert only(replace(view, limit=stays + 800)).budget == 320
 
 
 def test_a_summary_has_a_most() -> None:

@@ -82,15 +82,21 @@ class SummarizeHistory(Strategy):
         staying_tokens = view.tokens - sum(map(view.count_group_tokens, groups)) + MESSAGE
         room = max(0, view.target - staying_tokens)
         # If protected messages take nearly all of the target, exceeding it a little is better than an empty summary.
-        min_budget = min(int(view.target * _MIN_SHARE), (view.limit - staying_tokens) // 2)
+        left = view.limit - staying_tokens
+        min_budget = min(int(view.target * _MIN_SHARE), left // 2)
         instruction_tokens = self._count_instruction_tokens(view, groups)
-        budget = max(_MIN_BUDGET, int(room * options.budget_share), min_budget)
+        least_budget, least_instructions_budget = _MIN_BUDGET, _MIN_INSTRUCTIONS_BUDGET
+        if left > 0:
+            # Otherwise the newest results are cut, and the summary's room with them.
+            least_budget = max(_MIN_BUDGET // 2, min(least_budget, left))
+            least_instructions_budget = min(least_instructions_budget, left)
+        budget = max(least_budget, int(room * options.budget_share), min_budget)
         if instruction_tokens:
             # A user's instruction is worth more than messages in the tail, and than meeting the target exactly.
             above_target = max(
-                int((view.limit - staying_tokens) * _INSTRUCTIONS_SHARE),
+                int(left * _INSTRUCTIONS_SHARE),
                 int(view.limit * _MIN_INSTRUCTIONS_SHARE),
-                min(_MIN_INSTRUCTIONS_BUDGET, view.limit - staying_tokens),
+                least_instructions_budget,
             )
             budget = max(budget, min(max(room, above_target), instruction_tokens))
         if options.max_summary_tokens is not None:
