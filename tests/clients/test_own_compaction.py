@@ -1,4 +1,4 @@
-"""Codex, Claude Code, OpenCode and Gemini CLI compact their own history; the proxy has one session of it."""
+"""Codex, Claude Code and OpenCode compact their own history; the proxy has one session of it."""
 
 import json
 import re
@@ -29,8 +29,6 @@ _TOTAL = re.compile(rb'("total_tokens": ?)\d+')
 ASKING = (
     "create a detailed summary of the",
     "CONTEXT CHECKPOINT COMPACTION",
-    "updated <state_snapshot>",
-    "Critically evaluate the <state_snapshot>",
 )
 """Words of the last message with which the agents ask for a summary. OpenCode asks without tools."""
 
