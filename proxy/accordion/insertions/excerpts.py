@@ -302,13 +302,8 @@ class _Search:
     def _find_rules(self) -> list[Candidate]:
         """Returns the user's standing instructions, not in view, that the turn is about: it has half of the terms of
         one, or a rare name in it."""
-        subjects, sums = self._query.subjects, defaultdict[int, float](float)
-        for term in subjects:
-            numbers = self._index.find(term)
-            for at in numbers:
-                sums[at] += self._index.weight(len(numbers))
-        rules = list[Candidate]()
-        for at in nlargest(_MAX_PASSAGES, sums, key=sums.__getitem__):
+        subjects, rules = self._query.subjects, list[Candidate]()
+        for at in TermScores(self._index, dict.fromkeys(subjects, 1.0)).best(_MAX_PASSAGES):
             passage = self._index[at]
             message, part = passage.position
             if self._messages[message].role != "user" or not isinstance(self._messages[message].parts[part], Text):

@@ -75,19 +75,14 @@ _LABELLED_QUOTATION: Final = re.compile(r'^[A-Z][\w ,]{1,60}: "(.+)"$', re.DOTAL
 _NAME: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,100}")
 """An id that is safe in a header and before a quotation. The id of an imported memory may be any text."""
 _COMMONPLACE_TEXT: Final = (
-    "able about actually add again ahead all already always another answer anything ask asked back because been being "
-    "best better big both bring call came can't change changes check code come correct could couldn't day days did "
-    "didn't different does doesn't doing don't done each else even ever every everything exactly feel few file files "
-    "find fine first five fix for found four get gets getting give goes going good got great guess happen happened "
-    "hard hear hello help here hope i'd i'll i'm i've idea instead isn't it's its keep kind know last later let let's "
-    "lets like little long look looking looks lot made make makes making maybe mean more most much must need needed "
-    "needs never new next nice nothing now off okay old once one only other others our out over own part place please "
-    "point possible pretty probably put question read ready real really right run said same say says second see seem "
-    "seems set she show since six small some something soon sorry sound sounds start step still stop stuff sure take "
-    "takes tell test tests thank thanks that's their there's thing things think those though three through time times "
-    "today together too took tried true try trying two understand until update use used uses using want wanted wants "
-    "wasn't way ways we'll we're we've week well went what's while whole why without won't work working works wrong "
-    "write yeah year years yep yes yesterday yet you'll you're you've"
+    "able actually add already another answer ask back because best better big bring call came change check code come "
+    "correct couldn't day didn't different doesn't done even ever every everything exactly feel file find fine first "
+    "five fix found four gets give goes going good great guess happen hard hear hope idea instead isn't keep kind "
+    "know last later lets little look lot made make maybe mean needed next nice nothing off old others part place "
+    "point possible pretty probably put question read ready real right run said say second see seem set show since "
+    "six small soon sorry sound start step stop stuff take tell test think though three through time today together "
+    "took tried true try two understand update uses wanted wasn't ways week went whole without won't work wrong write "
+    "year yep yesterday yet"
 )
 _COMMONPLACE_TERMS: Final = frozenset(search_terms(_COMMONPLACE_TEXT))
 """Terms that occur in sentences about anything, so that they name no subject."""

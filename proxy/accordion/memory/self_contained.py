@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from accordion.model.words import UNSEARCHED
 from accordion.summaries.evidence import is_claim
 
 _DEPENDENT_BEGINNING: Final = re.compile(
@@ -62,17 +63,11 @@ _SHORT_WORD: Final = 3
 """Letters of a topic's word up to which it must match a whole word."""
 
 _EMPTY_TEXT: Final = (
-    "a an and are as at be been but by can could did do does doing done for from get go going good got had has "
-    "have he her here him his how i if in into is it its just know let like look make me more most my need new no "
-    "not now of off ok on one only or our out over own please really run see she should since so some still such "
-    "sure take than thank thanks that the their them then there these they thing things this those to too try up "
-    "us use used user using very want was way we well were what when where which while who why will with would "
-    "yes yet you your im ive ill id lets dont doesnt didnt cant wont isnt also about after before because between "
-    "both each every other same first next last assistant tool said found told created updated added file files "
-    "code line lines work works working change changes changed test tests issue problem error option message "
-    "messages"
+    "added assistant because cant change changed changes code created didnt doesnt done dont error every file files "
+    "first found going good id ill isnt issue ive know last lets line lines look make message messages next off "
+    "option problem run said see since take test tests told tool try updated us user wont work working works yet"
 )
-EMPTY: Final = frozenset(_EMPTY_TEXT.split())
+EMPTY: Final = UNSEARCHED.union(_EMPTY_TEXT.split())
 """Words that say little about a sentence's subject."""
 
 

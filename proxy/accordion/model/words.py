@@ -26,71 +26,23 @@ _MIN_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 _SHORT = re.compile(r"[^aeiou][aeiouy][^aeiouwxy]")
 """What is left of `hiking` and `moved`, which end in an `e` alone."""
-_STOP_WORDS: Final = frozenset(
-    {
-        *("a", "an", "the", "and", "or", "for", "to", "of", "in", "on", "at", "by", "with", "that", "this", "it"),
-        *("there", "he", "she", "they", "we", "i", "is", "are", "be", "this", "from", "was", "has", "have", "had"),
-        *("not", "but", "you", "your", "our", "its", "all", "any", "use", "used", "using", "please", "must"),
-        *("should", "shall", "will", "would", "can", "never", "always", "only", "when", "then", "than", "into"),
-        *(
-            "onto",
-            "over",
-            "under",
-            "also",
-            "now",
-            "new",
-            "who",
-            "what",
-            "which",
-            "s",
-            "t",
-            "d",
-            "m",
-            "ll",
-            "re",
-            "ve",
-            "do",
-            "does",
-            "don",
-            "no",
-        ),
-        *(
-            "me",
-            "my",
-            "if",
-            "as",
-            "so",
-            "go",
-            "ahead",
-            "yes",
-            "sure",
-            "like",
-            "need",
-            "want",
-            "thank",
-            "thanks",
-            "help",
-        ),
-        *("no", "if", "how", "much", "that", "these", "those", "them", "there", "here", "ok", "okay", "just", "get"),
-        *("der", "die", "das", "den", "dem", "ein", "eine", "einen", "und", "oder", "für", "von", "zu", "im", "am"),
-        *("mit", "ist", "sind", "wir", "ich", "du", "es", "auf", "nicht", "nie", "niemals", "kein", "keine", "bitte"),
-        *("le", "la", "les", "un", "une", "des", "du", "de", "et", "ou", "pour", "dans", "en", "sur", "avec", "est"),
-        *("ne", "pas", "il", "jamais", "el", "los", "las", "una", "y", "o", "por", "para", "con", "es", "son", "del"),
-        *("al", "nunca", "siempre", "sin", "que", "se", "os", "um", "uma", "não", "e", "di", "il", "non", "het", "een"),
-        *("не", "и", "в", "на", "для", "不要", "必须", "禁止", "请使", "使用", "不能", "只能"),
-    }
+_STOP_TEXT: Final = (
+    "a an the and or for to of in on at by with that this it there he she they we i is are be from was has have had "
+    "not but you your our its all any use used using please must should shall will would can never always only when "
+    "then than into onto over under also now new who what which s t d m ll re ve do does don no me my if as so go "
+    "ahead yes sure like need want thank thanks help how much these those them here ok okay just get der die das den "
+    "dem ein eine einen und oder für von zu im am mit ist sind wir ich du es auf nicht nie niemals kein keine bitte "
+    "le la les un une des de et ou pour dans en sur avec est ne pas il jamais el los las una y o por para con son del "
+    "al nunca siempre sin que se os um uma não e di non het een не и в на для 不要 必须 禁止 请使 使用 不能 只能"
 )
-_UNSEARCHED: Final = _STOP_WORDS | frozenset(
-    {
-        *("about", "after", "again", "anything", "been", "before", "being", "between", "both", "cannot"),
-        *("could", "did", "does", "doing", "down", "during", "each", "else", "few", "got", "had", "hello"),
-        *("her", "here", "hers", "hey", "hi", "him", "his", "how", "its", "let", "long", "may", "might"),
-        *("mine", "more", "most", "my", "oh", "once", "one", "other", "ours", "out", "own", "really", "same"),
-        *("some", "something", "still", "such", "than", "thing", "their", "theirs", "then", "things", "too"),
-        *("until", "up", "very", "was", "way", "well", "were", "when", "where", "while", "whom", "whose"),
-        *("why", "wow", "yeah", "yours"),
-    }
+_STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
+_UNSEARCHED_TEXT: Final = (
+    "about after again anything been before being between both cannot could did doing down during each else few got "
+    "hello her hers hey hi him his let long may might mine more most oh once one other ours out own really same some "
+    "something still such thing their theirs things too until up very way well were where while whom whose why wow "
+    "yeah yours"
 )
+UNSEARCHED: Final = _STOP_WORDS.union(_UNSEARCHED_TEXT.split())
 """Words by which nothing is searched."""
 
 
@@ -151,7 +103,7 @@ def _find_terms(word: str) -> tuple[str, ...]:
         return ()
     parts = _PART.findall(word) if word.isascii() else ()
     forms = [word.lower(), *(part.lower() for part in parts if len(parts) > 1 and len(part) > 2)]
-    return tuple(dict.fromkeys(_stem(form) for form in forms if form not in _UNSEARCHED))
+    return tuple(dict.fromkeys(_stem(form) for form in forms if form not in UNSEARCHED))
 
 
 def _stem(word: str) -> str:
