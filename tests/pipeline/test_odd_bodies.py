@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -87,7 +88,21 @@ async def test_a_nested_body_goes_on_unread_and_the_log_says_so_once(caplog: pyt
     assert caplog.text.count("no readable JSON object") == 1
 
 
-ODD_VALUES = (None, [], {}, "", 0, -1, True, "x" * 2_000, [[[]]], {"type": None}, {"type": "hologram"}, {"text": {}})
+ODD_VALUES = (
+    None,
+    [],
+    {},
+    "",
+    0,
+    -1,
+    10**30,
+    True,
+    "x" * 2_000,
+    [[[]]],
+    {"type": None},
+    {"type": "hologram"},
+    {"text": {}},
+)
 
 
 def positions_in(value: Any) -> list[tuple[Any, Any]]:
@@ -105,10 +120,28 @@ async def test_no_value_in_a_list_makes_its_compaction_fail(protocol_name: Proto
     request = body(with_long_results(long_history(8)), protocol_name)
     for _ in range(data.draw(st.integers(1, 4))):
         holder, name = data.draw(st.sampled_from(positions_in(request[LIST_FIELDS[protocol_name]])))
-        holder[name] = data.draw(st.sampled_from(ODD_VALUES))
+        holder[name] = deepcopy(data.draw(st.sampled_from(ODD_VALUES)))
     setup = PipelineSetup(windows=FakeWindows(3_000))
     out, _ = await setup.ask(PATHS[protocol_name], request)
+    for sent in setup.upstream.requests:
+        assert isinstance(sent.body, bytes)
+        assert json.loads(sent.body)
     assert '"failure":"internal"' not in (header(out, "x-accordion-compaction") or "").replace(" ", "")
+
+
+async def test_a_summary_quotes_a_number_that_json_lacks_as_it_came() -> None:
+    request = body(with_long_results(long_history(8)), "messages")
+    for entry in request["messages"]:
+        for block in entry["content"] if isinstance(entry["content"], list) else []:
+            if block["type"] == "tool_use":
+                block["input"] = {"path": 10**30}
+    request["system"] = "\ud83d"
+    setup = PipelineSetup(windows=FakeWindows(3_000))
+    await setup.ask(MESSAGES, request)
+    sent = setup.upstream.requests[-1].body
+    assert isinstance(sent, bytes)
+    assert f"read: {10**30}".encode() in sent
+    assert json.loads(sent)
 
 
 @pytest.mark.parametrize("odd", ["5", "true", '{"a":1}'])

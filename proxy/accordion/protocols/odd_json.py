@@ -47,7 +47,7 @@ def replace_marks(body: bytes) -> bytes:
     """Returns a body, or a text, with valid JSON in place of the marks: a replacement character, or null."""
     if b"\xf4\x8f" not in body:
         return body
-    return _MARK_BYTES.sub(lambda match: b"null" if match[2] is None else _UNREADABLE.encode(), body)
+    return _MARK_BYTES.sub(_replace_mark, body)
 
 
 def _mark_escape(match: re.Match[str]) -> str:
@@ -58,8 +58,15 @@ def _mark_value(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else f'"{_VALUE}{match[1]}"'
 
 
+def _replace_mark(match: re.Match[bytes]) -> bytes:
+    return b"null" if match[2] is None else b"" if match[2] == _VALUE.encode() else _UNREADABLE.encode()
+
+
 def _restore_mark(match: re.Match[bytes]) -> bytes:
     if match[2] is None:
         return match[1]
+    if match[2] == _VALUE.encode():
+        # A text of ours, such as a summary, quotes the value.
+        return b""
     code = ord(match[2].decode())
     return b"\\u%04x" % (code - _SURROGATE + 0xD800) if code >= _SURROGATE else bytes([code - _INVALID_BYTE])
