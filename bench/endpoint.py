@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -39,7 +38,6 @@ MODEL, WRITER = "bench-reader", "bench-writer"
 """The model's names for clients of Accordion: with the small window, and for summaries with its own."""
 _LONGEST: Final = 3_600.0
 """Seconds. A slow machine takes many minutes for one long prompt."""
-_TRIES: Final = 6
 _MOMENT: Final = 0.05
 _EMPTY_ANSWER: Final = {
     "id": "turn",
@@ -225,6 +223,7 @@ def accordion_before(relay: EndpointRelay, window: int, *, by_model: bool) -> It
     models = [(MODEL, window), (WRITER, 32_000)]
     settings = {
         "server": {"tenant_key": "bench"},
+        "timeouts": {"read_seconds": _LONGEST},
         "summaries": {"writer": WRITER if by_model else "extractive", "wait_seconds": _LONGEST},
         "model_list": [
             {
@@ -243,16 +242,10 @@ def accordion_before(relay: EndpointRelay, window: int, *, by_model: bool) -> It
 
 
 def ask(client: httpx.Client, url: str, messages: Messages, purpose: str, session: str, **fields: Any) -> str:
-    """Sends one request; returns the text of the answer. Raises httpx.HTTPStatusError.
-
-    Accordion waits ten minutes for a response. A slower answer is stored by then, or later.
-    """
+    """Sends one request; returns the text of the answer. Raises httpx.HTTPStatusError."""
     body = {"model": MODEL, "messages": messages, **fields}
     headers = {PURPOSE: purpose, "x-accordion-session": session}
-    for _ in range(_TRIES):
-        response = client.post(f"{url}/chat/completions", json=body, headers=headers, timeout=_LONGEST)
-        if response.status_code != HTTPStatus.GATEWAY_TIMEOUT:
-            break
+    response = client.post(f"{url}/chat/completions", json=body, headers=headers, timeout=_LONGEST)
     response.raise_for_status()
     return str(response.json()["choices"][0]["message"].get("content") or "")
 

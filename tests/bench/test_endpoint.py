@@ -62,14 +62,6 @@ def test_a_refusal_is_passed_on_and_not_stored(tmp_path):
     assert (tmp_path / "a").read_text() == ""
 
 
-def test_a_question_is_sent_again_if_the_proxy_did_not_wait_long_enough():
-    statuses = iter([504, 504, 200])
-    answer = {"choices": [{"message": {"content": "8080"}}]}
-    transport = httpx.MockTransport(lambda _: httpx.Response(next(statuses), json=answer))
-    with httpx.Client(transport=transport) as client:
-        assert ask(client, "http://proxy.test/v1", MESSAGES, QUESTION, "s") == "8080"
-
-
 def test_the_key_comes_from_the_named_variable(monkeypatch):
     monkeypatch.setenv("READER_KEY", "secret")
     assert Endpoint.from_options("http://model.test/v1/", "m", "READER_KEY").key == "secret"
