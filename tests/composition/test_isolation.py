@@ -29,7 +29,7 @@ WORD = "zebrafinch"
 """It is in all that alice's records say."""
 ALICE, BOB = {"x-accordion-key": "key-of-alice-1"}, {"x-accordion-key": "key-of-bob-22"}
 CONFIG = """
-store: {{url: '{url}'}}
+store: {{url: '{url}', timeout_seconds: 60, write_timeout_seconds: 60}}
 proxy_keys: [{{id: alice, key: key-of-alice-1}}, {{id: bob, key: key-of-bob-22}}]
 summaries: {{writer: extractive}}
 model_list:
