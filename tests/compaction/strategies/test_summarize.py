@@ -55,9 +55,9 @@ def test_where_what_stays_takes_all_of_the_target_a_summary_has_room_above_it() 
     stays = view.tokens - movable + 4
     assert stays > view.target
     assert only(view).budget == 300
-    # Of what the limit leaves it takes half at most, and what it takes to say something, if the limit leaves that.
+    # Of what the limit leaves it takes half at most, and never less than it takes to say something.
     assert only(replace(view, limit=stays + 400)).budget == 200
-    assert only(replace(view, limit=stays + 100)).budget == 100
+    assert only(replace(view, limit=stays + 100)).budget == 128
     assert only(replace(view, limit=stays - 100)).budget == 128
 
 

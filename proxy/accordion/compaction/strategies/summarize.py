@@ -85,18 +85,14 @@ class SummarizeHistory(Strategy):
         left = view.limit - staying_tokens
         min_budget = min(int(view.target * _MIN_SHARE), left // 2)
         instruction_tokens = self._count_instruction_tokens(view, groups)
-        least_budget, least_instructions_budget = _MIN_BUDGET, _MIN_INSTRUCTIONS_BUDGET
-        if left > 0:
-            # Otherwise the newest results are cut, and the summary's room with them.
-            least_budget = max(_MIN_BUDGET // 2, min(least_budget, left))
-            least_instructions_budget = min(least_instructions_budget, left)
-        budget = max(least_budget, int(room * options.budget_share), min_budget)
+        budget = max(_MIN_BUDGET, int(room * options.budget_share), min_budget)
         if instruction_tokens:
             # A user's instruction is worth more than messages in the tail, and than meeting the target exactly.
             above_target = max(
                 int(left * _INSTRUCTIONS_SHARE),
                 int(view.limit * _MIN_INSTRUCTIONS_SHARE),
-                least_instructions_budget,
+                # Where nothing is left, the newest results are cut.
+                min(_MIN_INSTRUCTIONS_BUDGET, left) if left > 0 else _MIN_INSTRUCTIONS_BUDGET,
             )
             budget = max(budget, min(max(room, above_target), instruction_tokens))
         if options.max_summary_tokens is not None:
