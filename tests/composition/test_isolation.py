@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,10 @@ CALLERS = [BOB, {"x-accordion-key": "wrong"}, {}]
 
 
 @contextmanager
-def served(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestClient, list[Route], FakeUpstream]]:
-    """A client of the whole application, its routes and its provider."""
+def served(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[TestClient, list[Route], FakeUpstream, Callable[[], None]]]:
+    """A client of the whole application, its routes, its provider, and what writes the transcripts that wait."""
     apps: list[Starlette] = []
 
     def record(**fields: Any) -> Starlette:
@@ -87,7 +90,9 @@ def served(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestClie
         assert client.portal is not None
         client.portal.call(application.start)
         try:
-            yield client, [each for each in apps[0].routes if isinstance(each, Route)], upstream
+            routes = [each for each in apps[0].routes if isinstance(each, Route)]
+            transcripts = application.forward.responder.response_history.transcripts
+            yield client, routes, upstream, partial(client.portal.call, transcripts.flush)
         finally:
             client.portal.call(application.stop)
 
@@ -195,8 +200,9 @@ def test_no_tenant_reads_or_changes_what_another_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = "memory://" if store == "memory" else f"sqlite:///{tmp_path}/store.db"
-    with served(url, monkeypatch) as (client, routes, upstream):
+    with served(url, monkeypatch) as (client, routes, upstream, flush):
         records = fill(client, upstream)
+        flush()
         before, count = everything(client, records), 0
         assert all(WORD in before[path] for path in ("export", "memory/export"))
         upstream.requests.clear()

@@ -43,6 +43,7 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Summarizer, Tasks, TokenCounter
+from accordion.model.search import TokenEmbedding
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.earlier_lists import EarlierLists
 from accordion.pipeline.response_history import ResponseHistory
@@ -53,7 +54,6 @@ from accordion.pipeline.tool_refusals import ToolRefusals
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
-from accordion.providers.models.static_embedder import load_table
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.prefix_nodes import merge_values
 from accordion.sessions.session_names import SessionNames
@@ -267,7 +267,7 @@ class CompactionBuilder:
         """Builds the recall of what a turn asks of the archive; None if it is disabled."""
         counter, config = self._counter, settings.read_back.recall
         recall = ArtifactRecall(
-            ArchiveSearch(self._passage_indexes, load_table if config.embedding else None),
+            ArchiveSearch(self._passage_indexes, _load_embedding if config.embedding else None),
             self.insertion_store,
             self._tasks,
             self._clock,
@@ -355,3 +355,9 @@ class CompactionBuilder:
     async def close(self) -> None:
         """Closes the spool."""
         await self._spooled.close()
+
+
+def _load_embedding() -> TokenEmbedding:
+    from accordion.providers.models.static_embedder import load_table  # noqa: PLC0415  # only recall that is set up so
+
+    return load_table()
