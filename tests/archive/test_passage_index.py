@@ -62,6 +62,16 @@ def test_a_result_is_found_by_the_words_of_its_call() -> None:
     assert messages_with(PassageIndexes(), client, "bill", 3) == [2]
 
 
+@pytest.mark.parametrize(("lines", "labelled"), [(30, "all"), (300, "first")])
+def test_each_passage_of_a_short_result_is_found_by_the_words_of_its_call(lines: int, labelled: str) -> None:
+    text = "\n".join(f"field number {number} of the customer's own record" for number in range(lines))
+    client = read([user("Look."), call("get_customer", {"name": "zebra"}, "c"), result("c", text)])
+    index = PassageIndexes().index(client.messages, client.chain, 3)
+    passages = len([at for at in range(len(index)) if index[at].position[0] == 2])
+    assert passages > 10
+    assert len(index.find("zebra")) == (passages if labelled == "all" else 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

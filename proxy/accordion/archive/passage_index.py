@@ -42,6 +42,8 @@ _MAX_PART: Final = 1_000_000
 """Characters of one part that are indexed."""
 _BRIEF_CALL: Final = 300
 """Characters of a call's arguments up to which they belong to its result, and are no passages of their own."""
+_BRIEF_RESULT: Final = 4_000
+"""Characters of a result up to which the terms of its call belong to each of its passages, not to the first alone."""
 _END = re.compile(r"\n+|(?<=[.!?])[\"')\]]?\s+|(?<=[。！？])")
 """The end of a line or of a sentence."""
 _decode: Final = msgspec.json.Decoder().decode
@@ -156,7 +158,9 @@ def build_block(messages: Sequence[Message], numbers: range) -> PassageBlock:
             for first, last in _cut(text):
                 passages.append((at, part_at, first, last))
                 terms.append((*search_terms(text[first:last]), *label))
-                label = ()
+                if len(text) > _BRIEF_RESULT:
+                    # Names that hundreds of passages have would find none of them.
+                    label = ()
     return PassageBlock(passages, terms)
 
 
