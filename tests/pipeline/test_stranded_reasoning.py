@@ -19,6 +19,7 @@ from tests.protocols.responses_streams import OURS, THEIR_TOOL, function, messag
 
 Json = dict[str, Any]
 OFF, OBSERVE, AUTO = ({"x-accordion-compact": word} for word in ("off", "observe", "auto"))
+ANSWER = b'{"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": []}'
 TOOLS: Json = {"tools": [THEIR_TOOL]}
 
 
@@ -205,10 +206,10 @@ async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(head
     store = Counting()
     setup = worker(store)
     store.away = True
-    setup.upstream.answers = [refusal(ALONE), refusal(LED), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    setup.upstream.answers = [refusal(ALONE), refusal(LED), FakeReply(pieces=(ANSWER,))]
     given = {"type": "item_reference", "id": R1["id"]} if named else R1
     out, reply = await setup.ask(RESPONSES, body([user("Look."), given, SAID, user("And?")], {}), headers)
-    assert (out.status, reply) == (200, b'{"id": "resp_1"}')
+    assert (out.status, reply) == (200, ANSWER)
     lists = [json.loads(each.body)["input"] for each in setup.upstream.requests]
     bare = {name: value for name, value in SAID.items() if name != "id"}
     assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
@@ -218,7 +219,7 @@ async def test_a_search_without_its_reasoning_is_left_out_since_it_has_to_have_i
     setup = worker(store := Counting())
     store.away = True
     led = "Item 'ws_w' of type 'web_search_call' was provided without its required 'reasoning' item: 'rs_one'."
-    setup.upstream.answers = [refusal(ALONE), refusal(led), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    setup.upstream.answers = [refusal(ALONE), refusal(led), FakeReply(pieces=(ANSWER,))]
     out, _ = await setup.ask(RESPONSES, body([user("Look."), R1, search("w"), SAID, user("And?")], {}), AUTO)
     assert out.status == 200
     assert json.loads(setup.upstream.requests[-1].body)["input"] == [user("Look."), SAID, user("And?")]
@@ -236,7 +237,7 @@ async def compacted_with_lone_reasoning() -> tuple[PipelineSetup, list[Any]]:
 async def test_lone_reasoning_is_left_out_of_a_compacted_list():
     """Its read-backs could not be looked up, and the store is there again when the provider refuses the list."""
     setup, items = await compacted_with_lone_reasoning()
-    setup.upstream.answers = [refusal(ALONE), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    setup.upstream.answers = [refusal(ALONE), FakeReply(pieces=(ANSWER,))]
     out, _ = await setup.ask(RESPONSES, body(items, {}), AUTO)
     first, second = (json.loads(each.body)["input"] for each in setup.upstream.requests[-2:])
     assert out.status == 200

@@ -30,6 +30,7 @@ from tests.insertions.test_artifact_recall import (
 from tests.memory.fake_memories import FakeMemories
 from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline.test_compact import refused
+from tests.pipeline.test_estimates import LONG, SOURCE
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
@@ -330,3 +331,14 @@ async def test_a_very_large_body_is_searched_for_memories_in_a_thread() -> None:
     made = PipelineSetup(mentions=MemoryMentions())
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, "word " * 1_000_000)))
     assert "may_mention_memory" in made.tasks.offloaded
+
+
+async def test_a_request_that_may_hold_a_memory_is_counted_before_it_is_sent() -> None:
+    made = PipelineSetup(mentions=MemoryMentions(), windows=FakeWindows())
+    made.replace_in("measurer", can_estimate=True)
+    long = [{"role": "user", "content": "word " * LONG}]
+    sources = []
+    for text in ("Go on.", "Go on from CMEM-ABCDEFGH."):
+        out, _ = await made.ask(CHAT, {"model": "m", "messages": [*long, {"role": "user", "content": text}]})
+        sources.append(header(out, SOURCE))
+    assert sources == ["estimate", None]
