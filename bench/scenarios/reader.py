@@ -39,7 +39,7 @@ NEWEST, NOTHING = "the newest messages", "nothing"
 ARMS: Final = (FULL, EXTRACTIVE, BY_MODEL, NEWEST, NOTHING)
 FAILED: Final = "failed with status"
 """The beginning of a reply in place of one that was refused."""
-_ANSWER: Final = {"max_tokens": 12, "temperature": 0, "seed": 1}
+_ANSWER: Final = {"max_tokens": 32, "temperature": 0, "seed": 1}
 
 
 @dataclass
