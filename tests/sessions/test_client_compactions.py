@@ -17,12 +17,15 @@ from accordion.sessions.sessions import SessionMatch, Sessions
 from accordion.sessions.tenants import Caller
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox, FakeClock
-from tests.writers import WRITERS
+from tests.writers import WRITERS, MadeCall
 
 ALICE = Caller(TenantScope("alice", b"a" * 32), False, "")
 BOB = Caller(TenantScope("bob", b"b" * 32), False, "")
 ASKING = "Your task is to create a detailed summary of the conversation so far."
-CORE = "1. Primary request: repair the parser of dates; tests are never to be skipped.\n2. Done: src/dates.py was read."
+CORE = (
+    "1. Primary request: repair the parser of dates; tests are never to be skipped.\n"
+    "2. Done: src/dates.py was read, and the fault is in the function that splits the text."
+)
 SUMMARY = (
     f"<analysis>{'A long line of thought that the client leaves out. ' * 9}</analysis>\n<summary>\n{CORE}\n</summary>"
 )
@@ -36,8 +39,8 @@ def read(request: dict[str, Any], protocol_name: str, tenant: TenantScope = ALIC
 class Agent:
     """An agent of one protocol, whose requests one worker over a store resolves."""
 
-    def __init__(self, protocol_name: str, label: str = "", caller: Caller = ALICE) -> None:
-        self.protocol_name, self.label, self.caller = protocol_name, label, caller
+    def __init__(self, protocol_name: str, label: str = "", *, is_cache_key: bool = False) -> None:
+        self.protocol_name, self.label, self.caller, self.is_cache_key = protocol_name, label, ALICE, is_cache_key
         self.store = InMemoryStore()
         self._start()
 
@@ -56,7 +59,9 @@ class Agent:
         entries = [(writer.user, writer.model)[number % 2](text) for number, text in enumerate(texts)]
         conversation = read(writer.request("m", entries), self.protocol_name, caller.tenant)
         metadata = ClientMetadata(
-            self.label if label is None else label, is_client_compaction=asks_for_client_compaction(conversation)
+            self.label if label is None else label,
+            is_client_compaction=asks_for_client_compaction(conversation),
+            is_cache_key=self.is_cache_key,
         )
         return await self.sessions.resolve(caller, metadata, conversation, "request-1")
 
@@ -202,11 +207,59 @@ async def test_a_summary_names_no_session_of_another_label_or_tenant() -> None:
     assert (await agent.send(SUMMARY, "Got it.", MORE, caller=BOB)).session.id != before
 
 
-async def test_a_short_summary_names_no_session() -> None:
+@pytest.mark.parametrize(
+    "summary", ["All is done.", "Here is a detailed summary of all that was done so far:\nAll is done."]
+)
+async def test_a_short_summary_names_no_session(summary: str) -> None:
     agent = Agent("chat")
     before = await agent.work()
-    agent.sessions.record_client_summary(await agent.compact(), ALICE.tenant, "All is done.")
-    assert (await agent.send("All is done.", "Got it.", MORE)).session.id != before
+    agent.sessions.record_client_summary(await agent.compact(), ALICE.tenant, summary)
+    assert (await agent.send(summary, "Got it.", MORE)).session.id != before
+
+
+@pytest.mark.parametrize("protocol_name", WRITERS)
+async def test_what_a_summary_quotes_names_no_session(protocol_name: str) -> None:
+    """Another conversation may begin with the same template, or with the same output of a program."""
+    agent, writer = Agent(protocol_name), WRITERS[protocol_name]
+    template = "\n".join(
+        f"{number}. Repair what the ticket below asks for, and never skip a test." for number in range(9)
+    )
+    output = "\n".join(f"tests/test_dates.py:{number}: AssertionError: the date has no month" for number in range(9))
+    call = MadeCall("call-1", "run_tests", {}, output)
+    entries = [
+        writer.user(f"{template}\nTicket 1"),
+        *writer.calls(call),
+        *writer.results(call),
+        writer.user(ASKING),
+    ]
+    asked = read(writer.request("m", entries), protocol_name)
+    metadata = ClientMetadata(is_client_compaction=True)
+    match = await agent.sessions.resolve(ALICE, metadata, asked, "request-1")
+    agent.sessions.record_client_summary(match, ALICE.tenant, f"{template}\n{output}\n{CORE}")
+    assert (await agent.send(f"{template}\nTicket 2", ANSWER, MORE)).session.id != match.session.id
+    assert (await agent.send(output, ANSWER, MORE)).session.id != match.session.id
+    assert (await agent.send(f"{template}\n{output}\n{CORE}", ANSWER, MORE)).session.id == match.session.id
+
+
+async def test_a_compaction_belongs_to_its_own_list_whatever_the_label() -> None:
+    """A label may be of two conversations; the user asks for a compaction before the model has responded."""
+    agent, writer = Agent("chat", "session-1"), WRITERS["chat"]
+    before = (await agent.send(QUESTION)).session.id
+    await agent.send("Generate a title.", "Dates", "Another one.")
+    await agent.send("Generate a title.", "Dates", "Another one.", "Days", "A third.")
+    request = writer.request("m", [writer.user(QUESTION), writer.user(ASKING)])
+    metadata = ClientMetadata("session-1", is_client_compaction=True)
+    match = await agent.sessions.resolve(ALICE, metadata, read(request, "chat"), "request-1")
+    assert match.session.id == before
+
+
+async def test_a_key_of_the_prompt_cache_joins_no_sessions() -> None:
+    """An application may send one key for all of its users."""
+    agent = Agent("responses", "application", is_cache_key=True)
+    before = await agent.work()
+    opening = "This session is being continued from a previous conversation that ran out of context."
+    assert (await agent.send(opening)).session.id != before
+    assert (await agent.send("Another list", "Yes.", ASKING)).session.id != before
 
 
 async def test_the_history_goes_on_as_it_was_if_its_summary_is_not_used() -> None:

@@ -160,7 +160,7 @@ class IdentifiedRequest(ReceivedRequest, frozen=True):
         if node_kind(root) in ("metadata", "declared"):
             # Behind the slash is the agent within the client's session.
             return root.partition("/")[0]
-        if self.client_metadata.session and not self.client_metadata.is_cache_key:
+        if self.client_metadata.names_session:
             return f"m:{self.client_metadata.session}"
         return root or (f"s:{session}" if session else "")
 

@@ -5,10 +5,11 @@ Theory of operation. Three things are recognized, all by what clients write; the
 1. The request for the summary: by its class, or by the beginning of its prompt. It is no turn of a conversation: it
    belongs to the session that it ends, which is that of its longest recorded prefix. OpenCode writes the conversation
    into one message instead; then it is the session of its label that was continued last.
-2. The response: its longest lines name the session.
-3. The list that goes on: it continues no recorded list, and a message before the model's second one has one of these
-   lines. With a label, the words with which clients introduce a summary are enough, and so is the provider's own
-   compaction item.
+2. The response: its longest lines name the session, but for those that it quotes from the conversation. Such a line,
+   of a prompt or a file, may begin other conversations too.
+3. The list that goes on: it continues no recorded list, and a message before the model's second one has enough of these
+   lines. With a label of one session, the words with which clients introduce a summary are enough, and so is the
+   provider's own compaction item.
 
 So one session has all of it. The summary is a message like any other.
 """
@@ -17,13 +18,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 from typing import Final
 
-from accordion.model.conversation import Conversation, Message, Opaque, Text
+from accordion.model.conversation import Conversation, Message, Opaque, Text, ToolResult
 from accordion.model.tenant import TenantScope
+from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.user_text import is_client_summary
 
 # Claude Code and its followers, Codex, OpenCode, Gemini CLI. Newer versions of some also send a header.
@@ -45,8 +48,12 @@ _DRAFT = re.compile(r"<analysis>.*?</analysis>", re.DOTALL)
 """What clients leave out of a summary."""
 _MIN_LINE: Final = 40
 """Characters of a line that names a session: shorter ones may be in any summary."""
+_MIN_TOTAL: Final = 120
+"""Characters of all lines that a list must have of one session's summary: models begin many summaries alike."""
 _LINES_OF_SUMMARY: Final = 4
-_LINES_OF_PART: Final = 8
+_MAX_QUOTES: Final = 16
+"""The most of a summary's lines that are looked for in the conversation."""
+_LINES_OF_PART: Final = 24
 """Lines of a part of the next list that are looked for: clients put some of their own around the summary."""
 _MAX_PARTS: Final = 64
 _MAX_TEXT: Final = 200_000
@@ -76,16 +83,35 @@ def asks_for_client_compaction(conversation: Conversation) -> bool:
     return any(isinstance(part, Text) and part.text.startswith(_SYSTEM_PROMPTS) for part in instructions)
 
 
-def list_summary_names(tenant: TenantScope, scope: bytes, summary: str) -> list[bytes]:
-    """Returns the names of the nodes of a summary that the model wrote: those of its longest lines."""
-    return [*_names_of_lines(tenant, scope, _DRAFT.sub("", summary[:_MAX_TEXT]), _LINES_OF_SUMMARY)]
+def list_summary_names(tenant: TenantScope, scope: bytes, conversation: Conversation, summary: str) -> list[bytes]:
+    """Returns the names of the nodes of a summary that the model wrote of a conversation: of its longest lines that
+    nobody else wrote there."""
+    texts = [*_texts_of_others(conversation)]
+    longest = _longest_lines(_DRAFT.sub("", summary[:_MAX_TEXT]), _MAX_QUOTES)
+    own = (line for line in longest if not any(line in text for text in texts))
+    return [_name_of_line(tenant, scope, line) for line in islice(own, _LINES_OF_SUMMARY)]
 
 
-def find_summary_names(tenant: TenantScope, scope: bytes, conversation: Conversation, start: int) -> Iterator[bytes]:
-    """Yields the names that a summary at the beginning of a list may have, in the messages from `start` on."""
-    for part in _opening_parts(conversation, start):
-        if isinstance(part, Text):
-            yield from _names_of_lines(tenant, scope, part.text[:_MAX_TEXT], _LINES_OF_PART)
+def find_summary_names(
+    tenant: TenantScope, scope: bytes, conversation: Conversation, start: int
+) -> Mapping[bytes, int]:
+    """Returns the names that a summary at the beginning of a list may have, in the messages from `start` on, each with
+    the length of its line."""
+    return {
+        _name_of_line(tenant, scope, line): len(line)
+        for part in _opening_parts(conversation, start)
+        if isinstance(part, Text)
+        for line in _longest_lines(part.text[:_MAX_TEXT], _LINES_OF_PART)
+    }
+
+
+def find_summarized_session(names: Mapping[bytes, int], nodes: Mapping[bytes, PrefixNode]) -> str:
+    """Returns the session of which a list has most of a summary, by its names; empty if it has too little of any."""
+    totals = Counter[str]()
+    for name, length in names.items():
+        if (node := nodes.get(name)) is not None:
+            totals[node.session] += length
+    return next((session for session, total in totals.most_common(1) if total >= _MIN_TOTAL), "")
 
 
 def opens_with_summary(conversation: Conversation, start: int) -> bool:
@@ -123,7 +149,19 @@ def _messages_before_second_response(messages: tuple[Message, ...]) -> Iterator[
         yield message
 
 
-def _names_of_lines(tenant: TenantScope, scope: bytes, text: str, count: int) -> Iterator[bytes]:
-    lines = {" ".join(line.split()) for line in text.splitlines() if len(line) >= _MIN_LINE}
-    for line in nlargest(count, lines, key=lambda each: (len(each), each)):
-        yield scope + hashlib.sha256(tenant.key + b"summary:" + line.encode(errors="replace")).digest()
+def _longest_lines(text: str, count: int) -> list[str]:
+    lines = {line.strip() for line in text.splitlines()}
+    return nlargest(count, (line for line in lines if len(line) >= _MIN_LINE), key=lambda each: (len(each), each))
+
+
+def _name_of_line(tenant: TenantScope, scope: bytes, line: str) -> bytes:
+    return scope + hashlib.sha256(tenant.key + b"summary:" + line.encode(errors="replace")).digest()
+
+
+def _texts_of_others(conversation: Conversation) -> Iterator[str]:
+    """Yields the texts of a conversation that the model did not write."""
+    others = (message.parts for message in conversation.messages if message.role != "assistant")
+    for parts in (conversation.preamble, *others):
+        for part in parts:
+            inner: Iterable[object] = part.parts if isinstance(part, ToolResult) else (part,)
+            yield from (each.text for each in inner if isinstance(each, Text))

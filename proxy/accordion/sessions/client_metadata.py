@@ -103,6 +103,11 @@ class ClientMetadata(msgspec.Struct, frozen=True):
         """The group of the request: the client's session, and the agent within it."""
         return f"{self.session}/{self.agent}" if self.agent else self.session
 
+    @property
+    def names_session(self) -> bool:
+        """Whether the label is of one session, as far as its client says."""
+        return bool(self.session) and not self.is_cache_key
+
 
 def read_client_metadata(headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes]) -> ClientMetadata:
     """Reads a request's metadata. `headers` by lower-case name, `envelope` as raw JSON by field.

@@ -8,10 +8,11 @@ arrives. A conversation that continues waits for a node that another worker has 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
@@ -41,8 +42,8 @@ _LOOKUP_SIZES = (64, 576, 64)
 # Maximum number of reads while another worker is about to write a node (if it was erased, it never comes), and while a
 # worker that cannot be reached may have written it.
 _PENDING_READS, _UNCONNECTED_READS = 25, 4
-_MAX_NAMES = 64
-"""The most summaries that one read of the store looks up."""
+_MAX_NAMES = 128
+"""The most names that one read of the store looks up."""
 
 
 @dataclass(slots=True)
@@ -107,12 +108,10 @@ class PrefixIndex:
             self._unread_in_store.setdefault(scope + chain[-1], ())
         return index, base
 
-    async def find_any(self, names: Sequence[bytes], *, reads_store: bool) -> PrefixNode | None:
-        """Returns the first node of these names, from memory, or else from the store; None if there is none."""
-        found = next(filter(None, map(self.nodes.get, names)), None)
-        if found is None and names and reads_store and self.store.is_available and await self._load(names[:_MAX_NAMES]):
-            found = next(filter(None, map(self.nodes.get, names)), None)
-        return found
+    async def load_first(self, names: Iterable[bytes]) -> None:
+        """Reads the first nodes of these names from the store into memory, if it is available."""
+        if self.store.is_available and (first := [*islice(names, _MAX_NAMES)]):
+            await self._load(first)
 
     async def get(self, name: bytes, *, is_expected: bool = False) -> PrefixNode | None:
         """Returns one node, or None; a node read from the store is not cached.

@@ -13,6 +13,7 @@ recorded prefix, the *base*, names its session, in one of three cases:
 A client may leave the end of its list out of the next request; then the base is found by its second name
 (transient_messages.py). A client may put a summary in place of its list; then there is no base, and the session is
 found by the summary (client_compactions.py). Labels (client_metadata.py) only divide: two labels never share a session.
+The one exception is a summary that is not recorded: there the label of a session joins.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from accordion.model.records import ObservedCall, Session
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.sessions.client_compactions import (
+    find_summarized_session,
     find_summary_names,
     label_name,
     list_summary_names,
@@ -219,7 +221,7 @@ class Sessions:
         if conversation.is_kept_by_provider:
             return await self._resolve_continuation(caller, client_metadata, scope, conversation)
         base = await self._find_base(scope, conversation)
-        if not new_session_id and self._begins_anew(conversation, base):
+        if not new_session_id and self._begins_anew(client_metadata, conversation, base):
             new_session_id = await self._find_compacted_session(
                 caller, client_metadata, scope, conversation, base.index + 1
             )
@@ -230,11 +232,11 @@ class Sessions:
         return self._match(caller, client_metadata, scope, conversation, base, request_id, new_session_id)
 
     @staticmethod
-    def _begins_anew(conversation: Conversation, base: _Base) -> bool:
+    def _begins_anew(client_metadata: ClientMetadata, conversation: Conversation, base: _Base) -> bool:
         """Whether a list continues no recorded one, or continues one in another way than by its response."""
         if base.node is None:
             return True
-        if base.index == len(base.chain) - 1:
+        if client_metadata.is_client_compaction or base.index == len(base.chain) - 1:
             return False
         is_other_branch = base.node.next not in (b"", next_key(base.chain, base.index))
         return is_other_branch or conversation.messages[base.index + 1].role != "assistant"
@@ -247,14 +249,31 @@ class Sessions:
         `start` is the first message after the longest recorded prefix.
         """
         is_request = client_metadata.is_client_compaction
-        names = [] if is_request else [*find_summary_names(caller.tenant, scope, conversation, start)]
         is_known_form = is_request or opens_with_summary(conversation, start)
-        # Other conversations that begin here need not wait for a read.
-        reads_store = is_known_form or has_response(conversation)
-        node = await self.prefix_index.find_any(names, reads_store=reads_store)
-        if node is None and scope and is_known_form:
-            node = await self.prefix_index.find_any([label_name(scope)], reads_store=True)
+        if not is_request:
+            # Other conversations that begin here need not wait for a read.
+            reads_store = is_known_form or has_response(conversation)
+            session = await self._find_summarized_session(caller.tenant, scope, conversation, start, reads_store)
+            if session:
+                return session
+        if not is_known_form or not client_metadata.names_session:
+            return ""
+        name = label_name(scope)
+        if name not in self.prefix_index.nodes:
+            await self.prefix_index.load_first([name])
+        node = self.prefix_index.nodes.get(name)
         return node.session if node is not None else ""
+
+    async def _find_summarized_session(
+        self, tenant: TenantScope, scope: bytes, conversation: Conversation, start: int, reads_store: bool
+    ) -> str:
+        """Returns the session of the summary with which a list begins at `start`; empty if none is recorded."""
+        names = find_summary_names(tenant, scope, conversation, start)
+        session = find_summarized_session(names, self.prefix_index.nodes)
+        if not session and reads_store:
+            await self.prefix_index.load_first(names)
+            session = find_summarized_session(names, self.prefix_index.nodes)
+        return session
 
     async def _find_base(self, scope: bytes, conversation: Conversation) -> _Base:
         """Finds the node from which a request continues, by its name or by its second name."""
@@ -323,7 +342,8 @@ class Sessions:
             if found.shorter:
                 base = structs.replace(base, shorter=found.shorter)
             session_id, forked_from = self._choose_session(scope, chain, index, base, form)
-            self._record_label(scope, session_id)
+            if client_metadata.names_session:
+                self._record_label(scope, session_id)
         else:
             # The same list again is a retry, unless the conversation has continued since. Then it is a new one with
             # the same beginning, or a user went back to this point.
@@ -346,22 +366,20 @@ class Sessions:
         conversation = session_match.conversation
         if opens_with_summary(conversation, 0):
             return True
-        names = [*find_summary_names(tenant, session_match.scope, conversation, 0)]
-        node = await self.prefix_index.find_any(names, reads_store=True)
-        return node is not None and node.session == session_match.session.id
+        session = await self._find_summarized_session(tenant, session_match.scope, conversation, 0, reads_store=True)
+        return session == session_match.session.id
 
     def _record_label(self, scope: bytes, session_id: str) -> None:
         """Records the session that was continued last under a label."""
-        if scope:
-            name = label_name(scope)
-            node = self.prefix_index.nodes.get(name)
-            if node is None or node.session != session_id:
-                self.prefix_index.add(name, PrefixNode(session_id))
+        name = label_name(scope)
+        node = self.prefix_index.nodes.get(name)
+        if node is None or node.session != session_id:
+            self.prefix_index.add(name, PrefixNode(session_id))
 
     def record_client_summary(self, session_match: SessionMatch, tenant: TenantScope, summary: str) -> None:
         """Records a summary that the model wrote for the client, so that the list that begins with it belongs to the
         session."""
-        for name in list_summary_names(tenant, session_match.scope, summary):
+        for name in list_summary_names(tenant, session_match.scope, session_match.conversation, summary):
             self.prefix_index.add(name, PrefixNode(session_match.session.id))
 
     def record_end(self, scope: bytes, session_id: str, conversation: Conversation) -> None:
