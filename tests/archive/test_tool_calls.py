@@ -126,14 +126,14 @@ async def test_words_are_searched_in_all_that_was_removed():
     head, *found = answer.text.splitlines()
     assert head.startswith('[Found 2 passages with words of "migration of the invoices" in the 4 messages that were')
     assert found == [
-        f'[2] result of read({{"path": "a.log"}}), in {FAILED}: connected to heron-7 the migration of invoices failed',
+        f'[2] Result of read({{"path": "a.log"}}), in {FAILED}: connected to heron-7 the migration of invoices failed',
         "[3] assistant: The migration failed.",
     ]
 
 
 async def test_a_passage_that_is_found_names_the_smallest_range_with_it():
     answer = await ask(build_context(removed=REMOVED, allowed=frozenset({RANGE})), query="connected heron")
-    assert f'[2] result of read({{"path": "a.log"}}), in {RANGE}: connected to heron-7' in answer.text
+    assert f'[2] Result of read({{"path": "a.log"}}), in {RANGE}: connected to heron-7' in answer.text
     assert "[0] user: The staging database is called heron-7." in answer.text
 
 
@@ -155,9 +155,10 @@ async def test_a_search_that_finds_nothing_says_so(history: RemovedHistory | Non
 
 async def test_the_answer_of_a_search_fits_the_available_tokens():
     many = removed(*({"role": "user", "content": f"word number {n} " + "filler " * 50} for n in range(60)))
-    answer = await ask(build_context(removed=many, available_tokens=2_000), search="word number")
-    assert len(answer.text) <= 4 * 1_000
-    assert "Found 59 passages" in answer.text
+    answer = await ask(build_context(removed=many, available_tokens=2_000, count=len), search="word number")
+    head, _, passages = answer.text.partition("\n")
+    assert "Found 59 passages" in head
+    assert 0 < len(passages) <= 1_000
 
 
 async def test_a_result_is_read_with_one_line_that_says_what_it_is():

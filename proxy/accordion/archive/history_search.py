@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Final
 
 import msgspec
 
 from accordion.archive.artifacts import Artifact
-from accordion.archive.passage_index import MAX_CALL_DISTANCE, Passage, PassageIndexes, read_passage
-from accordion.archive.references import artifact_id, shorten_arguments
-from accordion.model.boundaries import match_results_to_calls
-from accordion.model.conversation import Message, Text, ToolCall, ToolResult
+from accordion.archive.passage_index import Passage, PassageIndexes, describe_source, read_passage
+from accordion.archive.references import artifact_id
+from accordion.model.conversation import Message
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.search import TermScores
 from accordion.model.tenant import TenantScope
@@ -51,9 +50,10 @@ def search_history(
     ids: Collection[str],
     ranges: Sequence[Artifact],
     words: str,
-    max_characters: int,
+    count: Callable[[str], int],
+    max_tokens: int,
 ) -> HistoryPassages:
-    """Returns the passages with the most and the rarest of the words, the best first, in `max_characters` characters.
+    """Returns the passages with the most and the rarest of the words, the best first, in `max_tokens` of `count`.
 
     Each has the index of its message, and an artifact that contains it: of `ids`, that of its part, or the smallest of
     `ranges`.
@@ -61,10 +61,10 @@ def search_history(
     index = indexes.index(history.messages, history.chain, history.count)
     terms = islice(dict.fromkeys(search_terms(words)), _MAX_TERMS)
     scores = TermScores(index, dict.fromkeys(terms, 1.0))
-    lines, available = list[str](), max_characters
+    lines, available = list[str](), max_tokens
     for passage in map(index.__getitem__, scores.best(_MAX_PASSAGES)):
         line = f"{_heading(tenant, history.messages, passage, ids, ranges)} {_text_of(history.messages, passage)}"
-        available -= len(line) + 1
+        available -= count(f"{line}\n")
         if available < 0:
             break
         lines.append(line)
@@ -94,25 +94,9 @@ def _heading(
 ) -> str:
     """Describes what a passage is of, with the number of its message and its artifact."""
     at, part = passage.position
-    value = messages[at].parts[part]
-    source: str = messages[at].role
-    if not isinstance(value, Text):
-        source = f"{'result' if isinstance(value, ToolResult) else 'arguments'} of {_describe_call(messages, at, part)}"
     containing = sorted(
         (each for each in ranges if each.first <= at <= each.last), key=lambda each: each.last - each.first
     )
     own_id = artifact_id(tenant, messages[at].key, part)
     name = own_id if own_id in ids else next((each.id for each in containing), "")
-    return f"[{at}] {source}{f', in {name}' if name else ''}:"
-
-
-def _describe_call(messages: Sequence[Message], at: int, part: int) -> str:
-    """Describes a call, or the call of a result."""
-    value = messages[at].parts[part]
-    if isinstance(value, ToolResult):
-        start = max(0, at - MAX_CALL_DISTANCE)
-        position = match_results_to_calls(messages[start : at + 1]).get((at - start, part))
-        value = messages[start + position[0]].parts[position[1]] if position is not None else value
-    if not isinstance(value, ToolCall):
-        return "a tool"
-    return f"{shorten_arguments(value.name)}({shorten_arguments(value.arguments)[:100]})"
+    return f"[{at}] {describe_source(messages, passage.position)}{f', in {name}' if name else ''}:"

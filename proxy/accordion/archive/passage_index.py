@@ -26,6 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.artifacts import result_text
+from accordion.archive.references import shorten_arguments
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
@@ -34,7 +35,7 @@ from accordion.model.words import search_terms
 
 _BLOCK: Final = 64
 """Messages of a block."""
-MAX_CALL_DISTANCE: Final = 32
+_MAX_CALL_DISTANCE: Final = 32
 """Messages between a call and its result."""
 _MIN_PASSAGE, _MAX_PASSAGE = 40, 400
 """Characters of a passage."""
@@ -44,6 +45,8 @@ _BRIEF_CALL: Final = 300
 """Characters of a call's arguments up to which they belong to its result, and are no passages of their own."""
 _BRIEF_RESULT: Final = 4_000
 """Characters of a result up to which the terms of its call belong to each of its passages, not to the first alone."""
+_MAX_CALL: Final = 100
+"""Characters of a call's arguments in the description of a passage."""
 _END = re.compile(r"\n+|(?<=[.!?])[\"')\]]?\s+|(?<=[。！？])")
 """The end of a line or of a sentence."""
 _decode: Final = msgspec.json.Decoder().decode
@@ -146,7 +149,7 @@ def _ranges(count: int) -> Iterator[range]:
 def build_block(messages: Sequence[Message], numbers: range) -> PassageBlock:
     """Indexes messages of a list."""
     passages, terms = list[tuple[int, int, int, int]](), list[Iterable[str]]()
-    start = max(0, numbers.start - MAX_CALL_DISTANCE)
+    start = max(0, numbers.start - _MAX_CALL_DISTANCE)
     calls = match_results_to_calls(messages[start : numbers.stop])
     for at in numbers:
         for part_at, part in enumerate(messages[at].parts):
@@ -192,6 +195,28 @@ def read_passage(messages: Sequence[Message], passage: Passage) -> str:
     """Returns the text of a passage."""
     message, part = passage.position
     return readable_text(messages[message].parts[part])[passage.start : passage.end]
+
+
+def find_call(messages: Sequence[Message], result: PartPosition) -> ToolCall | None:
+    """Returns the call of a result; None if the part is none, or if the call is far away."""
+    start = max(0, result[0] - _MAX_CALL_DISTANCE)
+    position = match_results_to_calls(messages[start : result[0] + 1]).get((result[0] - start, result[1]))
+    call = messages[start + position[0]].parts[position[1]] if position else None
+    return call if isinstance(call, ToolCall) else None
+
+
+def describe_source(messages: Sequence[Message], position: PartPosition) -> str:
+    """Describes what a passage is of: the author of a text, or the call of a result or of arguments."""
+    at, part = position
+    value = messages[at].parts[part]
+    if isinstance(value, Text):
+        return messages[at].role
+    call = find_call(messages, position) if isinstance(value, ToolResult) else value
+    name = "a tool"
+    if isinstance(call, ToolCall):
+        arguments = shorten_arguments(call.arguments)
+        name = f"{shorten_arguments(call.name)}({arguments[:_MAX_CALL]}{'…' if len(arguments) > _MAX_CALL else ''})"
+    return f"{'Result' if isinstance(value, ToolResult) else 'Arguments'} of {name}"
 
 
 def readable_text(part: Part) -> str:

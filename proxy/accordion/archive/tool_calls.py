@@ -266,22 +266,17 @@ class ArtifactTool:
             ranges = find_range_ids(context.tenant, context.removed, context.allowed)
             records = await self._archive.load_artifacts(context.tenant, ranges)
             artifacts = [record for record in records if record is not None]
-        tokens = _max_answer_tokens(context, max_tokens)
-        characters = 4 * tokens
-        while True:
-            found = await self._tasks.offload(
-                search_history,
-                self._indexes,
-                context.tenant,
-                context.removed,
-                context.allowed,
-                artifacts,
-                words,
-                characters,
-            )
-            if context.count(found.text) <= tokens or characters < _MIN_CHARACTERS:
-                break
-            characters = characters * 2 // 3
+        found = await self._tasks.offload(
+            search_history,
+            self._indexes,
+            context.tenant,
+            context.removed,
+            context.allowed,
+            artifacts,
+            words,
+            context.count,
+            _max_answer_tokens(context, max_tokens),
+        )
         quoted = msgspec.json.encode(words[:100]).decode()
         removed = f"the {context.removed.count:,} messages that were removed"
         if not found.text:

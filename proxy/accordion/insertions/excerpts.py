@@ -26,17 +26,17 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.passage_index import (
-    MAX_CALL_DISTANCE,
     Passage,
     PassageIndex,
     PassageIndexes,
+    describe_source,
+    find_call,
     read_passage,
     readable_text,
 )
-from accordion.archive.references import artifact_id, shorten_arguments
-from accordion.model.boundaries import PartPosition, match_results_to_calls
+from accordion.archive.references import artifact_id
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
+from accordion.model.conversation import Conversation, Message, Text, ToolCall
 from accordion.model.search import NEAR, TermScores, TokenEmbedding
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
@@ -83,8 +83,6 @@ _MAX_TERMS: Final = 60
 _MAX_NAMES: Final = 20
 _MAX_CHECKED: Final = 50
 """Passages with all terms of a name that are read for the name itself."""
-_MAX_CALL: Final = 100
-"""Characters of the arguments in the heading of a result."""
 _PASSAGES_BEFORE, _PASSAGES_AFTER = 1, 3
 """Passages of a result that are quoted around one that was found."""
 _MAX_DATE_DISTANCE: Final = 200
@@ -510,14 +508,6 @@ def _split(text: str) -> Iterator[str]:
             yield from split_sentences(line)
 
 
-def find_call(messages: Sequence[Message], result: PartPosition) -> ToolCall | None:
-    """Returns the call of a result; None if the part is none, or if the call is far away."""
-    start = max(0, result[0] - MAX_CALL_DISTANCE)
-    position = match_results_to_calls(messages[start : result[0] + 1]).get((result[0] - start, result[1]))
-    call = messages[start + position[0]].parts[position[1]] if position else None
-    return call if isinstance(call, ToolCall) else None
-
-
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
@@ -588,22 +578,15 @@ class _ExcerptWriter:
     def _heading(self, candidate: Candidate, cited: CitedInstruction | None) -> str:
         """Writes what a quote is of, and the number of its message."""
         at, part = candidate.passage.position
-        value = self._messages[at].parts[part]
+        value, source = self._messages[at].parts[part], describe_source(self._messages, (at, part))
         if isinstance(value, Text):
-            source: str = self._messages[at].role
             if is_client_summary(value.text):
                 source = "the client's summary"
             elif source == "user" and cited is not None and cited.instruction.rank == RULE:
                 source = "standing instruction from the user"
             return f"> [{at}] {source}:"
-        call = find_call(self._messages, (at, part)) if isinstance(value, ToolResult) else value
-        name = "a tool"
-        if isinstance(call, ToolCall):
-            arguments = shorten_arguments(call.arguments)
-            name = f"{shorten_arguments(call.name)}({arguments[:_MAX_CALL]}{'…' if len(arguments) > _MAX_CALL else ''})"
         artifact = self._artifact(at, part)
-        origin = f"{'Result' if isinstance(value, ToolResult) else 'Arguments'} of {name}"
-        return f"[{at}] {origin}{f', archived as {artifact}' if artifact else ''}:"
+        return f"[{at}] {source}{f', archived as {artifact}' if artifact else ''}:"
 
     def _artifact(self, at: int, part: int) -> str:
         """Returns the artifact that holds a part of a message and nothing else; empty if there is none."""
