@@ -18,7 +18,7 @@ from accordion.archive.archive_entries import scan_entries
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
 from accordion.compaction.rendering import RequestRenderer
-from accordion.insertions.composer import InsertionCache, compose_once
+from accordion.insertions.composer import InsertionCache
 from accordion.insertions.store import InsertionStore, StoredInsertions, decode, encode, is_insertion_key
 from accordion.model.compaction import (
     CompactedConversation,
@@ -142,7 +142,7 @@ class ComposedConversation:
 
     def compose(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> CompactedConversation:
         read_one = self.reader.reader_for(self.spoken, TENANT)
-        return compose_once(
+        return InsertionCache().compose(
             self.spoken, self.tool_protocol, self.compacted(covered), self.stored_insertions(), offer, read_one
         )
 
@@ -217,8 +217,8 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
 def test_without_a_compaction_nothing_but_our_tool_is_added(protocol_name: ProtocolName):
     talk = ComposedConversation(protocol_name)
     plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, TENANT)
-    assert compose_once(talk.spoken, talk.tool_protocol, plain, (), None, read_one) is plain
-    shown = compose_once(talk.spoken, talk.tool_protocol, plain, (), TOOL, read_one)
+    assert InsertionCache().compose(talk.spoken, talk.tool_protocol, plain, (), None, read_one) is plain
+    shown = InsertionCache().compose(talk.spoken, talk.tool_protocol, plain, (), TOOL, read_one)
     assert shown.conversation.messages is plain.conversation.messages
     assert shown.conversation.tools == (*plain.conversation.tools, *shown.conversation.tools[-1:])
 
@@ -234,7 +234,7 @@ def test_without_a_compaction_what_was_read_stands_where_it_was_read(protocol_na
             talk.spoken, talk.tool_protocol, without_compaction(talk.client), talk.stored_insertions(), TOOL, read_one
         )
         assert problems(shown) == []
-        anew = compose_once(
+        anew = InsertionCache().compose(
             talk.spoken, talk.tool_protocol, without_compaction(talk.client), talk.stored_insertions(), TOOL, read_one
         )
         assert anew.conversation.messages == shown.conversation.messages

@@ -438,18 +438,6 @@ class InsertionCache:
         return placed_history
 
 
-def compose_once(
-    protocol: WireProtocol,
-    tool_protocol: ArtifactToolProtocol,
-    history: CompactedConversation,
-    insertions: Sequence[Insertion],
-    tool: ToolDefinition | None,
-    read_message: ReadMessageFunction,
-) -> CompactedConversation:
-    """Composes a history with a new, empty cache."""
-    return InsertionCache().compose(protocol, tool_protocol, history, insertions, tool, read_message)
-
-
 def _without_read_backs(tool_protocol: ArtifactToolProtocol, insertions: Sequence[Insertion]) -> list[Insertion]:
     """Returns the parts of tool rounds that are needed even if read-backs and recalls are left out.
 

@@ -8,13 +8,13 @@ measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from accordion.model.memories import Memory, MemoryType, SearchCandidate
-from accordion.model.search import names_topic, relevance_of, standardize
+from accordion.model.search import names_topic, relevance_of
 from accordion.model.words import search_terms
 
 FUSION_BOOST: Final[Mapping[MemoryType, float]] = {"summary": 1.4, "preference": 1.3}
@@ -52,20 +52,19 @@ class SearchScores(msgspec.Struct, frozen=True):
     boost: float
 
 
-def has_answer(query: str, candidates: Sequence[SearchCandidate], meanings: Sequence[float], least: float) -> bool:
+def has_answer(query: str, candidates: Iterable[tuple[SearchCandidate, SearchScores]], least: float) -> bool:
     """Returns whether any candidate fits a query: by its relevance, which may be lower if the query names it.
 
-    A query names a memory by its author or by one of its entities. `meanings` are the embedder's relevance.
+    A query names a memory by its author or by one of its entities.
     """
-    scores = (relevance_of(each.lexical, meaning) for each, meaning in zip(candidates, meanings, strict=True))
     terms = frozenset(search_terms(query))
-
-    def is_named(memory: Memory) -> bool:
-        return _author_bonus(memory.author, terms) > 0 or any(names_topic(name, terms) for name in memory.entities)
-
     return any(
-        score >= least or (score >= _NAMED * least and is_named(candidate.memory))
-        for candidate, score in zip(candidates, scores, strict=True)
+        scores.relevance >= least
+        or (
+            scores.relevance >= _NAMED * least
+            and (scores.author > 0 or any(names_topic(name, terms) for name in candidate.memory.entities))
+        )
+        for candidate, scores in candidates
     )
 
 
@@ -94,9 +93,9 @@ def order_candidates(
     terms = frozenset(search_terms(query))
     bonus = {author: _author_bonus(author, terms) for author in {candidate.memory.author for candidate in candidates}}
     authors = [bonus[candidate.memory.author] for candidate in candidates]
-    lexical = standardize([candidate.lexical for candidate in candidates])
-    dense = standardize([candidate.dense for candidate in candidates])
-    relevances = standardize(meanings)
+    lexical = _standardize([candidate.lexical for candidate in candidates])
+    dense = _standardize([candidate.dense for candidate in candidates])
+    relevances = _standardize(meanings)
     own_scores = [
         _LEXICAL * lexical[index] + _DENSE * dense[index] + _RELEVANCE * relevances[index] + authors[index]
         for index in range(len(candidates))
@@ -132,6 +131,15 @@ def _author_bonus(author: str, terms: frozenset[str]) -> float:
 def _is_summary_of(memory: Memory, terms: frozenset[str]) -> bool:
     """Returns whether a memory is the summary of a topic that the query names."""
     return memory.type == "summary" and any(names_topic(topic, terms) for topic in memory.topics)
+
+
+def _standardize(values: Sequence[float]) -> list[float]:
+    """Returns values with the mean 0 and the deviation 1, so that scores of several kinds can be added."""
+    if not values:
+        return []
+    average = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - average) ** 2 for value in values) / len(values))
+    return [(value - average) / deviation if deviation > 1e-9 else 0.0 for value in values]
 
 
 def _neighbour_scores(candidates: Sequence[SearchCandidate], scores: Sequence[float]) -> list[float]:

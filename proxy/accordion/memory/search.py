@@ -95,9 +95,10 @@ class MemorySearch:
         scores = [await self._embedder.score_relevance(form, candidates) for form in forms]
         meanings = [max(each) for each in zip(*scores, strict=True)]
         text = " ".join(forms)
-        if not query.everything and not has_answer(text, candidates, meanings, self._embedder.least_relevance):
+        ranked = order_candidates(text, candidates, meanings)
+        if not query.everything and not has_answer(text, ranked, self._embedder.least_relevance):
             return SearchResults((), len(candidates))
-        ranked = order_candidates(text, candidates, meanings)[: query.limit or max_results]
+        ranked = ranked[: query.limit or max_results]
         warnings = await self.find_warnings(tenant, [candidate.memory for candidate, _ in ranked])
         results = [
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)

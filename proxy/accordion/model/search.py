@@ -164,12 +164,3 @@ def relevance_of(words: float, meaning: float) -> float:
 def names_topic(topic: str, terms: frozenset[str]) -> bool:
     """Returns whether a query with these terms names a topic, an entity or a person: it has all of its terms."""
     return bool(own := search_terms(topic)) and terms.issuperset(own)
-
-
-def standardize(values: Sequence[float]) -> list[float]:
-    """Returns values with the mean 0 and the deviation 1, so that scores of several kinds can be added."""
-    if not values:
-        return []
-    average = sum(values) / len(values)
-    deviation = math.sqrt(sum((value - average) ** 2 for value in values) / len(values))
-    return [(value - average) / deviation if deviation > 1e-9 else 0.0 for value in values]
