@@ -142,12 +142,9 @@ class Query:
         self.subjects = dict.fromkeys(islice(terms, _MAX_SUBJECTS))
         """The terms of the turn, for standing instructions about its subject."""
         for text in texts:
-            self.questions += [
-                each for line in text.splitlines() for each in split_sentences(line) if _ask_factor(each)
-            ]
-            for line in self._take_names(text).splitlines():
-                for sentence in split_sentences(line):
-                    self._add(sentence, _ask_factor(sentence))
+            self.questions += filter(_ask_factor, _split_lines(text))
+            for sentence in _split_lines(self._take_names(text)):
+                self._add(sentence, _ask_factor(sentence))
         for text in arguments:
             self._take_names(text)
 
@@ -165,6 +162,11 @@ class Query:
         for term in search_terms(sentence) if factor else ():
             if len(self.factors) < _MAX_TERMS or term in self.factors:
                 self.factors[term] = max(factor, self.factors.get(term, 0.0))
+
+
+def _split_lines(text: str) -> Iterator[str]:
+    """Yields the sentences of a text."""
+    return chain.from_iterable(map(split_sentences, text.splitlines()))
 
 
 def _ask_factor(sentence: str) -> float:

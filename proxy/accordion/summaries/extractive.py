@@ -296,9 +296,9 @@ _SHARES: Final = (0.35, 0.35, 1.0, 1.0)
 """The largest share of the budget for each section."""
 _MAX_ARGUMENT_LENGTH: Final = 160
 _MAX_CITATIONS: Final = 6
-# # The expected number of later uses of a word of each kind that occurred once in a result; then the worth of a line or
-# # text in the same unit, by its kind. Some are factors: the uses of a word in a line's head count `_HEADLINE_WORTH`
-# # times.
+# The expected number of later uses of a word of each kind that occurred once in a result; then the worth of a line or
+# text in the same unit, by its kind. Some are factors: the uses of a word in a line's head count `_HEADLINE_WORTH`
+# times.
 _PATH_REUSE: Final = 0.05
 _NAME_REUSE: Final = 0.012
 _ID_REUSE: Final = 0.02

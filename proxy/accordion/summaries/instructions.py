@@ -620,11 +620,11 @@ def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
             yield line.text, RULE
             continue
         is_list_of_rules = is_own and not is_item and _RULES_HEADING.search(line.text) is not None
-        is_others = line.text.startswith(("|", ">"))
-        for text_part in re.split(r"[|>]\s*", line.text) if is_others else (line.text,):
+        is_table_or_quotation = line.text.startswith(("|", ">"))
+        is_own = is_own and not is_table_or_quotation
+        for text_part in re.split(r"[|>]\s*", line.text) if is_table_or_quotation else (line.text,):
             for part, rank in _join_dependent(text_part.strip()) if _is_prose(text_part) else ():
-                is_own_part = is_own and not is_others
-                is_listed = is_own_part or (rank == RULE and _is_general_order(BULLET.sub("", part)))
+                is_listed = is_own or (rank == RULE and _is_general_order(BULLET.sub("", part)))
                 if is_listed and _is_long_enough(part):
                     yield part, rank
 

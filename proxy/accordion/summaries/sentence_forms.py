@@ -831,7 +831,8 @@ def rank_sentence(sentence: str) -> int:
     """
     text = BULLET.sub("", sentence)
     if len(text) > _MAX_SENTENCE_LENGTH:
-        return max(map(rank_sentence, split_clauses(text)), default=0) if len(split_clauses(text)) > 1 else 0
+        clauses = split_clauses(text)
+        return max(map(rank_sentence, clauses)) if len(clauses) > 1 else 0
     statement, question = _split_question(text)
     rank = max(_rank_statement(statement) if statement else 0, _rank_question(question) if question else 0)
     return max(rank, FACT) if statement and _HELP.match(question) and _is_about_speaker(statement) else rank
@@ -916,7 +917,7 @@ def _is_brief_fact(text: str, small: str, *, is_request: bool, is_taste: bool) -
 
 
 def _rank_without_sign(text: str) -> int:
-    """Returns the rank of a sentence that has none of the signs in `_ANY_SIGN`: most have none."""
+    """Returns the rank of a sentence with no form of `_SIGNS` and no pattern of a rule: most have neither."""
     is_particular = has_particulars(text)
     if _PROHIBITION.match(text) is not None:
         return RULE
