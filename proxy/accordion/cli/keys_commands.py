@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
 from accordion.cli.installation import own_command
+from accordion.cli.options import Config
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="Config file. Default: as for serve.", show_default=False),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 TokensPerDay = Annotated[

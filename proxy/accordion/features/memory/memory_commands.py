@@ -11,23 +11,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
-from accordion.cli.installation import own_command
-from accordion.cli.options import Config as AnyConfig
-from accordion.cli.options import Tenant as AnyTenant
+from accordion.cli.options import Config, Tenant
 from accordion.model.memories import FactType, MemoryStatus, MemoryType
 from accordion.model.suggestions import describe_choices
 
 if TYPE_CHECKING:
     from accordion.features.memory.memory_command import MemoryCommand
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="Config file. Default: as for serve.", show_default=False),
-]
-Tenant = Annotated[
-    str | None,
-    typer.Option("--tenant", help=f"Tenant to use: a name from `{own_command('tenants')}`.", show_default=False),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Project = Annotated[
     str | None, typer.Option(help="Project; * for all. Default: the setting memory.project.", show_default=False)
@@ -290,7 +280,7 @@ def seal(config: Config = None) -> None:
     raise typer.Exit(run(load_settings(config)))
 
 
-def mcp(tenant: AnyTenant = None, config: AnyConfig = None) -> None:
+def mcp(tenant: Tenant = None, config: Config = None) -> None:
     """Serve the memories in the store as an MCP server on standard input and output."""
     from accordion.features.memory.memory_command import MemoryCommand  # noqa: PLC0415  # only when it runs
     from accordion.features.memory.memory_command import mcp as run  # noqa: PLC0415
