@@ -20,6 +20,7 @@ from accordion.compaction.session_overrides import SessionOverrides
 from accordion.features.memory.memory_view import MemoryRow
 from accordion.features.page import rendering
 from accordion.features.page.compaction_view import Verdict
+from accordion.features.page.recent_log import LogLine
 from accordion.features.page.request_health import TenantHealth
 from accordion.features.page.session_view import CompactionRow, RequestRow
 from accordion.features.page.views import (
@@ -28,7 +29,6 @@ from accordion.features.page.views import (
     CitedLine,
     Health,
     LinkedText,
-    LoggedWarning,
     MessageView,
     ModelRow,
     PartView,
@@ -72,7 +72,7 @@ TYPES: dict[str, Types] = {
     "parts.html": {
         "limits": KeyLimits,
         "session": Session,
-        "warnings": list[LoggedWarning],
+        "warnings": list[LogLine],
         "rows": list[SessionRow],
         "part": PartView,
         "view": MessageView,

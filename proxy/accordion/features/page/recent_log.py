@@ -15,7 +15,7 @@ _LONGEST: Final = 500
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line of the log, without its fields and traceback."""
+    """A line of the log, without its fields, traceback and credentials. `at` is in seconds since the epoch."""
 
     at: float
     level: str

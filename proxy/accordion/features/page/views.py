@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from markupsafe import Markup
@@ -16,6 +15,7 @@ from accordion.accounting.calibration import LearnedLimit, LimitOwner
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.features.page.charts import curve_points, draw_meter, draw_small_curve
+from accordion.features.page.recent_log import LogLine
 from accordion.features.page.rendering import capitalize
 from accordion.features.page.request_health import TenantHealth
 from accordion.model.budget import TokenLimits
@@ -38,22 +38,6 @@ _LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d{1,7}(?:\s*[-–,]\s*\d{1,7})*\]")
 _NUMBER = re.compile(r"\d+")
 
 
-class LoggedWarning(Protocol):
-    """A warning or an error of the log (server/recent_log.py)."""
-
-    @property
-    def at(self) -> float:
-        """The time, in seconds since the epoch."""
-
-    @property
-    def level(self) -> str:
-        """`warning`, `error` or `critical`."""
-
-    @property
-    def text(self) -> str:
-        """The message, without credentials."""
-
-
 class Health(msgspec.Struct, frozen=True):
     """The state of this worker: its store, the writes that wait for it, what went wrong lately, and learned limits.
 
@@ -68,7 +52,7 @@ class Health(msgspec.Struct, frozen=True):
     spool: dict[str, object]
     limits: Sequence[tuple[LimitOwner, LearnedLimit]]
     requests: TenantHealth = msgspec.field(default_factory=TenantHealth)
-    warnings: Sequence[LoggedWarning] = ()
+    warnings: Sequence[LogLine] = ()
 
 
 class ModelRow(msgspec.Struct, frozen=True):
