@@ -1,12 +1,16 @@
-"""Prints lists: tables that never cut an id, counted nouns, and amounts of money."""
+"""Prints lists: tables that never cut an id, counted nouns, and amounts of money.
+
+Rich is imported for the first table, since `accordion serve` prints none.
+"""
 
 from __future__ import annotations
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Column, Table
+from typing import TYPE_CHECKING
 
 from accordion.model.costs import Basis, Costs, to_dollars
+
+if TYPE_CHECKING:
+    from rich.table import Column, Table
 
 _MIN_WIDTH = 12
 """The minimum width of a text column, in characters."""
@@ -21,6 +25,8 @@ def print_table(table: Table) -> None:
     Columns with `no_wrap` (ids, numbers) are never cut or wrapped. The others shrink; if that is not enough, lines get
     longer than the terminal.
     """
+    from rich.console import Console  # noqa: PLC0415  # see above
+
     console = Console(highlight=False)
     needed = sum(_width(column) + _COLUMN_GAP for column in table.columns)
     console.width = max(console.width, needed)
@@ -30,6 +36,8 @@ def print_table(table: Table) -> None:
 def _width(column: Column) -> int:
     if not column.no_wrap:
         return _MIN_WIDTH
+    from rich.cells import cell_len  # noqa: PLC0415  # see above
+
     return max(cell_len(str(cell)) for cell in (column.header, *column.cells))
 
 
