@@ -309,6 +309,7 @@ def build_pipelines(steps: PipelineSteps) -> tuple[RequestPipeline, UpgradePipel
         sender=steps.sender,
         tool_loop=steps.tool_loop,
         retry_step=RetryStep(
+            steps.receiver.hooks,
             reader,
             steps.measurer,
             history_reconstruction,

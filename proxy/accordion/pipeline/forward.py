@@ -65,8 +65,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             check_countable(request)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
-                response, progress.request = await self.retry_step.read_if_provider_lacks_path(request, response)
-            # Such a request may come here unread: it is read if the provider has no path to compact a list.
+                # A feature may do what the provider lacks: then the request is read after all.
+                response, progress.request = await self.retry_step.read_after_refusal(request, response)
             if isinstance(progress.request, MeasuredRequest):
                 response = await self._prepare_and_send(progress.request, progress)
         except AccordionError as error:

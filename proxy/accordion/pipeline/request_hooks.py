@@ -42,7 +42,7 @@ class RequestHook(Protocol):
     def learn_ignored(self, request: PreparedRequest, body: bytes) -> bool:
         """Learns from a whole body without that word; returns whether the request is to be read again."""
 
-    def is_concerned(self, request: PassthroughRequest, status: int) -> bool:
+    def may_learn(self, request: PassthroughRequest, status: int) -> bool:
         """Whether the response to a request that was passed through unread may be a refusal to learn from."""
 
     def learn_unread(self, request: PassthroughRequest, status: int, refusal: bytes) -> bool:

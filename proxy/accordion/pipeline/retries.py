@@ -14,7 +14,7 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +34,7 @@ from accordion.pipeline.provider_items import NotReconstructed
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
+from accordion.pipeline.request_hooks import RequestHook
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, list_of, object_of
 
@@ -58,6 +59,7 @@ class Attempts(msgspec.Struct):
 class RetryStep(msgspec.Struct, frozen=True):
     """Builds the request that is sent in place of a refused one."""
 
+    hooks: Sequence[RequestHook]
     reader: RequestReader
     measurer: Measurer
     history_reconstruction: HistoryReconstruction
@@ -67,15 +69,15 @@ class RetryStep(msgspec.Struct, frozen=True):
     list_refusals: ListRefusals
     is_store_available: Callable[[], bool]
 
-    async def read_if_provider_lacks_path(
+    async def read_after_refusal(
         self, request: PassthroughRequest, response: UpstreamResponse
     ) -> tuple[UpstreamResponse, PassthroughRequest | MeasuredRequest]:
-        """Reads an unread request after all, if the response shows that a feature is to do what the provider lacks.
+        """Reads an unread request after all, if a feature learns from its refusal what to do in the provider's place.
 
         Returns the response, and the request to go on with. If that is a MeasuredRequest, the response is closed.
         """
-        for hook in self.reader.receiver.hooks:
-            if hook.is_concerned(request, response.status):
+        for hook in self.hooks:
+            if hook.may_learn(request, response.status):
                 refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
                 response = CompleteResponse(refusal, strip_body_headers(response.headers), response.status)
                 if hook.learn_unread(request, response.status, refusal):
@@ -104,7 +106,7 @@ class RetryStep(msgspec.Struct, frozen=True):
 
         Such a response is held until it has what was asked for, or ends.
         """
-        for hook in self.reader.receiver.hooks:
+        for hook in self.hooks:
             if response.status == 200 and (word := hook.expected_word(request)):
                 response, body = await hold_until(response, word)
                 if body and hook.learn_ignored(request, body):
@@ -174,7 +176,7 @@ class RetryStep(msgspec.Struct, frozen=True):
     async def _read_again(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request as a feature reads it after this refusal; None if the refusal concerns none."""
         status, refusal = probed.response.status, probed.refusal
-        if not any(hook.learn(request, status, refusal) for hook in self.reader.receiver.hooks):
+        if not any(hook.learn(request, status, refusal) for hook in self.hooks):
             return None
         return await self._read_by_hooks(request)
 

@@ -225,7 +225,7 @@ class ContextEditHook(msgspec.Struct, frozen=True):
         except (ValueError, RecursionError):
             return None
 
-    def is_concerned(self, request: PassthroughRequest, status: int) -> bool:
+    def may_learn(self, request: PassthroughRequest, status: int) -> bool:
         """Whether a provider may lack the path that compacts lists."""
         return request.inbound.path == COMPACT_PATH and status in _MISSING_PATH_STATUSES
 
