@@ -16,7 +16,13 @@ from accordion.accounting.overflow import WindowOverflow
 from accordion.model.errors import UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
 from accordion.model.records import ObservedResponse
-from accordion.pipeline.overflow_probe import MAX_KEEPALIVES, MAX_SMALL_DOCUMENT, ProbedResponse, probe_overflow
+from accordion.pipeline.overflow_probe import (
+    MAX_KEEPALIVES,
+    MAX_SMALL_DOCUMENT,
+    ProbedResponse,
+    hold_until,
+    probe_overflow,
+)
 from accordion.pipeline.relay import ExchangeProgress, relay
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.response import MessagesParser
@@ -387,6 +393,33 @@ async def test_cancelling_while_it_is_held_lets_go_of_the_reply() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert reply.closed
+
+
+async def test_cancelling_while_a_word_is_awaited_closes_the_response() -> None:
+    reply = Stalled([sse(START)])
+    task = asyncio.create_task(hold_until(reply, b'"compaction"'))
+    await reply.stalled.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reply.closed
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+async def test_a_word_in_two_pieces_is_found(cut: int) -> None:
+    word = b'"compaction"'
+    reply = Stalled([b"data: " + word[:cut], word[cut:]])
+    response, body = await hold_until(reply, word)
+    assert body == b""
+    pieces = response.chunks()
+    assert [await anext(pieces) for _ in reply.pieces] == reply.pieces
+
+
+async def test_a_response_without_the_word_is_held_up_to_a_limit() -> None:
+    reply = Endless(b"x" * 100, 200, EVENTS)
+    response, body = await hold_until(reply, b"word", max_bytes=1_000)
+    assert (reply.read, body) == (1_100, b"")
+    await response.close()
 
 
 async def test_closing_while_a_piece_is_waited_for_lets_go_of_the_reply() -> None:

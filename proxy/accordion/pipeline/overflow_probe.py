@@ -16,7 +16,6 @@ from contextlib import suppress
 import msgspec
 
 from accordion.accounting.overflow import OTHER_ERROR_STATUSES, WindowOverflow, read_overflow
-from accordion.model.errors import AccordionError
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.relay import content_length, content_type_and_encoding
 from accordion.protocols.base import WireProtocol
@@ -98,22 +97,18 @@ async def probe_overflow(
     return ProbedResponse(response, None)
 
 
-async def hold_until(response: UpstreamResponse, word: bytes) -> tuple[UpstreamResponse, bytes]:
-    """Holds a response until its body has `word`.
+async def hold_until(
+    response: UpstreamResponse, word: bytes, *, max_bytes: int = 16 << 20
+) -> tuple[UpstreamResponse, bytes]:
+    """Holds a response until its body has `word`, or more than `max_bytes`.
 
     Returns the response, which still yields its whole body, and that body without content encoding if it ended without
-    the word; empty if it has the word, breaks off, or cannot be decoded.
+    the word; empty if it has the word, is longer, breaks off, or cannot be decoded. If cancelled, this closes the
+    response.
     """
-    held, encoding = _BufferedResponse(response), content_type_and_encoding(response.headers)[1]
-    decoder, body = Decoder(encoding) if encoding else None, bytearray()
-    try:
-        while (piece := await held.read_more()) is not None:
-            body += piece if decoder is None else decoder.feed(piece)
-            if word in body:
-                return held, b""
-    except AccordionError:
-        return held, b""
-    return held, b"" if held.failure is not None else bytes(body)
+    _, encoding = content_type_and_encoding(response.headers)
+    probed = await _run_probe(_BufferedResponse(response), _WordProbe(word, encoding), max_bytes)
+    return probed.response, probed.refusal
 
 
 class _BufferedResponse:
@@ -180,6 +175,24 @@ class _ErrorProbe:
             return None
         self.refusal = body
         return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
+
+
+class _WordProbe:
+    """Reads a body up to a word. `refusal` is the whole body if it does not have the word."""
+
+    def __init__(self, word: bytes, encoding: str) -> None:
+        self.is_decided = False
+        self.refusal = b""
+        self._word, self._decoder, self._body = word, Decoder(encoding), bytearray()
+
+    def feed(self, piece: bytes) -> None:
+        start = max(0, len(self._body) - len(self._word) + 1)
+        self._body += self._decoder.feed(piece)
+        self.is_decided = self._body.find(self._word, start) >= 0
+
+    def find_overflow(self, limit: int) -> None:
+        if not self.is_decided and self._decoder.readable:
+            self.refusal = bytes(self._body)
 
 
 class _DocumentProbe:
@@ -261,7 +274,7 @@ class _StreamProbe:
 
 
 async def _run_probe(
-    response: _BufferedResponse, probe: _ErrorProbe | _DocumentProbe | _StreamProbe, max_bytes: int
+    response: _BufferedResponse, probe: _ErrorProbe | _WordProbe | _DocumentProbe | _StreamProbe, max_bytes: int
 ) -> ProbedResponse:
     """Reads until `probe` has decided, or the body ends, fails or is too long."""
     try:
