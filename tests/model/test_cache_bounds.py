@@ -96,7 +96,7 @@ async def lists(store: InMemoryStore, outbox: WriteQueue) -> Any:
     mentions = MemoryMentions(CAPACITY)
     for number in range(MANY):
         conversation = SimpleNamespace(chain=[b"%032d" % number], messages=[])
-        mentions.may_mention_memory(SimpleNamespace(conversation=conversation, base_index=-1, scope=b""))  # type: ignore[arg-type]
+        mentions.may_mention(SimpleNamespace(conversation=conversation, base_index=-1, scope=b""))  # type: ignore[arg-type]
     return mentions
 
 

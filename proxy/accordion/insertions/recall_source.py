@@ -18,11 +18,10 @@ class RecallRequest(msgspec.Struct, frozen=True):
 
     `history` is the compacted history, `history_with_insertions` the same as it would be forwarded, `uncompacted` the
     same without any compaction. `last_sent_index` is the index of the last message of the request before (-1: none).
-    `available_tokens` are left below the hard limit; `window` is the size of the window in tokens. `may_hold_memories`:
-    the list may contain a memory, or ask for one. `allows_user_after_results`: the provider takes a user message
-    between results and the calls that follow.
-    `project` is the project that the request names (None: none). `started_at` is when the request came, in seconds by
-    the monotonic clock.
+    `available_tokens` are left below the hard limit; `window` is the size of the window in tokens.
+    `may_hold_insertions`: the list may hold what a feature inserts, or ask for it. `allows_user_after_results`: the
+    provider takes a user message between results and the calls that follow. `project` is the project that the request
+    names (None: none). `started_at` is when the request came, in seconds by the monotonic clock.
     """
 
     protocol: WireProtocol
@@ -35,7 +34,7 @@ class RecallRequest(msgspec.Struct, frozen=True):
     available_tokens: int
     window: int
     is_subagent: bool
-    may_hold_memories: bool
+    may_hold_insertions: bool
     allows_user_after_results: bool
     project: str | None
     started_at: float

@@ -74,11 +74,11 @@ class CompactionStep(msgspec.Struct, frozen=True):
             pins = request.controls.pinned_call_ids
             if pins and not (request.is_token_count or request.is_dry_run) and cause != "overflow":
                 await self.session_overrides.add_pins(request.caller.tenant, request.session_match.session.id, pins)
-            # An earlier compaction, a memory or another insertion also needs a rendered body.
+            # An earlier compaction or an insertion also needs a rendered body.
             if (
                 request.decision.action != "pass"
                 or request.history_with_insertions is not None
-                or request.may_hold_memories
+                or request.may_hold_insertions
             ):
                 prepared = await self._compact_and_insert(prepared, cause, strategies)
         except Exception:
@@ -238,9 +238,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
     async def _recall(self, request: PreparedRequest) -> PreparedRequest:
         """Lets each recall source insert content."""
-        if not request.is_compactable or not (request.compaction_id or request.may_hold_memories):
+        if not request.is_compactable or not (request.compaction_id or request.may_hold_insertions):
             return request
-        if request.compaction_form == "whole" and not request.may_hold_memories:
+        if request.compaction_form == "whole" and not request.may_hold_insertions:
             # The provider has rules that we do not know; the list stays as close to the client's as it can.
             return request
         for source in self.recall_sources:
@@ -359,7 +359,7 @@ def _describe_for_recall(request: PreparedRequest) -> RecallRequest:
         available_tokens=request.available_tokens,
         window=request.window.size,
         is_subagent=request.is_subagent,
-        may_hold_memories=request.may_hold_memories,
+        may_hold_insertions=request.may_hold_insertions,
         # Some translated providers refuse a user message directly after tool results.
         allows_user_after_results=not request.route.is_translated,
         project=request.controls.project,

@@ -82,7 +82,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
         """
         has_compaction = history.compaction is not None or (request.handler is not None and request.handler.needs_count)
         is_continued = request.conversation.is_kept_by_provider
-        if has_compaction or is_continued or request.is_token_count or request.may_hold_memories:
+        if has_compaction or is_continued or request.is_token_count or request.may_hold_insertions:
             return False
         if len(request.decoded_body) > MOST_BYTES_PER_TOKEN * request.window.size:
             return False
@@ -172,7 +172,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
         """Returns the history with our tool and the insertions, and the tool's name, empty if it is not offered."""
         match = request.session_match
         has_artifacts = request.foreign_ids != "none" or bool(request.named_artifacts)
-        if history.compaction is not None or has_artifacts or request.may_hold_memories:
+        if history.compaction is not None or has_artifacts or request.may_hold_insertions:
             return await self.insertion_composer.compose(
                 request.protocol,
                 request.ref,

@@ -125,7 +125,7 @@ class Measurer(msgspec.Struct, frozen=True):
         measured = advance(
             MeasuredRequest, request, window=window, rules=rules, limits=rules.thresholds.limits(window.size),
             history=history, history_with_insertions=None, tool_name="", utilization=_UNMEASURED, decision=_UNDECIDED,
-            foreign_ids="none", may_hold_memories=False,
+            foreign_ids="none", may_hold_insertions=False,
             compaction_form="whole" if refused_form else "free",
             holdout_assignment=self.holdout.assign(caller.tenant, request.tree_name),
         )  # fmt: skip
@@ -185,13 +185,13 @@ class Measurer(msgspec.Struct, frozen=True):
         return decision.action == "pass" and not decision.is_skipped_by_holdout and is_treated_alike
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
-        """Determines whether the list may hold a memory, or an artifact id of another agent, or of this conversation
-        before the client compacted it, that can be read."""
+        """Determines whether the list may hold what a feature inserts, or an artifact id of another agent, or of this
+        conversation before the client compacted it, that can be read."""
         if self.mentions is not None:
-            search, match = self.mentions.may_mention_memory, request.session_match
+            search, match = self.mentions.may_mention, request.session_match
             is_long = len(request.decoded_body) > _MAX_SEARCHED_INLINE
             if await self.tasks.offload(search, match) if is_long else search(match):
-                request = replace(request, may_hold_memories=True)
+                request = replace(request, may_hold_insertions=True)
         if b"art_" in request.decoded_body:
             foreign_ids = await self.visibility.find_foreign_ids(
                 request.caller, request.visible_request, request.session_match, request.decoded_body

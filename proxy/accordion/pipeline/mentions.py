@@ -9,7 +9,7 @@ from accordion.sessions.sessions import SessionMatch
 
 
 class Mentions(Protocol):
-    """Says whether a list may hold a memory or ask for one, so that most requests never touch the memories."""
+    """Says whether a list may hold or ask for content of the feature, so that most requests never look for it."""
 
     def separate_projects(self, client_metadata: ClientMetadata, project: str | None) -> ClientMetadata:
         """Returns the client's metadata, with a partition if the same beginning in two projects needs two sessions.
@@ -17,5 +17,5 @@ class Mentions(Protocol):
         `project` is the one that the request names (None: none).
         """
 
-    def may_mention_memory(self, session_match: SessionMatch) -> bool:
-        """Whether a request names a memory or may hold one. Slow for a large text; safe to call in a thread."""
+    def may_mention(self, session_match: SessionMatch) -> bool:
+        """Whether a request asks for such content or may hold some. Slow for a large text; safe to call in a thread."""

@@ -14,7 +14,7 @@ The list of messages has these forms, each made of the one before:
     client_conversation      as the client sent it
     conversation             the visible part of it: results that concern other agents are hidden
     history                  earlier compactions are applied, and later the new one
-    history_with_insertions  our tool, tool rounds, excerpts and memories are added; None if there are none
+    history_with_insertions  our tool, tool rounds, excerpts and what features insert; None if there are none
     forwarded_history        the one of the last two that is sent
 """
 
@@ -175,7 +175,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
 
     `history` is the visible list with earlier compactions applied. `history_with_insertions` is the same list with our
     tool, tool rounds and recalled excerpts added. It differs from `history` if a compaction is in force, artifacts of
-    other agents can be read, or a memory may be in the list. Utilization and counts are of the list that is forwarded.
+    other agents can be read, or a feature may insert content. Utilization and counts are of the list that is forwarded.
     """
 
     window: Window
@@ -198,8 +198,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     """Whether the tokens of the text were estimated from samples, so that the request need not wait for a count."""
     foreign_ids: ForeignIds = "none"
     """Whether the list contains artifact ids of other agents. For those that it may read, our tool is offered."""
-    may_hold_memories: bool = False
-    """Whether the list may contain a memory, or ask for one."""
+    may_hold_insertions: bool = False
+    """Whether the list may hold what a feature inserts, or ask for it (mentions.py)."""
     request_by_id: MeasuredRequest | None = None
     """The request as it came, with the id of the provider's history, if the history was put in place of the id."""
     holdout_assignment: HoldoutAssignment | None = None
@@ -325,7 +325,7 @@ class PreparedRequest(MeasuredRequest, frozen=True):
     base_history: CompactedConversation | None = None
     """The history that this request's own compaction was made from; None if none was made."""
     recall_usage: RecallUsage | None = None
-    """The excerpts and memories that were recalled for this request."""
+    """The content that was recalled for this request."""
 
     @property
     def needs_no_model(self) -> bool:

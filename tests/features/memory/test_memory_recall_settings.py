@@ -93,7 +93,7 @@ async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.Mon
         body = json.dumps({"model": "gpt-4o", "messages": said}).encode()
         measured = await pipeline.process(Inbound("POST", "/v1/chat/completions", "", (), body, "r"), pipeline.caller)
         assert isinstance(measured, PreparedRequest)
-        assert measured.may_hold_memories
+        assert measured.may_hold_insertions
         assert opened == []
     finally:
         await pipeline.close()

@@ -318,19 +318,19 @@ def match_of(*messages: Message) -> Any:
 def test_an_id_is_found_wherever_it_stands_in_a_large_text(name: str, shift: int):
     text = "x" * ((1 << 20) - shift) + name + "x" * (1 << 20)
     match = match_of(Message(b"", "user", (Text("Hello."), Text(text)), b""))
-    assert MemoryMentions().may_mention_memory(match) == (name != "other")
+    assert MemoryMentions().may_mention(match) == (name != "other")
 
 
 def test_only_texts_of_the_user_are_searched_for_ids():
     result = Message(b"", "user", (ToolResult("c", (Text("CMEM-1"),)),), b"")
     response = Message(b"", "assistant", (Text("CMEM-1"),), b"")
-    assert not MemoryMentions().may_mention_memory(match_of(result, response))
+    assert not MemoryMentions().may_mention(match_of(result, response))
 
 
 async def test_a_very_large_body_is_searched_for_memories_in_a_thread() -> None:
     made = PipelineSetup(mentions=MemoryMentions())
     await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, "word " * 1_000_000)))
-    assert "may_mention_memory" in made.tasks.offloaded
+    assert "may_mention" in made.tasks.offloaded
 
 
 async def test_a_request_that_may_hold_a_memory_is_counted_before_it_is_sent() -> None:

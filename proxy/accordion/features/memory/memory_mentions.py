@@ -39,7 +39,7 @@ class MemoryMentions:
             replace(client_metadata, partition=partition) if self._recall_everywhere and partition else client_metadata
         )
 
-    def may_mention_memory(self, session_match: SessionMatch) -> bool:
+    def may_mention(self, session_match: SessionMatch) -> bool:
         """Returns whether a request names a session memory or may contain one.
 
         Slow for a large text; safe to call in a thread.

@@ -158,7 +158,7 @@ class _DeferredImport:
 
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Inserts the memories that the request asks for; see SessionImport. Never raises."""
-        if not request.may_hold_memories:
+        if not request.may_hold_insertions:
             return None
         source = self._source
         try:

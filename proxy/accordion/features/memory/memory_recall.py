@@ -92,7 +92,7 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         Returns None if no memory matches, if an insertion is already there, or if this very list was sent before
         without one. Never raises.
         """
-        if not request.may_hold_memories:
+        if not request.may_hold_insertions:
             return None
         try:
             return await self._recall(request)

@@ -58,7 +58,7 @@ class SessionImport(msgspec.Struct, frozen=True):
         Returns None if none is requested, or if a repeated request would get the same text again. A main agent's
         message to a sub-agent is not the user's, and requests nothing. Never raises.
         """
-        if not request.may_hold_memories or request.is_subagent:
+        if not request.may_hold_insertions or request.is_subagent:
             return None
         try:
             return await self._import_memories(request)
