@@ -1,7 +1,7 @@
 """The services of memories and everything that uses them: interfaces, recall, import and capture.
 
 Also here: the endpoints for embeddings and relevance, and the model that writes memories in place of the rules.
-`MemoryBuilder` imports this module, and with it the packages of memories, at the first use.
+memory_process.py imports this module, and with it the packages of memories, at the first use.
 """
 
 from __future__ import annotations
