@@ -139,12 +139,10 @@ def explain(
     """Explain one request: how it is parsed and counted, what would be compacted, and why."""
     from accordion.features.offline.explain_command import ExplainOptions, explain_session, run  # noqa: PLC0415  # only when it runs
 
-    if (file is None) == (session is None):
-        raise typer.BadParameter("name either a FILE or a --session")
-    if session is not None:
+    if session is not None and file is None:
         raise typer.Exit(explain_session(load_settings(config), tenant, session, full=full, as_json=as_json))
-    assert file is not None  # noqa: S101  # only when it runs
-
+    if file is None or session is not None:
+        raise typer.BadParameter("name either a FILE or a --session")
     raise typer.Exit(run(file, load_settings(config), ExplainOptions(path, header or [], window, full, as_json)))
 
 

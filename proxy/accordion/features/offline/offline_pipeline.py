@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.token_meter import TokenMeter
@@ -112,20 +111,15 @@ class OfflinePipeline:
 
     def __init__(self, settings: Settings, window: int | None = None, stored_state: StoredState | None = None) -> None:
         self._key = settings.server.tenant_key.reveal() or _TENANT_KEY
-        changed = msgspec.structs.replace
-        server = changed(settings.server, tenant_key=Secret(self._key))
-        store = changed(settings.store, url=StoreUrl("memory://"), spool=None)
+        server = replace(settings.server, tenant_key=Secret(self._key))
+        store = replace(settings.store, url=StoreUrl("memory://"), spool=None)
         self._settings = settings
         # No model can be called here.
-        summaries = changed(settings.summaries, writer="extractive")
-        self._application = Application(changed(settings, server=server, store=store, summaries=summaries), {})
-        self.tenants, self.sessions = (
-            self._application.tenants,
-            None if stored_state is None else stored_state.sessions(self._application.clock),
-        )
-        if stored_state is not None:
-            self.tenants = stored_state.tenants(settings)
-        self._forward = self._build_pipeline(settings, window, stored_state)
+        summaries = replace(settings.summaries, writer="extractive")
+        self._application = Application(replace(settings, server=server, store=store, summaries=summaries), {})
+        self.tenants = self._application.tenants if stored_state is None else stored_state.tenants(settings)
+        self.sessions = None if stored_state is None else stored_state.sessions(self._application.clock)
+        self.forward = self._build_pipeline(settings, window, stored_state)
 
     def _build_pipeline(
         self, settings: Settings, window: int | None, stored_state: StoredState | None
@@ -182,11 +176,6 @@ class OfflinePipeline:
     async def text_of(self, artifact: str, caller: Caller) -> str | None:
         """Returns the whole text of an artifact; None for an unknown id."""
         return await self._application.artifact_text(artifact, caller.tenant)
-
-    @property
-    def forward(self) -> RequestPipeline:
-        """The request pipeline: its steps before sending."""
-        return self._forward
 
     @property
     def token_meter(self) -> TokenMeter:
