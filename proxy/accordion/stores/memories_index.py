@@ -304,11 +304,12 @@ def _index_digests(parts: Sequence[bytes], shares: NDArray[np.float64] | None = 
     digests = np.frombuffer(b"".join(parts), "<i8")
     rows = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) // _DIGEST_BYTES for part in parts])
     order = np.argsort(digests, kind="stable")
-    keys, starts = np.unique(digests[order], return_index=True)
+    in_order = digests[order]
+    starts = np.flatnonzero(np.diff(in_order, prepend=in_order[:1] - 1))
     sorted_shares = shares[order].astype(np.float32).tobytes() if shares is not None else b""
     block = TermBlock(
-        array("q", keys.astype(np.int64).tobytes()),
-        array("I", [*starts.tolist(), len(order)]),
+        array("q", in_order[starts].tobytes()),
+        array("I", np.append(starts, len(order)).astype(np.uint32).tobytes()),
         array("I", rows[order].tobytes()),
         array("f", sorted_shares),
     )
