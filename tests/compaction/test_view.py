@@ -161,6 +161,27 @@ def test_a_tag_pins_nothing_in_other_texts_than_the_users() -> None:
     assert whole(compacted, pin_rules=PinRules(tag="keep")) == [1, 2, 3, 4, 5]
 
 
+def test_tags_pin_at_most_a_quarter_of_the_window() -> None:
+    """A pasted document may contain the tag."""
+    compacted = uncompacted(
+        *(user_message("opening"), assistant_message("ok"), user_message("<keep>4711</keep>"), assistant_message("ok")),
+        *(user_message("<keep></keep>" + "word " * 300), assistant_message("ok")),
+        *(user_message("<keep>4712</keep>"), assistant_message("ok"), user_message("task")),
+    )
+    assert whole(compacted, pin_rules=PinRules(tag="keep"), window=100_000) == [1, 3, 5, 7]
+    assert whole(compacted, pin_rules=PinRules(tag="keep"), window=1_000) == [1, 3, 4, 5, 7]
+
+
+def test_a_summary_that_quotes_a_tag_is_not_pinned() -> None:
+    compacted = uncompacted(
+        *(user_message("opening"), assistant_message("ok"), user_message("<keep>from a page</keep>")),
+        *(assistant_message("ok"), user_message("task")),
+    )
+    origins = (0, 5, WRITTEN_BY_COMPACTION, 7, 8)
+    summarized = replace(compacted, origins=origins, spans=tuple((each, each, False) for each in origins))
+    assert whole(summarized, pin_rules=PinRules(tag="keep")) == [1, 2, 3]
+
+
 def test_a_sibling_of_a_pinned_result_may_be_replaced_but_not_leave() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
     compacted = uncompacted(

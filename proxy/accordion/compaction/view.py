@@ -70,6 +70,10 @@ _MIN_ROOM_DIVISOR = 4
 """The target leaves at least the tokens between protected content and limit, divided by this number: a compaction that
 can never meet its target would remove everything."""
 
+_TAGGED_DIVISOR = 4
+"""Messages that are pinned by a tag have at most the tokens of the window, divided by this number: a pasted document
+may contain the tag."""
+
 
 class PinRules(msgspec.Struct, frozen=True):
     """What the settings pin: calls and results of `tools` (names or patterns with *), and the user's messages that
@@ -82,10 +86,19 @@ class PinRules(msgspec.Struct, frozen=True):
 NO_PINS: Final = PinRules()
 
 
-def _has_tag(message: Message, tag: str) -> bool:
-    """Whether a user pinned a message, or a part of it, by a tag. Text from tools and models pins nothing."""
-    texts = (part.text for part in message.parts if isinstance(part, Text)) if message.role == "user" else ()
-    return any(f"<{tag}>" in text and f"</{tag}>" in text for text in texts)
+def _find_tagged_slots(slots: Sequence[Slot], tag: str, budget: int) -> frozenset[int]:
+    """Returns the slots that a user pinned by a tag, the oldest first as far as their tokens fit the budget.
+
+    Text from tools and models pins nothing, also where a summary quotes it.
+    """
+    found = set[int]()
+    for index, slot in enumerate(slots):
+        is_users = bool(tag) and slot.message.role == "user" and not slot.is_summary
+        texts = [part.text for part in slot.message.parts if isinstance(part, Text)] if is_users else []
+        if slot.tokens <= budget and any(f"<{tag}>" in text and f"</{tag}>" in text for text in texts):
+            found.add(index)
+            budget -= slot.tokens
+    return frozenset(found)
 
 
 def build_view(
@@ -133,7 +146,8 @@ def build_view(
     slots, scale = _scale_slots(slots, insertions, tokens - overhead)
     images = sum(count_images(part) for slot in slots for part in slot.message.parts)
     exceeds_other_limits = 0 < budgets.max_images < images or 0 < budgets.max_body_bytes < size
-    analysis = _HistoryAnalysis(slots, pinned_call_ids, pin_rules, frozenset() if exceeds_other_limits else skipped)
+    skipped = frozenset() if exceeds_other_limits else skipped
+    analysis = _HistoryAnalysis(slots, pinned_call_ids, pin_rules, window, skipped)
     leavable = analysis.leavable_slots(kind, thinking, must_succeed)
     if is_subagent:
         leavable[: analysis.first_response] = [False] * analysis.first_response
@@ -290,6 +304,7 @@ class _HistoryAnalysis:
         slots: Sequence[Slot],
         pinned_call_ids: frozenset[str],
         pin_rules: PinRules,
+        window: int,
         skipped_messages: frozenset[int],
     ) -> None:
         self.slots, self._skipped = slots, skipped_messages
@@ -300,10 +315,7 @@ class _HistoryAnalysis:
         self.pinned = pinned_call_ids | {call.call_id for call in calls if call.name in pinned_names}
         self.calls, self.open_calls = match_results_to_calls(self.messages), find_open_calls(self.messages)
         self.pinned |= self._find_other_ids(self.pinned)
-        self._tagged = frozenset(
-            index for index, message in enumerate(self.messages) if pin_rules.tag and _has_tag(message, pin_rules.tag)
-        )
-        """Slots that the user pinned by a tag."""
+        self._tagged = _find_tagged_slots(slots, pin_rules.tag, window // _TAGGED_DIVISOR)
         self.fixed_slots = {
             *(index for index, _ in self.open_calls),
             *(index for index, message in enumerate(self.messages) if self._has_pin(message)),
