@@ -249,7 +249,7 @@ async def test_a_session_that_is_not_known_is_not_found(method: str, end: str) -
     setup = small_window_setup()
     answer = client(setup).request(method, f"/accordion/sessions/s-unknown{end}", json={"call_ids": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "session_not_found")
-    assert await setup.store.scan("wishes/forced") == []
+    assert await setup.store.scan("overrides") == []
 
 
 @pytest.mark.parametrize(("method", "end"), WAYS)

@@ -27,7 +27,7 @@ REQUEST_SECONDS = 86_400.0
 """Seconds after which a compaction request expires if the session sends no request."""
 
 _PINS = msgspec.json.Decoder(list[str])
-_REQUEST_COLLECTION = "wishes/forced"
+_COLLECTION = "overrides"
 _MODE_SUFFIX = "|mode"
 """Ends the name of a session's mode in the same collection, so that one scan reads all."""
 _UNDONE_SUFFIX = "|undone"
@@ -282,7 +282,7 @@ class SessionOverrideStore:
         before, requests, modes, after = self._changes, set[str](), dict[str, SessionMode](), ""
         undone = dict[str, UndoneCompactions]()
         try:
-            while page := await self.store.scan(_REQUEST_COLLECTION, after=after, limit=_PAGE):
+            while page := await self.store.scan(_COLLECTION, after=after, limit=_PAGE):
                 for name, value in page:
                     if name.endswith(_MODE_SUFFIX):
                         modes[name.removesuffix(_MODE_SUFFIX)] = _decode_mode(value)
@@ -352,15 +352,15 @@ def _pins_key(tenant: TenantScope, session: str) -> Key:
 
 
 def _request_key(tenant: TenantScope, session: str) -> Key:
-    return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}")
+    return Key(_COLLECTION, f"{tenant.name}|{session}")
 
 
 def _mode_key(tenant: TenantScope, session: str) -> Key:
-    return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}{_MODE_SUFFIX}")
+    return Key(_COLLECTION, f"{tenant.name}|{session}{_MODE_SUFFIX}")
 
 
 def _undone_key(tenant: TenantScope, session: str) -> Key:
-    return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}{_UNDONE_SUFFIX}")
+    return Key(_COLLECTION, f"{tenant.name}|{session}{_UNDONE_SUFFIX}")
 
 
 _KEYS = (_pins_key, _request_key, _mode_key, _undone_key)
