@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -56,7 +56,7 @@ class Endpoint:
 
     url: str
     model: str
-    key: str = ""
+    key: str = field(default="", repr=False)
 
     @classmethod
     def from_options(cls, url: str, model: str, key_env: str) -> Endpoint:
@@ -172,9 +172,12 @@ class EndpointRelay:
     def _ask(self, name: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         """Stores the endpoint's answer; returns the status and the body of a refusal, which is not stored."""
         began = time.monotonic()
-        response = self._client.post(f"{self.endpoint.url}/chat/completions", json=body)
         self.asked += 1
-        answer = response.json()
+        try:
+            response = self._client.post(f"{self.endpoint.url}/chat/completions", json=body)
+            answer = response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            return 502, {"error": {"message": str(error), "type": "endpoint"}}
         if response.status_code != 200:
             return response.status_code, answer
         seconds = round(time.monotonic() - began, 2)
@@ -195,8 +198,6 @@ class EndpointRelay:
                 try:
                     body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                     status, answer = relay.answer(body, self.headers.get(PURPOSE, SUMMARY))
-                except (httpx.HTTPError, ValueError) as error:
-                    status, answer = 502, {"error": {"message": str(error), "type": "endpoint"}}
                 finally:
                     with relay._idle:
                         relay._running -= 1
@@ -251,8 +252,9 @@ def ask(client: httpx.Client, url: str, messages: Messages, purpose: str, sessio
 
 
 def answers_file(endpoint: Endpoint) -> Path:
-    """Returns the file of an endpoint's answers; delete it to ask again."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{endpoint.url.partition('//')[2]}-{endpoint.model.rpartition('/')[2]}")
+    """Returns the file of an endpoint's answers; delete it to ask again. A password in the URL is not in its name."""
+    address, model = re.sub(r"^.*//(?:[^/]*@)?", "", endpoint.url), endpoint.model.rpartition("/")[2]
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{address}-{model}")
     return Path(__file__).parent / ".cache" / name / "answers.jsonl"
 
 

@@ -118,11 +118,11 @@ class FaultyRepository:
 
     def run_test(self, path: str) -> str:
         """Runs a file; returns `passed`, or the end of its output."""
-        # Python's isolated mode does not confine what a model wrote; bench/README.md says so.
-        command = [sys.executable, "-I", "-c", _RUN]
+        # Python's isolated mode does not confine what a model wrote; bench/README.md says so. Keys are not for it.
+        command = [sys.executable, "-I", "-c", _RUN, path]
         try:
             done = subprocess.run(
-                [*command, path], cwd=self.folder, capture_output=True, text=True, timeout=_TEST_SECONDS, check=False
+                command, cwd=self.folder, env={}, capture_output=True, text=True, timeout=_TEST_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
             return f"failed: no end after {_TEST_SECONDS} seconds"

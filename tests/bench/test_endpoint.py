@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.endpoint import QUESTION, SUMMARY, TURN, Endpoint, EndpointRelay, ModelCall, ask, dollars
+from bench.endpoint import QUESTION, SUMMARY, TURN, Endpoint, EndpointRelay, ModelCall, answers_file, ask, dollars
 from bench.servers import Unavailable
 from tests.bench.model_endpoint import ENDPOINT, make_relay
 
@@ -60,6 +60,19 @@ def test_a_refusal_is_passed_on_and_not_stored(tmp_path):
         status, answer = relay.answer({"messages": MESSAGES}, QUESTION)
         assert (status, answer["error"]["message"]) == (429, "later")
     assert (tmp_path / "a").read_text() == ""
+
+
+def test_an_answer_that_is_no_json_is_a_refusal(tmp_path):
+    transport = httpx.MockTransport(lambda _: httpx.Response(503, text="<html>"))
+    with EndpointRelay(ENDPOINT, tmp_path / "a", transport) as relay:
+        assert relay.answer({"messages": MESSAGES}, QUESTION)[0] == 502
+
+
+@pytest.mark.parametrize("user", ["", "user:password@"])
+def test_no_credential_is_in_a_files_name_or_an_error(user):
+    endpoint = Endpoint(f"https://{user}model.test:8080/v1", "owner/small", "sk-secret")
+    assert answers_file(endpoint).parent.name == "model.test-8080-v1-small"
+    assert "sk-secret" not in repr(endpoint)
 
 
 def test_the_key_comes_from_the_named_variable(monkeypatch):
