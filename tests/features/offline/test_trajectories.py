@@ -127,23 +127,37 @@ def test_a_recorded_session_is_written_as_a_trajectory(tmp_path: Path, protocol_
     assert len(requests) == sum(step["source"] == "agent" for step in steps)
 
 
-def test_the_report_of_a_response_stands_in_its_step() -> None:
-    messages = [
-        {"role": "user", "content": "Look."},
-        {"role": "assistant", "content": "It is 1."},
-        {"role": "user", "content": "Thanks."},
-    ]
+def write_chat(*exchanges: Exchange) -> Any:
+    """The trajectory of a list of two questions, each with a response, and a third question."""
+    turns = ("Look.", "It is 1.", "Thanks.", "Gladly.", "Bye.")
+    messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)]
     body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
     conversation = BodyReader().read(PROTOCOLS["chat"], body, TenantScope("", b""))
-    reported = Exchange(
-        1.0, "r-1", "s-1", "gpt-5", "openai", "/v1/chat/completions", False, 200, 1, Utilization(1_000), "",
+    return write_trajectory("s-1", "", conversation, exchanges)
+
+
+def exchange(at: float, messages: int) -> Exchange:
+    return Exchange(
+        at, "r-1", "s-1", "gpt-5", "openai", "/v1/chat/completions", False, 200, messages, Utilization(1_000), "",
         Usage(50, 8, 20),
     )  # fmt: skip
-    trajectory = write_trajectory("s-1", "", conversation, [reported])
-    (response,) = (step for step in trajectory["steps"] if step["source"] == "agent")
-    assert response["metrics"] == {"prompt_tokens": 50, "completion_tokens": 8, "cached_tokens": 20}
-    assert (response["model_name"], response["timestamp"]) == ("gpt-5", "1970-01-01T00:00:01+00:00")
+
+
+def test_the_report_of_a_response_stands_in_its_step() -> None:
+    trajectory = write_chat(exchange(1.0, 1))
+    first, second = (step for step in trajectory["steps"] if step["source"] == "agent")
+    assert first["metrics"] == {"prompt_tokens": 50, "completion_tokens": 8, "cached_tokens": 20}
+    assert (first["model_name"], first["timestamp"]) == ("gpt-5", "1970-01-01T00:00:01+00:00")
+    assert "metrics" not in second
     assert trajectory["final_metrics"]["total_prompt_tokens"] == 50
+
+
+def test_reports_of_a_list_that_the_client_replaced_are_left_out() -> None:
+    earlier = [exchange(float(messages), messages) for messages in (1, 2, 3, 4)]
+    trajectory = write_chat(*earlier, exchange(5.0, 1))
+    first, second = (step for step in trajectory["steps"] if step["source"] == "agent")
+    assert first["timestamp"] == "1970-01-01T00:00:05+00:00"
+    assert "metrics" not in second
 
 
 def test_a_session_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def write_trajectory(
     session: str, agent: str, conversation: Conversation, exchanges: Iterable[Exchange]
 ) -> dict[str, Any]:
     """Returns a session as a trajectory. `agent` is the client's name; exchanges are matched by their messages."""
-    by_length = {exchange.messages: exchange for exchange in exchanges}
+    by_length = _find_last_exchanges(exchanges)
     steps: list[dict[str, Any]] = []
     if preamble := _join_texts(conversation.preamble):
         steps.append({"source": "system", "message": preamble})
@@ -224,6 +224,17 @@ def write_trajectory(
         "final_metrics": _sum_metrics(steps),
         "extra": {"written_by": f"accordion {__version__}"},
     }
+
+
+def _find_last_exchanges(exchanges: Iterable[Exchange]) -> dict[int, Exchange]:
+    """Returns the exchanges of a session's last list, by their messages. One with no more messages than the one before
+    it begins another list there: the user went back, or the client compacted its list."""
+    last = list[Exchange]()
+    for exchange in sorted(exchanges, key=lambda each: each.at):
+        while last and last[-1].messages >= exchange.messages:
+            last.pop()
+        last.append(exchange)
+    return {exchange.messages: exchange for exchange in last}
 
 
 def _add_response(steps: list[dict[str, Any]], message: Message, exchange: Exchange | None) -> None:
