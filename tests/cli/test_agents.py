@@ -322,8 +322,9 @@ supports_websockets = %s
 def test_claude_code_behind_an_address_names_the_variables_that_it_lacks(tmp_path: Path) -> None:
     assert [*agent(tmp_path, "claude").find_losses()] == []
     assert [*agent(tmp_path, "claude", ANTHROPIC_BASE_URL="https://api.anthropic.com").find_losses()] == []
-    (loss,) = agent(tmp_path, "claude", ANTHROPIC_BASE_URL=URL, ENABLE_TOOL_SEARCH="true").find_losses()
-    assert loss.startswith(f"ANTHROPIC_BASE_URL is {URL}: ")
+    own = {"ANTHROPIC_BASE_URL": "https://user:password@gateway.example/v1", "ENABLE_TOOL_SEARCH": "true"}
+    (loss,) = agent(tmp_path, "claude", **own).find_losses()
+    assert loss.startswith("ANTHROPIC_BASE_URL names gateway.example: ")
     assert "CLAUDE_CODE_GATEWAY_HINT_HEADERS" in loss
     assert "ENABLE_TOOL_SEARCH" not in loss
 

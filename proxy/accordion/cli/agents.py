@@ -164,12 +164,12 @@ class ClaudeCode(Agent):
 
     def find_losses(self) -> Iterator[str]:
         """Yields what Claude Code leaves out behind an address that is not Anthropic's."""
-        url = self.upstreams.get(ANTHROPIC, _ANTHROPIC)
+        host = urlsplit(self.upstreams.get(ANTHROPIC, _ANTHROPIC)).hostname
         missing = sorted({**self._HINTS, **self._AT_ANTHROPIC, **self._ELSEWHERE}.keys() - self._own_variables)
-        if urlsplit(url).hostname != urlsplit(_ANTHROPIC).hostname and missing:
+        if host != urlsplit(_ANTHROPIC).hostname and missing:
             yield (
-                f"ANTHROPIC_BASE_URL is {url}: Claude Code does not say what a request is for; older versions assume "
-                f"a window of 200,000 tokens and send all tools with each request. Not set: {', '.join(missing)}"
+                f"ANTHROPIC_BASE_URL names {host}: Claude Code does not say what a request is for; older versions "
+                f"assume a window of 200,000 tokens and send all tools with each request. Not set: {', '.join(missing)}"
             )
 
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
