@@ -103,13 +103,12 @@ def test_the_beginning_of_an_event_waits_for_its_end(at: int) -> None:
     first = splitter.feed(b"data: one\n\n" + b"data: two, which is longer"[:at])
     assert first == b"data: one\n\n"
     assert splitter.pending == b"data: two, which is longer"[:at]
-    assert splitter.is_unfinished
     assert not splitter.is_mid_event
 
 
 def test_a_stream_that_ends_between_events_is_finished() -> None:
     splitter, _ = through([b"data: one\r\r", b"\n"])
-    assert not splitter.is_unfinished
+    assert not splitter.pending.strip()
 
 
 def test_no_more_than_the_bound_is_held_back() -> None:
@@ -118,7 +117,6 @@ def test_no_more_than_the_bound_is_held_back() -> None:
     piece = splitter.feed(b"x")
     assert len(piece) == MAX_PENDING + 1
     assert splitter.is_mid_event
-    assert splitter.is_unfinished
     assert splitter.feed(b"more") == b"more"
     assert splitter.feed(b"\n") == b"\n"
     assert splitter.is_mid_event

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import ArchivedMessage, Artifact
+from accordion.archive.artifacts import ArchivedMessage
 from accordion.compaction.repository import compaction_keys, form_key
 from accordion.model.cache import BoundedCache, entry_size
 from accordion.model.compaction import Compaction, scope_prefix
@@ -43,24 +43,9 @@ class RetentionRenewal:
         now, name = self._clock.now(), compaction.id
         if now < (self._due.get(name) or compaction.at + self._every):
             return
-        self._schedule_next(name, now)
+        self._due[name] = now + self._every
         rows = tuple(message.key for message in conversation.messages[: compaction.covered_count])
         self._tasks.spawn(self._renew_compaction(ref, compaction, rows), "renew a compaction")
-
-    def renew_artifact(self, tenant: TenantScope, artifact: Artifact) -> None:
-        """Schedules the renewal of an artifact that a person read, if it is due."""
-        now, name = self._clock.now(), f"{artifact.id}/{artifact.scope.hex()}/{artifact.session}"
-        if now < (self._due.get(name) or artifact.at + self._every):
-            return
-        self._schedule_next(name, now)
-        self._tasks.spawn(self._renew_artifact(tenant, artifact), "renew an artifact")
-
-    def _schedule_next(self, name: str, now: float) -> None:
-        self._due[name] = now + self._every
-
-    async def _renew_artifact(self, tenant: TenantScope, artifact: Artifact) -> None:
-        with suppress(StoreUnavailable):
-            await self._archive.note_read(tenant, artifact)
 
     async def _renew_compaction(self, ref: ConversationRef, compaction: Compaction, rows: Sequence[bytes]) -> None:
         with suppress(StoreUnavailable):

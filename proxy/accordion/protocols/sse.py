@@ -49,11 +49,6 @@ class SseBuffer:
         """Whether the bytes returned so far end within an event."""
         return bool(self._before)
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the last event is incomplete."""
-        return self.is_mid_event or bool(self._pending.strip(b"\r\n"))
-
     def feed(self, data: bytes) -> bytes:
         """Takes bytes as they arrive; returns whole events, or the next piece of a very large one."""
         pending = self._pending
