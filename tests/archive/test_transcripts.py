@@ -247,6 +247,18 @@ async def test_the_original_keeps_what_the_clients_own_compaction_replaced(resta
     assert len(json.loads(newest.body)["messages"]) == 5
 
 
+async def test_a_request_right_behind_the_clients_own_compaction_replaces_no_earlier_message():
+    setup = ArchiveSetup()
+    await setup.say("s-1", chat("a", "b", "c"))
+    setup.transcripts.record(TENANT, "s-1", chat("a", "summary"), compacted=True, is_new_list=True)
+    setup.transcripts.record(TENANT, "s-1", chat("a", "summary", "x", "y"), compacted=True)
+    await setup.transcripts.flush()
+    original = await setup.transcripts.original(TENANT, "s-1")
+    assert original is not None
+    contents = [message["content"] for message in json.loads(original.body)["messages"]]
+    assert contents == ["You are an agent.", "a", "b", "c", "a", "summary", "x", "y"]
+
+
 async def test_a_fork_shares_the_messages_of_its_prefix():
     store = Counting()
     setup = ArchiveSetup(store)

@@ -106,7 +106,7 @@ class TranscriptStore:
         request = RecordedRequest(tenant, session, conversation, self._clock.now(), after, is_new_list)
         requests = self._gathered.setdefault(request.session_key, [])
         if requests and _is_prefix_of(requests[-1].conversation, conversation):
-            requests[-1] = request
+            requests[-1] = replace(request, is_new_list=is_new_list or requests[-1].is_new_list)
         else:
             requests.append(request)
         if not self._is_writing:
