@@ -410,3 +410,26 @@ async def test_reads_that_come_while_one_runs_are_one_call():
     may_go_on.set()
     assert await asyncio.gather(*failing, return_exceptions=True) == [[b"e"], error, error]
     assert await reads.get_many([Key("", "g")]) == [b"g"]
+
+
+async def test_a_read_that_comes_when_one_ends_is_not_before_those_that_wait():
+    calls, may_go_on = list[list[str]](), asyncio.Event()
+
+    async def read(keys: Sequence[Key]) -> list[bytes | None]:
+        calls.append([key.name for key in keys])
+        await may_go_on.wait()
+        return [key.name.encode() for key in keys]
+
+    reads = GatheredReads(read)
+
+    async def read_then() -> list[bytes | None]:
+        await may_go_on.wait()
+        return await reads.get_many([Key("", "c")])
+
+    running = [asyncio.create_task(reads.get_many([Key("", name)])) for name in ("a", "b")]
+    await asyncio.sleep(0)
+    running.append(asyncio.create_task(read_then()))
+    await asyncio.sleep(0)
+    may_go_on.set()
+    assert await asyncio.gather(*running) == [[b"a"], [b"b"], [b"c"]]
+    assert calls == [["a"], ["b", "c"]]

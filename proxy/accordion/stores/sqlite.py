@@ -257,21 +257,26 @@ class GatheredReads:
         try:
             return await self._read(keys)
         finally:
-            self._is_reading = False
+            # Those that wait go first: on a busy machine new ones come all the time.
+            self._is_reading = bool(self._gathered)
             if self._gathered:
                 self._task = asyncio.get_running_loop().create_task(self._read_gathered())
 
     async def _read_gathered(self) -> None:
-        gathered, self._gathered = [each for each in self._gathered if not each[1].done()], []
-        found, error = iter(list[bytes | None]()), None
         try:
-            found = iter(await self.get_many([key for keys, _ in gathered for key in keys]))
-        except Exception as cause:
-            error = cause
-        for keys, values in gathered:
-            result = list(islice(found, len(keys)))
-            if not values.done():
-                values.set_result(result) if error is None else values.set_exception(error)
+            while self._gathered:
+                gathered, self._gathered = [each for each in self._gathered if not each[1].done()], []
+                found, error = iter(list[bytes | None]()), None
+                try:
+                    found = iter(await self._read([key for keys, _ in gathered for key in keys]))
+                except Exception as cause:
+                    error = cause
+                for keys, values in gathered:
+                    result = list(islice(found, len(keys)))
+                    if not values.done():
+                        values.set_result(result) if error is None else values.set_exception(error)
+        finally:
+            self._is_reading = False
 
 
 class Deletion:
