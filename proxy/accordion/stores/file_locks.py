@@ -25,12 +25,3 @@ def lock_file(handle: int, seconds: float = 0.0, *, is_shared: bool = False) -> 
                 if time.monotonic() >= end:
                     raise
             time.sleep(_PAUSE)
-
-
-def try_lock(handle: int) -> bool:
-    """Locks an open file; returns whether no other process has it locked."""
-    try:
-        lock_file(handle)
-    except BlockingIOError:
-        return False
-    return True
