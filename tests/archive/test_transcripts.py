@@ -247,7 +247,7 @@ async def test_the_original_keeps_what_the_clients_own_compaction_replaced(resta
     assert len(json.loads(newest.body)["messages"]) == 5
 
 
-async def test_a_request_right_behind_the_clients_own_compaction_replaces_no_earlier_message():
+async def test_a_request_behind_the_clients_own_compaction_replaces_no_earlier_message():
     setup = ArchiveSetup()
     await setup.say("s-1", chat("a", "b", "c"))
     setup.transcripts.record(TENANT, "s-1", chat("a", "summary"), compacted=True, is_new_list=True)

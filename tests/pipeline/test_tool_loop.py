@@ -126,7 +126,7 @@ async def test_the_model_finds_words_in_what_a_compaction_removed() -> None:
     await setup.ask(CHAT, reads(14))
     first, second = (json.loads(bytes(each.body))["messages"] for each in setup.upstream.requests)
     assert "r3_77" not in json.dumps(first)
-    assert second[-1]["content"].splitlines()[1].startswith('[8] result of read({"n": 3}), in art_')
+    assert second[-1]["content"].splitlines()[1].startswith('[8] Result of read({"n": 3}), in art_')
     assert "r3_77" in second[-1]["content"]
 
 
@@ -177,7 +177,8 @@ async def test_artifacts_can_be_read_after_the_clients_own_compaction(is_named: 
     setup = PipelineSetup(windows=FakeWindows(2_700))
     first, _ = await setup.ask(CHAT, reads(14))
     name = re.findall(r"art_[0-9a-f]{12}", bytes(setup.upstream.requests[-1].body).decode())[0]
-    summary = f"The files r0 to r13 were read one after the other{f'; the first is {name}' if is_named else ''}."
+    summary = f"The files r0 to r13 were read one after the other{f'; the first is {name}' if is_named else ''}.\n"
+    summary += "Nothing was written, and what the words in them have in common has not been looked at."
     prompt = {"role": "user", "content": "Your task is to create a detailed summary of the conversation so far."}
     setup.upstream.answers = [FakeReply(pieces=(answer(content=summary),))]
     await setup.ask(CHAT, {"model": "m", "messages": [*reads(14)["messages"], prompt]})
