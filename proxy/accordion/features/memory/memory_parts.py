@@ -84,7 +84,6 @@ class MemoryParts:
         self._memories: StoredMemories | None = None
         # It has its own client, which opens no connection until an endpoint or a model is called.
         self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
-        self._protocols = PROTOCOLS
         self._translator = create_translator()
         self._endpoints = EmbeddingEndpoints()
         self._applied_settings: Settings | None = None
@@ -165,7 +164,7 @@ class MemoryParts:
         self._memories = memories = StoredMemories(
             self._store, embedder, sealer=open_sealer(settings.archive.key.reveal()), on_write=self._on_write
         )
-        conversations = RecordedConversations(self._transcripts, self._protocols, tasks)
+        conversations = RecordedConversations(self._transcripts, PROTOCOLS, tasks)
         search = MemorySearch(memories, embedder)
         return MemoryServices(
             memories,
