@@ -303,7 +303,7 @@ class DisconnectWatches:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, watch: DisconnectWatch) -> None:
-        """Schedules the begin of a watch."""
+        """Schedules the beginning of a watch."""
         self._scheduled[watch] = start_time = asyncio.get_running_loop().time() + _WATCH_DELAY
         if self._timer is None:
             self._set_timer(start_time)
