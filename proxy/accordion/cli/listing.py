@@ -1,10 +1,11 @@
-"""Prints lists: tables that never cut an id, counted nouns, and amounts of money.
+"""Prints lists: tables that never cut an id, counted nouns, amounts of money, and the sources of windows.
 
 Rich is imported for the first table, since `accordion serve` prints none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from accordion.model.costs import Basis, Costs, to_dollars
@@ -12,6 +13,17 @@ from accordion.model.costs import Basis, Costs, to_dollars
 if TYPE_CHECKING:
     from rich.table import Column, Table
 
+    from accordion.model.budget import WindowSource
+
+WINDOW_SOURCES: Mapping[WindowSource, str] = {
+    "config": "from the config",
+    "learnt": "learned from an overflow error",
+    "listed": "from the provider's list of models",
+    "table": "from LiteLLM's table",
+    "family": "assumed: that of another version of the model",
+    "default": "assumed: the model is unknown",
+}
+"""Texts for the sources of a window's size."""
 _MIN_WIDTH = 12
 """The minimum width of a text column, in characters."""
 _COLUMN_GAP = 2

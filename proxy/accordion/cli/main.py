@@ -18,7 +18,7 @@ from accordion import __version__
 from accordion.cli.config import ask_confirmation, config_error, load_settings, write_template
 from accordion.cli.installation import own_command
 from accordion.cli.keys_commands import keys
-from accordion.cli.listing import count_with_noun
+from accordion.cli.listing import WINDOW_SOURCES, count_with_noun
 from accordion.cli.options import Config, Tenant
 from accordion.composition.features import load_features
 from accordion.model.errors import ConfigError
@@ -355,14 +355,6 @@ def _format_compaction(settings: Settings, model: str, *, delegated: bool = Fals
     return _MODES[mode] + (strategies if mode != "off" else "")
 
 
-_SOURCES = {
-    "config": "from the config",
-    "table": "from LiteLLM's table",
-    "family": "assumed: that of another version of the model",
-    "default": "assumed: the model is unknown",
-}
-
-
 def _format_windows(settings: Settings) -> Iterator[str]:
     """Formats the window of each configured model, its source, and its triggers."""
     from accordion.accounting.calibration import LearnedLimits  # noqa: PLC0415  # see above
@@ -377,7 +369,7 @@ def _format_windows(settings: Settings) -> Iterator[str]:
         limits = settings.thresholds.thresholds_for(name).limits(window.size)
         triggers = f"conversation {limits.conversation:,}, generation {limits.generation:,}"
         sizes = f"triggers: {triggers}; hard limit {limits.hard:,}"
-        yield f"{name}: {window.size:,} tokens ({_SOURCES[window.source]}); {sizes}"
+        yield f"{name}: {window.size:,} tokens ({WINDOW_SOURCES[window.source]}); {sizes}"
 
 
 def _format_summary_writer(settings: Settings, model: str) -> str:

@@ -25,6 +25,7 @@ from accordion.config.settings import DelegationConfig
 from accordion.delegation.branch_access import BranchAccess
 from accordion.delegation.tracker import DelegationCacheSizes, DelegationTracker
 from accordion.delegation.visibility_filter import VisibilityFilter
+from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.insertions.recall_source import RecallSource
 from accordion.insertions.store import InsertionStore
 from accordion.model.delegation import Evidence
@@ -185,6 +186,7 @@ def build_steps(
     compaction = parts.compaction
     visibility = parts.visibility.visibility(settings)
     mentions = next(filter(None, (feature.mentions(settings) for feature in parts.features)), None)
+    artifact_recall = compaction.artifact_recall(settings)
     list_meter = ForwardedListMeter(
         compaction.insertion_composer(settings), parts.token_meter, parts.calibrations, parts.tasks, parts.tool_refusals
     )
@@ -228,7 +230,7 @@ def build_steps(
             referenced_items=compaction.referenced_items,
             summary_callers=sender.build_summary_caller,
             earlier_lists=compaction.earlier_lists(parts.sessions),
-            recall_sources=_recall_sources(parts, settings),
+            recall_sources=_recall_sources(parts.features, settings, artifact_recall),
         ),
         sender=sender,
         tool_loop=compaction.tool_loop(settings, parts.tool_refusals, visibility.shared_artifacts),
@@ -238,7 +240,7 @@ def build_steps(
         calibrator=Calibrator(parts.sessions, visibility, parts.calibrations, windows),
         ledger=parts.ledger,
         erasures=parts.archive.erasures,
-        response_hooks=_response_hooks(parts, settings, visibility),
+        response_hooks=_response_hooks(parts, settings, visibility, artifact_recall),
         session_names=parts.archive.session_names,
         costs=CostCalculator(build_prices(settings), parts.token_meter, partial(find_summary_model, settings)),
         key_limiter=parts.key_limiter,
@@ -247,9 +249,10 @@ def build_steps(
     )
 
 
-def _recall_sources(parts: LastingParts, settings: Settings) -> list[RecallSource]:
+def _recall_sources(
+    features: Sequence[RunningFeature], settings: Settings, artifact_recall: ArtifactRecall | None
+) -> list[RecallSource]:
     """Builds the sources of recalled content that are switched on, in the order in which they insert."""
-    features, artifact_recall = parts.features, parts.compaction.artifact_recall(settings)
     return [
         *(source for feature in features for source in feature.requested_sources(settings)),
         *(() if artifact_recall is None else (artifact_recall,)),
@@ -257,7 +260,9 @@ def _recall_sources(parts: LastingParts, settings: Settings) -> list[RecallSourc
     ]
 
 
-def _response_hooks(parts: LastingParts, settings: Settings, visibility: Visibility) -> list[ResponseHook]:
+def _response_hooks(
+    parts: LastingParts, settings: Settings, visibility: Visibility, artifact_recall: ArtifactRecall | None
+) -> list[ResponseHook]:
     """Builds what acts on exchanges after their responses."""
     hooks: list[ResponseHook] = [
         TranscriptHook(parts.archive.transcripts),
@@ -266,7 +271,6 @@ def _response_hooks(parts: LastingParts, settings: Settings, visibility: Visibil
     if visibility.shared_artifacts is not None:
         hooks.append(HiddenResultHook(visibility.shared_artifacts))
     hooks += [hook for feature in parts.features for hook in feature.response_hooks(settings)]
-    artifact_recall = parts.compaction.artifact_recall(settings)
     if artifact_recall is not None:
         hooks.append(RecallIndexHook(artifact_recall.archive_search, parts.tasks))
     return hooks

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.accounting.token_meter import TokenMeter
-from accordion.cli.listing import count_with_noun
+from accordion.cli.listing import WINDOW_SOURCES, count_with_noun
 from accordion.cli.tenant_store import TenantStore, print_error, print_json, report_missing, run_for_tenant
 from accordion.config import Settings
 from accordion.features.offline.explain import AgentDescription, ContentReport, Explanation, SizeReport, explain
@@ -64,14 +64,6 @@ _KINDS = {
     "ToolResult": "tool result",
     "Media": "media",
     "Opaque": "unknown type",
-}
-_SOURCES = {
-    "config": "from the config",
-    "learnt": "learned from an overflow error",
-    "listed": "from the provider's list of models",
-    "table": "from LiteLLM's table",
-    "family": "assumed: that of another version of the model",
-    "default": "assumed: the model is unknown",
 }
 _MAX_HIDDEN = 12
 """The number of hidden results to list without `--full`."""
@@ -224,7 +216,7 @@ def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
         yield "  read back", f"{parts.insertions:,}, with recalled excerpts"
     if parts.reserved_output:
         yield "reserved", f"{parts.reserved_output:,} for the output; {size.occupied:,} in use with it"
-    yield "window", f"{size.window.size:,}, {_SOURCES[size.window.source]}"
+    yield "window", f"{size.window.size:,}, {WINDOW_SOURCES[size.window.source]}"
     yield "usable input", f"{size.window.usable_input:,}"
     yield "conversation trigger", f"{limits.conversation:,}, at the start of a turn"
     yield "generation trigger", f"{limits.generation:,}, between tool calls"
