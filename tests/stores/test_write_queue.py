@@ -90,7 +90,7 @@ async def test_while_a_write_takes_long_no_other_attempts_queue_up_behind_it() -
         await asyncio.sleep(0.06)
     assert len(asyncio.all_tasks()) == before
     store.may_go_on.set()
-    await outbox.close()
+    await outbox.flush()
     assert len(await store.scan("c")) == 6
 
 
@@ -139,21 +139,21 @@ async def test_who_merges_with_something_is_told_what_and_not_that_there_was_not
     assert await store.get(KEY) == b"old1"
 
 
-async def test_a_merge_into_an_empty_key_replaces_what_it_holds_meanwhile() -> None:
+async def test_a_merge_that_comes_meanwhile_is_called_with_the_value_that_is_stored_now() -> None:
     class Meanwhile(Watched):
         async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             if not self.batches:
-                outbox.merge(KEY, append_text(b"2"), lambda: told.append(2))
+                outbox.merge(KEY, append_text(b"2"), lambda: absent.append(2))
             return await super().write(batch)
 
-    told: list[int] = []
+    absent: list[int] = []
     store = Meanwhile()
     outbox = WriteQueue(store.write)
-    outbox.merge(KEY, append_text(b"1"), lambda: told.append(1))
+    outbox.merge(KEY, append_text(b"1"), lambda: absent.append(1))
     await outbox.flush()
-    assert (await store.get(KEY), told) == (b"-1", [1, 2])
+    assert await store.get(KEY) == b"-1"
     await outbox.flush()
-    assert (await store.get(KEY), told) == (b"-2", [1, 2])
+    assert (await store.get(KEY), absent) == (b"-12", [])
 
 
 async def test_a_put_that_comes_while_a_merge_is_written_is_the_last() -> None:
@@ -170,20 +170,6 @@ async def test_a_put_that_comes_while_a_merge_is_written_is_the_last() -> None:
     await outbox.flush()
     await outbox.flush()
     assert await store.get(KEY) == b"put"
-
-
-async def test_many_values_that_are_merged_give_way_to_requests() -> None:
-    outbox = WriteQueue((store := Watched()).write)
-    keys = [Key("c", str(number)) for number in range(100)]
-    for key in keys:
-        await store.put(key, b"old")
-        outbox.merge(key, append_text(b"1"), do_nothing)
-    writing, turns = asyncio.ensure_future(outbox.flush()), 0
-    while not writing.done():
-        turns += 1
-        await asyncio.sleep(0)
-    assert await store.get_many(keys) == [b"old1"] * 100
-    assert turns > 10
 
 
 async def test_the_last_merge_or_put_of_a_key_is_written() -> None:
@@ -227,19 +213,6 @@ async def test_a_flush_writes_everything_in_batches() -> None:
     assert max(store.batches) < 1_000
 
 
-async def test_closing_writes_what_is_left_and_counts_what_cannot_be_written() -> None:
-    dropped: list[int] = []
-    store = Watched()
-    outbox = WriteQueue(store.write, on_drop=dropped.append)
-    outbox.put(KEY, lambda: b"v")
-    await outbox.close()
-    assert await store.get(KEY) == b"v"
-    store.away = True
-    outbox.put(KEY, lambda: b"w")
-    await outbox.close()
-    assert dropped == [1]
-
-
 async def test_a_value_that_cannot_be_made_is_dropped_alone() -> None:
     dropped: list[int] = []
     store = Watched()
@@ -273,7 +246,6 @@ async def test_a_backlog_is_written_in_few_turns_of_the_loop() -> None:
     while not writing.done():
         turns += 1
         await asyncio.sleep(0)
-    # The last batch alone is no backlog, and gives way now and then.
     assert turns < 40
 
 
@@ -326,22 +298,12 @@ async def test_deferred_writes_of_a_second_go_out_together_in_the_order_of_names
     assert max(map(len, batches)) <= 256
 
 
-async def test_who_asks_an_outbox_to_flush_to_hurry_or_to_close_has_what_is_patient_too() -> None:
+async def test_a_flush_writes_what_is_queued_slowly_too() -> None:
     store = InMemoryStore()
     outbox = WriteQueue(store.write)
-    ledger = outbox.slow_queue()
-    ledger.put(Key("c", "1"), lambda: b"v")
+    outbox.slow_queue().put(Key("c", "1"), lambda: b"v")
     await outbox.flush()
     assert await store.get(Key("c", "1")) == b"v"
-    ledger.append(Key("c", "2"), lambda: b"v")
-    outbox.write_now()
-    # By far not the second that it would else take.
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert await store.read(Key("c", "2")) == [(0, b"v")]
-    ledger.put(Key("c", "3"), lambda: b"v")
-    await outbox.close()
-    assert await store.get(Key("c", "3")) == b"v"
 
 
 async def test_writes_that_the_store_does_not_take_are_dropped_and_counted() -> None:
