@@ -168,7 +168,8 @@ class PipelineSetup:
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         pairs = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
-        return Inbound(method, path, "", pairs, raw, f"req-{len(self.recorder.exchanges)}")
+        path, _, query = path.partition("?")
+        return Inbound(method, path, query, pairs, raw, f"req_{len(self.recorder.exchanges)}")
 
     def rebuild(self, **steps: Any) -> None:
         """Builds the pipelines, with other steps if given. `steps` are fields of `PipelineSteps`."""

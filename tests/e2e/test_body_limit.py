@@ -17,9 +17,8 @@ def small(start: Start) -> Proxy:
     return start(f"server: {{max_body_bytes: {LIMIT}, shutdown_seconds: 1}}\n")
 
 
-def padded(protocol: ProtocolSamples, size: int) -> bytes:
-    bare = protocol.body("")
-    return protocol.body("x" * (size - len(bare)))
+def padded(size: int) -> bytes:
+    return CHAT.body("x" * (size - len(CHAT.body(""))))
 
 
 @EACH
@@ -37,21 +36,19 @@ async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, protocol
     assert provider.requests == []
 
 
-@EACH
-async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy, protocol: ProtocolSamples):
-    async with small.provider(protocol.answers()) as provider, connected(small) as client:
-        await client.ask("POST", protocol.path, [("Transfer-Encoding", "chunked")])
+async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy):
+    async with small.provider(CHAT.answers()) as provider, connected(small) as client:
+        await client.ask("POST", CHAT.path, [("Transfer-Encoding", "chunked")])
         piece = b"x" * 50_000
         for _ in range(5):
             await client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         reply = await client.reply()
     assert reply.status == 413
-    assert protocol.error_of(reply.body)
     assert provider.requests == []
 
 
 async def test_after_a_refusal_the_connection_is_usable_or_closed(small: Proxy):
-    body = padded(CHAT, LIMIT + 1)
+    body = padded(LIMIT + 1)
     async with small.provider(CHAT.answers()), connected(small) as client:
         await client.ask("POST", CHAT.path, [], body)
         assert (await client.reply()).status == 413
@@ -82,7 +79,7 @@ async def test_an_upload_that_is_passed_on_is_limited_too(small: Proxy, chunked:
 
 async def test_what_unpacks_to_more_than_the_limit_is_not_read_but_passes(small: Proxy):
     """The limit is one of what is received; what cannot be read is forwarded as it came."""
-    body = compress(padded(CHAT, 10 * LIMIT), "gzip")
+    body = compress(padded(10 * LIMIT), "gzip")
     async with small.provider(CHAT.answers()) as provider:
         reply = await post(small, CHAT.path, body, ("Content-Encoding", "gzip"))
     assert (reply.status, provider.requests[0].body) == (200, body)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.protocol_samples import CHAT, EACH, ProtocolSamples
+from tests.e2e.protocol_samples import CHAT
 from tests.e2e.proxy_api import get_exchanges, get_page, sum_metric, wait_until
 from tests.e2e.raw_client import connected
 from tests.loopback import Answer, Recorded, wait_until_still
@@ -35,14 +35,12 @@ def streams(first: bytes) -> Any:
     return script
 
 
-@EACH
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_before_the_head(proxy: Proxy, protocol: ProtocolSamples, stream: bool):
-    label = f"before-head-{protocol.name}-{stream}"
+async def test_before_the_head(proxy: Proxy, stream: bool):
+    label = f"before-head-{stream}"
     async with proxy.provider(waits) as provider:
         async with connected(proxy) as client:
-            body = protocol.body("Gone?", stream=stream)
-            await client.ask("POST", protocol.target(stream=stream), [("x-session-id", label)], body)
+            await client.ask("POST", CHAT.path, [("x-session-id", label)], CHAT.body("Gone?", stream=stream))
             await provider.until(lambda: provider.answers)
             client.leave()
         await asyncio.wait_for(provider.all_gone(), SOON)
@@ -50,15 +48,13 @@ async def test_before_the_head(proxy: Proxy, protocol: ProtocolSamples, stream: 
     assert (exchange["error"], exchange["status"]) == ("client_disconnected", 499)
 
 
-@EACH
 @pytest.mark.parametrize("quick", [True, False], ids=["at once", "later"])
-async def test_in_the_middle_of_a_stream(proxy: Proxy, protocol: ProtocolSamples, quick: bool):
-    label = f"mid-stream-{protocol.name}-{quick}"
-    first = protocol.events()[0]
+async def test_in_the_middle_of_a_stream(proxy: Proxy, quick: bool):
+    label = f"mid-stream-{quick}"
+    first = CHAT.events()[0]
     async with proxy.provider(streams(first)) as provider:
         async with connected(proxy) as client:
-            body = protocol.body("Stream.", stream=True)
-            await client.ask("POST", protocol.target(stream=True), [("x-session-id", label)], body)
+            await client.ask("POST", CHAT.path, [("x-session-id", label)], CHAT.body("Stream.", stream=True))
             assert await anext(client.pieces(await client.head())) == first
             if not quick:
                 await asyncio.sleep(0.5)

@@ -44,6 +44,8 @@ async def test_it_passes_untouched(proxy: Proxy, method: str, target: str, body:
     assert (reply.status, reply.header("x-own")) == (207, "1")
     assert reply.header("content-length") == str(len(answer))
     assert reply.body == (b"" if method == "HEAD" else answer)
+    is_counted = target in ("/v1/responses/input_tokens", "/v1/messages/count_tokens")
+    assert any(name.startswith(b"x-accordion-") for name, _ in reply.headers) is is_counted
 
 
 @pytest.mark.parametrize("target", ["/alpha/notes?limit=2", "/alpha/history/a%2Fb", "/models?client_version=1"])

@@ -2,24 +2,9 @@
 
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT
-from tests.e2e.proxy_api import get_page, get_session, sum_metric, wait_until
+from tests.e2e.proxy_api import get_page, sum_metric, wait_until
 from tests.e2e.raw_client import post
 from tests.proxy_process import PATIENT
-
-
-async def test_sessions_outlive_a_restart(start: Start):
-    proxy = start("server: {shutdown_seconds: 1}\n" + PATIENT, ACCORDION_STORE="sqlite:///kept.db")
-    async with proxy.provider(CHAT.answers(given=700)):
-        first = await post(proxy, CHAT.path, CHAT.body("Before."))
-    proxy.stop()
-    proxy.start()
-    async with proxy.provider(CHAT.answers(given=740)):
-        second = await post(proxy, CHAT.path, CHAT.body("Before.", "Then.", "After."))
-    assert second.header("x-accordion-session") == first.header("x-accordion-session")
-    assert 700 < int(second.header("x-accordion-tokens") or 0) < 740, "what was reported is remembered as well"
-    found = await get_session(proxy, second.header("x-accordion-session"))
-    assert (found["totals"]["requests"], found["totals"]["input"]) == (2, 1440)
-    assert len(found["exchanges"]) == 2
 
 
 async def test_several_workers_are_one_proxy(start: Start):

@@ -61,12 +61,6 @@ async def away(proxy: Proxy, valkey: Valkey, how: str) -> AsyncIterator[None]:
     await wait_until(back)
 
 
-async def test_nothing_is_said_while_the_store_answers(proxy: Proxy):
-    assert (await say(proxy, "All well.")).header("x-accordion-store") is None
-    assert (await get_page(proxy, "/readyz")).json()["store"] == "ok"
-    assert sum_metric((await get_page(proxy, "/metrics")).text, "accordion_store_available") == 1
-
-
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_requests_are_answered_without_it_and_it_is_used_again_when_it_is_back(
     proxy: Proxy, valkey: Valkey, how: str

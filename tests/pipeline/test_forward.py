@@ -19,13 +19,25 @@ from accordion.providers.http.client import describe_failure
 from accordion.providers.http.transport_errors import ConnectionBroken
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.proxy_keys import ProxyKey
-from tests.fakes import FakeReply, FakeRouter
+from tests import frames
+from tests.e2e import protocol_samples as samples
+from tests.e2e.protocol_samples import EACH, ProtocolSamples
+from tests.fakes import FakeReply, FakeRouter, FakeWindows
 from tests.pipeline_setup import CHAT, MESSAGES, PATHS, RESPONSES, PipelineSetup, header
+from tests.reply_parts import ReplyText, ScriptedReply, reply_document, reply_events
+from tests.writers import WRITERS
 
 TENANT = TenantScope("default", b"key of default")
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 SSE = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+
+
+def turns(protocol_name: str, *texts: str, stream: bool = False) -> dict[str, Any]:
+    """A request; the texts are the user's and the model's in turn."""
+    writer = WRITERS[protocol_name]
+    entries = [(writer.model if at % 2 else writer.user)(text) for at, text in enumerate(texts)]
+    return writer.request("m", entries, stream=stream)
 
 
 def chat_reply(prompt: int, **more: Any) -> FakeReply:
@@ -65,9 +77,18 @@ async def test_our_own_headers_stay_here_and_all_others_go_on() -> None:
 
 async def test_the_query_goes_on() -> None:
     setup = PipelineSetup()
-    inbound = setup.inbound("/v1/models", b"", method="GET")
-    await setup.forward(replace(inbound, query="limit=2&after=a%20b"))
+    await setup.ask("/v1/models?limit=2&after=a%20b", b"", method="GET")
     assert setup.upstream.requests[0].url.endswith("/models?limit=2&after=a%20b")
+
+
+async def test_a_list_of_models_passes_as_it_came_and_teaches_their_windows() -> None:
+    setup = PipelineSetup()
+    packed = gzip.compress(json.dumps({"data": [{"id": "local-model", "max_model_len": 24_000}]}).encode())
+    headers = ((b"content-type", b"application/json"), (b"content-encoding", b"gzip"))
+    setup.upstream.answers = [FakeReply(headers=headers, pieces=(packed[:9], packed[9:]))]
+    _, body = await setup.ask("/v1/models", b"", method="GET")
+    assert body == packed
+    assert setup.windows.learnt == [("local-model", "openai", "", "default", 24_000)]
 
 
 async def test_a_window_that_is_only_assumed_is_marked() -> None:
@@ -79,12 +100,19 @@ async def test_a_window_that_is_only_assumed_is_marked() -> None:
     assert header(assumed, "x-accordion-window-source") == "default"
 
 
-async def test_every_answer_to_a_request_that_was_read_says_how_full_the_window_is() -> None:
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("protocol_name", WRITERS)
+async def test_every_answer_to_a_request_that_was_read_says_how_full_the_window_is(
+    protocol_name: str, status: int
+) -> None:
     setup = PipelineSetup()
-    out, _ = await setup.ask(CHAT, HELLO)
+    setup.upstream.answers = [FakeReply(status)]
+    out, _ = await setup.ask(PATHS[protocol_name], turns(protocol_name, "one two three"))
+    assert out.status == status
     assert header(out, "x-accordion-window") == "100000"
     assert header(out, "x-accordion-tokens") == str(3 + 4 + 3)  # words, message, reply
-    assert header(out, "x-accordion-utilization") == "0.0001"
+    asked = WRITERS[protocol_name].more.get("max_tokens", 0)
+    assert header(out, "x-accordion-utilization") == f"{(10 + asked) / 100_000:.4f}"
     assert (header(out, "x-accordion-session") or "").startswith("s-")
 
 
@@ -111,24 +139,29 @@ async def test_the_providers_headers_come_back_in_their_order() -> None:
     assert out.headers[: len(given)] == given
 
 
-async def test_reported_usage_carries_forward_to_the_next_turn() -> None:
+@pytest.mark.parametrize("reported", [500, 0])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("protocol_name", WRITERS)
+async def test_reported_usage_carries_forward_to_the_next_turn(protocol_name: str, stream: bool, reported: int) -> None:
     setup = PipelineSetup()
-    setup.upstream.answers = [chat_reply(prompt=500), chat_reply(prompt=0)]
-    await setup.ask(CHAT, HELLO)
-    grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four five"}]}
-    out, _ = await setup.ask(CHAT, grown)
-    # What was reported, and the two new words with their message; so short a text teaches no correction.
-    assert header(out, "x-accordion-tokens") == str(500 + 2 + 4)
-    assert setup.recorder.exchanges[1].utilization.includes_report
-
-
-async def test_a_report_of_nothing_leaves_the_count_alone() -> None:
-    setup = PipelineSetup()
-    setup.upstream.answers = [chat_reply(prompt=0)]
-    await setup.ask(CHAT, HELLO)
-    grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four five"}]}
-    out, _ = await setup.ask(CHAT, grown)
-    assert header(out, "x-accordion-tokens") == str(3 + 4 + 2 + 4 + 3)
+    reply = ScriptedReply(1, (ReplyText("four five"),), reported, 5)
+    headers, pieces = SSE, reply_events(protocol_name, reply, {"stream_options": {"include_usage": True}})
+    if not stream:
+        headers, pieces = FakeReply().headers, [json.dumps(reply_document(protocol_name, reply, {})).encode()]
+    elif protocol_name == "converse":
+        headers = ((b"content-type", frames.KIND.encode()),)
+        pieces = frames.frames_of(WRITERS["converse"].path("gpt-5", stream=True), b"".join(pieces))
+    setup.upstream.answers = [FakeReply(headers=headers, pieces=tuple(pieces))]
+    path = WRITERS[protocol_name].path("gpt-5", stream=stream)
+    first, _ = await setup.ask(path, turns(protocol_name, "one two three", stream=stream))
+    then, _ = await setup.ask(path, turns(protocol_name, "one two three", "four five", stream=stream))
+    assert header(first, "x-accordion-session") == header(then, "x-accordion-session")
+    # Of so short a text a report teaches no correction. A report of nothing is none.
+    before = reported or 3 + 4 + 3
+    assert header(then, "x-accordion-tokens") == str(before + 2 + 4)
+    assert setup.recorder.exchanges[0].usage is not None
+    assert setup.recorder.exchanges[0].usage.input == reported
+    assert setup.recorder.exchanges[1].utilization.includes_report is (reported > 0)
 
 
 async def test_usage_from_before_a_providers_compaction_does_not_carry_forward() -> None:
@@ -195,48 +228,54 @@ async def test_an_overflow_error_teaches_the_window() -> None:
     assert setup.recorder.exchanges[0].error == "provider_error"
 
 
+UNREAD = {
+    "chat": "/v1/files",
+    "responses": "/v1/responses/x",
+    "messages": "/v1/messages/batches",
+    "gemini": "/v1beta/files",
+}
+"""A path of each protocol's provider that no protocol reads."""
+
+
+@EACH
 @pytest.mark.parametrize(
-    ("path", "error", "status", "code"),
+    ("error", "status", "code"),
     [
-        (CHAT, Unreachable("no connection"), 502, "upstream_unreachable"),
-        (RESPONSES, UpstreamTimeout("too slow"), 504, "upstream_timeout"),
-        ("/v1/embeddings", UpstreamDisconnected("gone"), 502, "upstream_disconnected"),
+        (Unreachable("no connection"), 502, "upstream_unreachable"),
+        (UpstreamTimeout("too slow"), 504, "upstream_timeout"),
+        (UpstreamDisconnected("gone"), 502, "upstream_disconnected"),
     ],
 )
-async def test_an_error_of_ours_has_openais_shape(path: str, error: Any, status: int, code: str) -> None:
+async def test_an_error_of_ours_has_the_shape_of_the_clients_protocol(
+    protocol: ProtocolSamples, error: Any, status: int, code: str
+) -> None:
     setup = PipelineSetup()
-    setup.upstream.answers = [error]
-    out, body = await setup.ask(path, HELLO)
-    said = json.loads(body)["error"]
-    assert (out.status, said["code"]) == (status, code)
-    assert {"message", "type", "param", "code"} <= set(said)
-    assert header(out, "x-request-id") == "req-0"
-    assert "req-0" in said["message"]
+    setup.upstream.answers = [error, error]
+    out, body = await setup.ask(protocol.path, protocol.body("Anyone?"))
+    said = protocol.error_of(body)
+    assert protocol.error_of((await setup.ask(UNREAD[protocol.name], b"", method="GET"))[1])
+    assert said.get("code", said.get("type")) in (code, status, "api_error", "timeout_error")
+    assert header(out, "request-id" if protocol is samples.MESSAGES else "x-request-id") == "req_0"
+    assert (out.status, b"req_0" in body, str(error) in said["message"]) == (status, True, True)
     assert setup.recorder.exchanges[0].error == code
 
 
-async def test_an_error_of_ours_has_anthropics_shape_for_anthropics_clients() -> None:
-    setup = PipelineSetup()
-    setup.upstream.answers = [Unreachable("no connection")]
-    out, body = await setup.ask(MESSAGES, HELLO)
-    said = json.loads(body)
-    assert (said["type"], said["error"]["type"], said["request_id"]) == ("error", "api_error", "req-0")
-    assert header(out, "request-id") == "req-0"
-
-
-async def test_a_stream_that_is_cut_ends_in_an_error_and_never_as_if_all_were_well() -> None:
-    setup = PipelineSetup()
-    setup.upstream.answers = [
-        FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\nda', b"ta: {"), error=UpstreamDisconnected("gone"))
-    ]
-    out = await setup.forward(setup.inbound(CHAT, {**HELLO, "stream": True}))
-    got = []
+@EACH
+async def test_a_stream_that_is_cut_ends_in_an_error_and_never_as_if_all_were_well(protocol: ProtocolSamples) -> None:
+    """In words that agents take for passing: OpenCode asks again after these and gives up after others."""
+    setup, events = PipelineSetup(), protocol.events("one two three")
+    cut = describe_failure(ConnectionBroken("the connection was closed"), "api.test")
+    setup.upstream.answers = [FakeReply(headers=SSE, pieces=(events[0], events[1][:5]), error=cut)]
+    out = await setup.forward(setup.inbound(protocol.target(stream=True), protocol.body("Go on.", stream=True)))
+    pieces = []
     with pytest.raises(UpstreamDisconnected):
         async for piece in out.body:  # type: ignore[union-attr]
-            got.append(piece)
-    assert got[0] == b'data: {"choices":[]}\n\n'
-    assert b'"error"' in got[-1]
-    assert b"data: {" + b"data" not in b"".join(got)
+            pieces.append(piece)
+    body = b"".join(pieces)
+    assert body.startswith(events[0])
+    error = protocol.error_of(body.removeprefix(events[0]).partition(b"data: ")[2])
+    assert error["message"].startswith("Connection lost: api.test did not finish its answer")
+    assert error.get("type", "server_error") in ("server_error", "api_error")
     assert setup.recorder.exchanges[0].error == "upstream_disconnected"
 
 
@@ -260,30 +299,26 @@ async def test_a_limit_is_learnt_from_whatever_field_of_a_streams_error_names_it
     assert set(setup.windows.learnt) == {("m", "openai", "", "default", 8192)}
 
 
-async def test_a_stream_that_ends_with_its_connection_and_without_its_end_was_cut() -> None:
-    setup = PipelineSetup()
-    setup.upstream.answers = [FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\n',), is_delimited=False)]
-    with pytest.raises(UpstreamDisconnected):
-        await setup.ask(CHAT, {**HELLO, "stream": True})
-
-
 FINISHED = b'data: {"choices":[{"index":0,"delta":{"content":"Yes."},"finish_reason":"stop"}]}\n\n'
 
 
-async def test_a_stream_of_a_server_that_sends_no_done_ends_with_its_finish_reason() -> None:
+@pytest.mark.parametrize(
+    ("pieces", "is_whole"),
+    [
+        ((b'data: {"choices":[]}\n\n',), False),
+        ((FINISHED,), True),
+        ((FINISHED, b'data: {"choices":[],"usa'), False),
+    ],
+    ids=["before its finish reason", "behind it", "within the event behind it"],
+)
+async def test_a_stream_without_done_is_whole_if_it_ends_behind_its_finish_reason(
+    pieces: tuple[bytes, ...], is_whole: bool
+) -> None:
     setup = PipelineSetup()
-    setup.upstream.answers = [FakeReply(headers=SSE, pieces=(FINISHED,), is_delimited=False)]
-    _, body = await setup.ask(CHAT, {**HELLO, "stream": True})
-    assert body == FINISHED
-    assert setup.recorder.exchanges[0].error == ""
-
-
-async def test_a_stream_that_breaks_off_within_an_event_behind_its_finish_reason_was_cut() -> None:
-    setup = PipelineSetup()
-    pieces = (FINISHED, b'data: {"choices":[],"usa')
     setup.upstream.answers = [FakeReply(headers=SSE, pieces=pieces, is_delimited=False)]
-    with pytest.raises(UpstreamDisconnected):
-        await setup.ask(CHAT, {**HELLO, "stream": True})
+    with contextlib.nullcontext() if is_whole else pytest.raises(UpstreamDisconnected):
+        assert (await setup.ask(CHAT, {**HELLO, "stream": True}))[1] == FINISHED
+    assert setup.recorder.exchanges[0].error == ("" if is_whole else "upstream_disconnected")
 
 
 async def test_a_client_that_goes_away_mid_stream_closes_the_reply_and_is_in_the_ledger() -> None:
@@ -323,15 +358,22 @@ async def test_a_compressed_request_is_gauged_and_leaves_as_it_came() -> None:
 
 ALIAS = Route("smart", "openai", "http://upstream.test/v1", model="real-1")
 KEYED = replace(ALIAS, api_key="sk-model")
-KEYS = (ProxyKey("team", "proxy-key-of-team"),)
+PROXY_KEY = "proxy-key-of-team"
+KEYS = (ProxyKey("team", PROXY_KEY),)
 
 
-async def test_an_alias_is_replaced_by_the_models_name_and_nothing_else() -> None:
+# What no decoder takes: it must be known all the same whose it is.
+ODD = b' {"a": [1e400, "\\ud800", NaN],\n\t"model" :  "smart" , "messages":[ ], "input": [{"model": "smart "}], "z":-0}'
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, "/v1/embeddings"])
+@pytest.mark.parametrize("body", [b'{ "model":"smart" ,"messages":[ ], "n": 1.0 }', ODD])
+async def test_an_alias_is_replaced_by_the_models_name_and_nothing_else(body: bytes, path: str) -> None:
     setup = PipelineSetup(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
-    await setup.ask(CHAT, b'{ "model":"smart" ,"messages":[ ], "n": 1.0 }', {"content-length": "45"})
+    await setup.ask(path, body, {"content-length": "45", "content-type": "application/json"})
     request = setup.upstream.requests[0]
-    assert request.body == b'{ "model":"real-1" ,"messages":[ ], "n": 1.0 }'
-    assert request.headers == ()
+    assert request.body == body.replace(b'"smart"', b'"real-1"')
+    assert request.headers == ((b"content-type", b"application/json"),)
 
 
 async def test_a_compressed_body_whose_model_is_an_alias_goes_on_plain() -> None:
@@ -351,35 +393,46 @@ async def test_a_compressed_body_that_cannot_be_read_still_has_its_alias_replace
     assert (sent.body, sent.headers) == (body % b"real-1", ((b"x-a", b"b"),))
 
 
-async def test_a_proxy_key_never_reaches_a_provider() -> None:
-    setup = PipelineSetup(keys=KEYS)
-    out, body = await setup.ask(CHAT, HELLO, {"Authorization": "Bearer proxy-key-of-team"})
-    assert out.status == 401
-    assert json.loads(body)["error"]["code"] == "no_provider_key"
-    assert setup.upstream.requests == []
+WITH_KEY: list[dict[str, str]] = [
+    {"Authorization": f"Bearer {PROXY_KEY}"},
+    {"x-api-key": PROXY_KEY},
+    {"x-accordion-key": PROXY_KEY},
+    {"x-accordion-key": PROXY_KEY, "Authorization": f"Bearer {PROXY_KEY}"},
+    {"x-api-key": PROXY_KEY, "Authorization": f"Bearer {PROXY_KEY}"},
+]
 
 
-async def test_a_proxy_key_in_its_own_header_leaves_the_credential_alone() -> None:
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files?purpose=x"])
+@pytest.mark.parametrize("headers", WITH_KEY, ids=" ".join)
+async def test_a_proxy_key_never_reaches_a_provider(headers: dict[str, str], path: str) -> None:
     setup = PipelineSetup(keys=KEYS)
-    await setup.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own", "x-accordion-key": "proxy-key-of-team"})
+    out, body = await setup.ask(path, HELLO, headers)
+    assert (out.status, setup.upstream.requests) == (401, [])
+    assert b"provider key" in body
+
+
+@pytest.mark.parametrize("more", [{}, {"x-api-key": PROXY_KEY, "api-key": f"Bearer {PROXY_KEY}"}])
+async def test_beside_a_proxy_key_the_callers_own_credential_goes_on(more: dict[str, str]) -> None:
+    setup = PipelineSetup(keys=KEYS)
+    await setup.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own", "x-accordion-key": PROXY_KEY, **more})
     assert setup.upstream.requests[0].headers == ((b"authorization", b"Bearer sk-own"),)
 
 
-async def test_a_proxy_key_reaches_no_provider_wherever_else_it_stands() -> None:
+@EACH
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer wrong"}, {"x-accordion-key": ""}, {"x-api-key": f"{PROXY_KEY}x"}],
+    ids=str,
+)
+async def test_nobody_enters_without_a_proxy_key_where_there_are_any(
+    protocol: ProtocolSamples, headers: dict[str, str]
+) -> None:
     setup = PipelineSetup(keys=KEYS)
-    key = "proxy-key-of-team"
-    given = {"Authorization": "Bearer sk-own", "x-api-key": key, "api-key": f"Bearer {key}", "x-accordion-key": key}
-    await setup.ask(CHAT, HELLO, given)
-    assert setup.upstream.requests[0].headers == ((b"authorization", b"Bearer sk-own"),)
-
-
-async def test_nobody_enters_without_a_proxy_key_where_there_are_any() -> None:
-    setup = PipelineSetup(keys=KEYS)
-    for path, at in ((CHAT, ("error", "code")), (MESSAGES, ("error", "type"))):
-        out, body = await setup.ask(path, HELLO, {"Authorization": "Bearer wrong"})
-        assert out.status == 401
-        assert json.loads(body)[at[0]][at[1]] in ("invalid_api_key", "authentication_error")
-    assert setup.upstream.requests == []
+    out, body = await setup.ask(protocol.path, protocol.body("Hello."), headers)
+    error = protocol.error_of(body)
+    assert error.get("code", error.get("type")) in ("invalid_api_key", "authentication_error", 401)
+    unread, _ = await setup.ask("/v1/files", b"", headers, method="GET")
+    assert (out.status, unread.status, setup.upstream.requests) == (401, 401, [])
 
 
 async def test_configured_headers_are_added_in_place_of_the_callers() -> None:
@@ -537,14 +590,6 @@ async def test_erasing_a_session_during_a_response_leaves_only_totals_by_model()
     assert session.totals.requests == 1
 
 
-async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None:
-    setup = PipelineSetup()
-    await setup.ask(CHAT, HELLO)
-    assert setup.tasks.offloaded == []
-    await setup.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "long " * 20_000}]})
-    assert setup.tasks.offloaded == ["_read_body", "measure"]
-
-
 @pytest.mark.parametrize("said", ["prompt is too long: 5 tokens > 3 maximum", "maximum context length is 3"])
 async def test_an_error_that_quotes_the_request_teaches_no_window(said: str) -> None:
     """Servers that validate what they get say what was wrong with it, word for word."""
@@ -565,19 +610,24 @@ async def test_an_encoding_that_must_be_loaded_first_is_waited_for_in_a_thread()
     assert setup.tasks.offloaded == ["load"], "it is loaded in a thread, and the event loop counts first"
 
 
-async def test_a_cut_is_said_in_words_that_agents_take_for_passing() -> None:
-    """OpenCode asks again after these and gives up after others; tests/clients shows it."""
-    setup = PipelineSetup()
-    cut = describe_failure(ConnectionBroken("the connection was closed"), "api.test")
-    setup.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: {}\n\n",), error=cut)]
-    out = await setup.forward(setup.inbound(CHAT, {**HELLO, "stream": True}))
-    got = []
-    with contextlib.suppress(UpstreamDisconnected):
-        async for piece in out.body:  # type: ignore[union-attr]
-            got.append(piece)
-    said = json.loads(got[-1].removeprefix(b"data: "))["error"]
-    assert said["message"].startswith("Connection lost: api.test did not finish its answer")
-    assert said["type"] == "server_error"
+@pytest.mark.parametrize(
+    ("path", "text", "is_packed", "offloaded"),
+    [
+        (CHAT, "short", False, []),
+        (CHAT, "long " * 20_000, False, ["_read_body", "measure"]),
+        (CHAT, "word " * 1_000_000, False, ["_read_body alone", "measure"]),
+        # Nobody knows before how much a body is inflated to.
+        (CHAT, "short", True, ["decode_body"]),
+        ("/v1/embeddings", "short", True, []),
+    ],
+    ids=["short", "long", "very long", "compressed", "unread"],
+)
+async def test_what_takes_long_is_done_in_a_thread(path: str, text: str, is_packed: bool, offloaded: list[str]) -> None:
+    setup = PipelineSetup(windows=FakeWindows(10_000_000))
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+    body = gzip.compress(body) if is_packed else body
+    out, _ = await setup.ask(path, body, {"Content-Encoding": "gzip"} if is_packed else {})
+    assert (out.status, setup.tasks.offloaded, setup.upstream.requests[0].body) == (200, offloaded, body)
 
 
 async def test_state_that_is_not_on_record_is_said_to_be_uncounted() -> None:
@@ -652,25 +702,6 @@ async def test_a_body_that_a_translated_model_cannot_read_is_refused_as_such() -
     assert "could not be read" in json.loads(body)["error"]["message"]
 
 
-async def test_a_large_body_is_read_in_a_thread() -> None:
-    setup = PipelineSetup()
-    await setup.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 1_100_000}]})
-    assert setup.tasks.offloaded[0] == "_read_body"
-
-
-async def test_what_a_body_is_inflated_to_is_not_known_before_so_it_is_done_in_a_thread() -> None:
-    setup = PipelineSetup()
-    out, _ = await setup.ask(CHAT, gzip.compress(json.dumps(HELLO).encode()), {"Content-Encoding": "gzip"})
-    assert (out.status, setup.tasks.offloaded) == (200, ["decode_body"])
-
-
-async def test_a_body_that_nobody_reads_is_not_inflated() -> None:
-    setup = PipelineSetup()
-    packed = gzip.compress(json.dumps(HELLO).encode())
-    out, _ = await setup.ask("/v1/embeddings", packed, {"Content-Encoding": "gzip"})
-    assert (out.status, setup.tasks.offloaded, setup.upstream.requests[0].body) == (200, [], packed)
-
-
 async def test_a_body_of_too_many_messages_goes_on_unread_and_the_log_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -705,12 +736,6 @@ async def test_a_long_first_request_is_read_in_a_thread_and_the_next_one_directl
     setup.tasks.offloaded.clear()
     await setup.ask(CHAT, {"messages": [*messages, {"role": "user", "content": "next"}], "model": "m"})
     assert "_read_body" not in setup.tasks.offloaded
-
-
-async def test_a_very_large_body_is_read_alone() -> None:
-    setup = PipelineSetup()
-    await setup.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000_000}]})
-    assert setup.tasks.offloaded[0] == "_read_body alone"
 
 
 def test_the_flow_of_a_request_can_be_read_on_one_page() -> None:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from accordion.accounting.calibration import LEAST_RATIO, MOST_ADDED, MOST_RATIO, is_credible
 from accordion.model.budget import Window
 from tests.fakes import FakeReply, FakeWindows
-from tests.pipeline_setup import CHAT, PipelineSetup, header
+from tests.pipeline_setup import CHAT, PATHS, PipelineSetup, header
+from tests.sample_responses import sse
 from tests.tiers import examples
+from tests.writers import WRITERS
 
 Json = dict[str, Any]
 WINDOW = 8_192
@@ -136,3 +138,54 @@ def test_a_report_is_believed_that_a_tokenizer_can_make(reported: int, counted: 
 
 def test_of_a_window_that_is_not_known_no_report_is_too_much():
     assert is_credible(200_000, 150_000, 150_000, Window(120_000, 120_000, "default"))
+
+
+SEARCH: dict[str, Json] = {
+    "responses": {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}},
+    "messages": {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "words"}},
+}
+
+
+def searched(protocol_name: str, first: int, summed: int, *, stream: bool) -> FakeReply:
+    """A reply in which the provider's own search ran. Its usage adds up all rounds; `first` is that of the first."""
+    search, usage = SEARCH[protocol_name], {"input_tokens": summed, "output_tokens": 9}
+    if protocol_name == "responses":
+        document: Json = {"id": "resp_1", "status": "completed", "output": [search], "usage": usage}
+        item = {"type": "response.output_item.done", "output_index": 0, "item": search}
+        events = [item, {"type": "response.completed", "response": document}]
+    else:
+        document = {"id": "msg_1", "type": "message", "role": "assistant", "content": [search], "usage": usage}
+        begun = {**document, "content": [], "usage": {"input_tokens": first, "output_tokens": 1}}
+        events = [
+            {"type": "message_start", "message": begun},
+            {"type": "content_block_start", "index": 0, "content_block": search},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+            {"type": "message_stop"},
+        ]
+    if stream:
+        return FakeReply(headers=((b"content-type", b"text/event-stream"),), pieces=(sse(*events, named=True),))
+    return FakeReply(pieces=(json.dumps(document).encode(),))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("protocol_name", SEARCH)
+async def test_usage_summed_over_rounds_of_the_providers_own_tools_is_not_the_context(protocol_name: str, stream: bool):
+    """Only the stream of Messages says what the first round read."""
+    writer = WRITERS[protocol_name]
+    entries = [writer.user(words(500, "w")), writer.model("Found."), writer.user("More?")]
+
+    async def tokens(setup: PipelineSetup, count: int, session: str) -> int:
+        request = writer.request("m", entries[:count], stream=stream)
+        out, _ = await setup.ask(PATHS[protocol_name], request, {"x-accordion-session": session})
+        return int(header(out, "x-accordion-tokens") or 0)
+
+    plain, setup = PipelineSetup(), PipelineSetup()
+    counted = [await tokens(plain, count, "session-plain") for count in (1, 3)]
+    setup.upstream.answers = [searched(protocol_name, counted[0], 12 * counted[0], stream=stream)]
+    assert [await tokens(setup, count, "session-search") for count in (1, 3)] == counted
+    assert await tokens(setup, 1, "session-other") == counted[0], "nor does it correct the counts of others"
+    first, second, _ = setup.recorder.exchanges
+    assert first.usage is not None
+    assert first.usage.input == 12 * counted[0]
+    assert second.utilization.includes_report is (stream and protocol_name == "messages")
