@@ -51,7 +51,7 @@ def goes_away(how: str) -> Script:
         "stream within a chunk",
     ],
 )
-async def test_a_reply_that_broke_off_ends_uncleanly_and_with_an_error_where_one_can_stand(proxy: Proxy, how: str):
+async def test_a_reply_that_broke_off_ends_uncleanly_with_an_error_if_one_can_stand(proxy: Proxy, how: str):
     async with proxy.provider(goes_away(how)):
         reply = await post(proxy, CHAT.path, CHAT.body("Cut short.", stream="stream" in how))
     assert (reply.status, reply.ended) == (200, False)
