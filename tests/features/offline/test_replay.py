@@ -1,4 +1,6 @@
+import asyncio
 import json
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from accordion.model.records import CompactionOutcome
 
 OWN = Path(__file__).parents[3] / "examples" / "transcript.jsonl"
 WORDS = "the quick brown fox jumps over the lazy dog "
-WINDOW = 1_500
+WINDOW, TURNS = 1_500, 12
 LIMITS = TokenLimits(window=1_000, conversation=500, generation=750, hard=850)
 
 
@@ -44,10 +46,6 @@ def growing_transcript(turns: int, usage: list[dict[str, Any] | None] | None = N
     return TranscriptFile(messages=messages, model="some-model", usage=usage)
 
 
-ONE_MESSAGE = {"limits": {"messages_per_request": 1}}
-"""Settings with which a longer list is not read."""
-
-
 async def measure(
     transcript: TranscriptFile,
     *,
@@ -63,22 +61,25 @@ async def measure(
         await pipeline.close()
 
 
-async def test_turns_kinds_and_counts_follow_the_conversation() -> None:
-    rows = await measure(growing_transcript(3))
+@cache
+def measured(turns: int = 3, window: int | None = None) -> list[MeasuredRequest]:
+    """The requests of a growing transcript."""
+    return asyncio.run(measure(growing_transcript(turns), window=window))
+
+
+def test_turns_kinds_and_counts_follow_the_conversation() -> None:
+    rows = measured()
     assert [row.number for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row.turn for row in rows] == [1, 1, 2, 2, 3, 3]
     assert [row.starts_turn for row in rows] == [True, False] * 3
     assert [row.messages for row in rows] == [2, 4, 6, 8, 10, 12]
     assert sum(row.new for row in rows) == rows[-1].tokens
     assert all(row.new > 0 for row in rows)
+    assert len({row.session for row in rows}) == 1
 
 
-async def test_all_requests_of_a_conversation_are_one_session() -> None:
-    assert len({row.session for row in await measure(growing_transcript(3))}) == 1
-
-
-async def test_new_messages_are_separated_from_those_of_the_request_before() -> None:
-    rows = await measure(growing_transcript(3))
+def test_new_messages_are_separated_from_those_of_the_request_before() -> None:
+    rows = measured()
     assert rows[0].unchanged == 0.0
     for before, row in pairwise(rows):
         # All of the request before stands unchanged at the beginning of this one.
@@ -116,8 +117,11 @@ async def test_the_decision_tells_on_which_side_of_its_trigger_a_request_is() ->
 
 async def test_a_body_that_cannot_be_read_is_forwarded_and_not_counted() -> None:
     messages = [*[{"role": "user", "content": "a"}] * 2, {"role": "assistant", "content": "c"}]
-    (row,) = await measure(TranscriptFile(messages=messages), configured=settings(ONE_MESSAGE))
+    transcript, one_message = TranscriptFile(messages=messages), settings({"limits": {"messages_per_request": 1}})
+    (row,) = await measure(transcript, configured=one_message)
     assert (row.limits, row.window, row.tokens, row.decision.reason) == (None, None, 0, "not read")
+    (compacted,) = await replay_one(transcript, settings=one_message)
+    assert (compacted.state, compacted.forwarded.tokens, compacted.limits) == ("unread", 0, None)
 
 
 async def test_reported_usage_is_learnt_only_where_asked_and_carried_forward() -> None:
@@ -177,6 +181,12 @@ async def replay_one(transcript: TranscriptFile, **given: Any) -> list[Compacted
     return rows
 
 
+@cache
+def compacted() -> list[CompactedRequest]:
+    """The requests of a transcript that outgrows its window."""
+    return asyncio.run(replay_one(growing_transcript(TURNS)))
+
+
 def build_request(**given: Any) -> CompactedRequest:
     """A request whose outcome is stated."""
     fields: dict[str, Any] = {
@@ -198,33 +208,36 @@ def build_size(tokens: int, cached: int = 0) -> RequestSize:
     return RequestSize(Utilization(1_000, messages=tokens), 1, cached)
 
 
-async def test_a_conversation_that_outgrows_its_window_is_compacted_and_always_fits() -> None:
-    rows = await replay_one(growing_transcript(12))
+def test_a_conversation_that_outgrows_its_window_is_compacted_and_always_fits() -> None:
+    rows = compacted()
     assert sum(row.state == "compacted" for row in rows) >= 2
     assert any(row.original.tokens > WINDOW for row in rows)
     assert all(row.forwarded.tokens < WINDOW for row in rows)
+    generations = [row.outcome.generation for row in rows if row.outcome is not None]
+    assert generations[0] == 1
+    assert all(now - before in (0, 1) for before, now in pairwise(generations))
 
 
-async def test_received_tokens_equal_those_of_a_replay_without_compaction() -> None:
-    pipeline = OfflinePipeline(Settings(), WINDOW)
-    plain = [row async for row in replay(RecordedTranscript("f", 1, growing_transcript(12)), pipeline)]
-    await pipeline.close()
-    rows = await replay_one(growing_transcript(12))
+def test_received_tokens_equal_those_of_a_replay_without_compaction() -> None:
+    rows, plain = compacted(), measured(TURNS, WINDOW)
     assert [row.original.tokens for row in rows] == [row.tokens for row in plain]
     for row, before in zip(rows, plain, strict=True):
         assert row.original.cached == pytest.approx(before.unchanged * before.tokens, abs=1)
 
 
-async def test_before_the_first_compaction_what_came_is_sent_and_afterwards_less() -> None:
-    rows = await replay_one(growing_transcript(12))
+def test_before_the_first_compaction_what_came_is_sent_and_then_less_with_our_tool() -> None:
+    rows = compacted()
     first = next(index for index, row in enumerate(rows) if row.state == "compacted")
     assert all(row.forwarded == row.original for row in rows[:first])
     assert all(row.forwarded.tokens < row.original.tokens for row in rows[first:])
     assert {row.state for row in rows[first:]} == {"compacted", "replayed"}
+    assert [{row.tool_name for row in part} for part in (rows[:first], rows[first:])] == [{""}, {"read_artifact"}]
+    found, tokens = add_up(rows), rows[first].tool_tokens
+    assert (found.offered, found.tool) == (len(rows) - first, tokens * (len(rows) - first))
 
 
-async def test_between_compactions_each_request_begins_with_the_whole_of_the_one_before() -> None:
-    rows = await replay_one(growing_transcript(12))
+def test_between_compactions_each_request_begins_with_the_whole_of_the_one_before() -> None:
+    rows = compacted()
     assert rows[0].extends_previous is None
     for before, row in pairwise(rows):
         assert row.extends_previous is (row.state != "compacted")
@@ -236,34 +249,17 @@ async def test_between_compactions_each_request_begins_with_the_whole_of_the_one
     assert not any(row.is_prefix_broken for row in rows)
 
 
-async def test_a_compaction_keeps_the_generation_until_the_next_one() -> None:
-    generations = [
-        row.outcome.generation for row in await replay_one(growing_transcript(12)) if row.outcome is not None
-    ]
-    assert generations[0] == 1
-    assert all(now - before in (0, 1) for before, now in pairwise(generations))
-    assert generations[-1] >= 2
-
-
 async def test_conversations_with_the_same_opening_are_compacted_apart() -> None:
-    alone, (first, second) = (
-        await replay_one(growing_transcript(12)),
-        await replay_all(growing_transcript(12), growing_transcript(12)),
-    )
-    assert [row.state for row in first] == [row.state for row in second] == [row.state for row in alone]
+    first, second = await replay_all(growing_transcript(TURNS), growing_transcript(TURNS))
+    assert [row.state for row in first] == [row.state for row in second]
     assert first[-1].session != second[-1].session
 
 
-async def test_with_compaction_off_every_request_is_sent_unchanged() -> None:
-    rows = await replay_one(growing_transcript(12), settings=settings({"compaction": {"mode": "off"}}), window=100_000)
-    assert {row.state for row in rows} == {"as it came"}
-
-
-async def test_observe_mode_sends_requests_unchanged_and_reports_the_effect() -> None:
-    rows = await replay_one(
-        growing_transcript(12), settings=settings({"compaction": {"mode": "observe"}}), window=4_000
-    )
-    assert "observed" in {row.state for row in rows}
+@pytest.mark.parametrize(("mode", "states"), [("off", {"as it came"}), ("observe", {"as it came", "observed"})])
+async def test_with_compaction_off_or_observed_every_request_is_sent_unchanged(mode: str, states: set[str]) -> None:
+    configured = settings({"compaction": {"mode": mode}})
+    rows = await replay_one(growing_transcript(TURNS), settings=configured, window=4_000)
+    assert {row.state for row in rows} == states
     assert all(row.forwarded == row.original for row in rows)
 
 
@@ -274,46 +270,24 @@ async def test_a_request_that_fits_in_no_form_is_refused_and_not_sent() -> None:
     assert add_up(rows).came == 0
 
 
-async def test_a_body_that_cannot_be_read_is_told_as_such() -> None:
-    messages = [*[{"role": "user", "content": "a"}] * 2, {"role": "assistant", "content": "c"}]
-    (row,) = await replay_one(TranscriptFile(messages=messages), settings=settings(ONE_MESSAGE))
-    assert (row.state, row.forwarded.tokens, row.limits) == ("unread", 0, None)
-
-
-async def test_a_long_system_prompt_stays_in_the_cache_when_a_compaction_breaks_the_rest() -> None:
+@pytest.mark.parametrize("is_offered", [True, False])
+async def test_a_long_system_prompt_stays_in_the_cache_when_a_compaction_breaks_the_rest(is_offered: bool) -> None:
     transcript = growing_transcript(24)
     transcript.messages[0]["content"] = WORDS * 40
-    first, *later = [row for row in await replay_one(transcript, window=4_000) if row.state == "compacted"]
-    # Tools stand before the system prompt, and the first compaction brings one along.
-    assert (first.added_tool_tokens, first.forwarded.cached) == (first.tool_tokens, 0)
-    assert first.tool_tokens == first.forwarded.utilization.tools > 0
+    rows = await replay_one(transcript, window=4_000, settings=settings({"read_back": {"tool": is_offered}}))
+    first, *later = [row for row in rows if row.state == "compacted"]
     assert later
-    for row in later:
+    assert first.added_tool_tokens == first.tool_tokens == first.forwarded.utilization.tools
+    assert (first.tool_tokens > 0, first.tool_name != "") == (is_offered, is_offered)
+    # Tools stand before the system prompt, and the first compaction brings one along.
+    assert (first.forwarded.cached == 0) is is_offered
+    for row in later if is_offered else (first, *later):
         assert row.forwarded.cached >= row.forwarded.utilization.tools + row.forwarded.utilization.preamble
         assert (row.added_tool_tokens, row.tool_tokens) == (0, first.tool_tokens)
 
 
-async def test_where_no_tool_is_offered_the_first_compaction_keeps_the_system_prompt_too() -> None:
-    transcript = growing_transcript(12)
-    transcript.messages[0]["content"] = WORDS * 40
-    rows = await replay_one(transcript, window=4_000, settings=settings({"read_back": {"tool": False}}))
-    compactions = [row for row in rows if row.state == "compacted"]
-    assert compactions
-    assert all(row.forwarded.cached >= row.forwarded.utilization.preamble for row in compactions)
-    assert not any(row.tool_name or row.tool_tokens or row.added_tool_tokens for row in rows)
-
-
-async def test_the_tool_goes_along_with_every_request_from_the_first_compaction_on() -> None:
-    rows = await replay_one(growing_transcript(12))
-    first = next(index for index, row in enumerate(rows) if row.state == "compacted")
-    assert {row.tool_name for row in rows[first:]} == {"read_artifact"}
-    assert {row.tool_name for row in rows[:first]} == {""}
-    found, tokens = add_up(rows), rows[first].tool_tokens
-    assert (found.offered, found.tool) == (len(rows) - first, tokens * (len(rows) - first))
-
-
-async def test_the_offered_tool_does_not_reduce_what_a_strategy_removed() -> None:
-    rows = await replay_one(growing_transcript(12))
+def test_the_offered_tool_does_not_reduce_what_a_strategy_removed() -> None:
+    rows = compacted()
     for row in rows:
         if row.state == "compacted" and row.outcome is not None:
             assert row.outcome.before - sum(took for _, took in row.steps) + row.added_tool_tokens == row.outcome.after

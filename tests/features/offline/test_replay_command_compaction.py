@@ -1,6 +1,7 @@
 import json
 import os
 import re
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,23 @@ def replay_json(*arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return rows, last["totals"]
 
 
+@cache
+def compacted(*arguments: str) -> Result:
+    """The replay with compaction of the shipped conversation."""
+    return replay(*COMPACTED, *arguments)
+
+
+@cache
+def compacted_json() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    return replay_json(*COMPACTED)
+
+
 def plain_text(result: Result) -> str:
     return " ".join(result.stdout.split())
 
 
 def test_json_has_the_received_and_sent_tokens_of_every_request_and_matching_totals() -> None:
-    rows, totals = replay_json(*COMPACTED)
+    rows, totals = compacted_json()
     assert [row["request"] for row in rows] == list(range(1, requests_of(OWN) + 1))
     for row in rows:
         assert row["saved_tokens"] == row["before"]["tokens"] - row["after"]["tokens"]
@@ -61,7 +73,7 @@ def test_json_has_the_received_and_sent_tokens_of_every_request_and_matching_tot
 
 
 def test_a_record_names_its_strategies_and_a_later_request_replays_it() -> None:
-    rows, totals = replay_json(*COMPACTED)
+    rows, totals = compacted_json()
     for before, row in pairwise(rows):
         if row["state"] == "compacted":
             steps = row["compaction"]["steps"]
@@ -78,8 +90,8 @@ def test_a_record_names_its_strategies_and_a_later_request_replays_it() -> None:
 
 
 def test_the_text_says_what_the_json_says() -> None:
-    rows, totals = replay_json(*COMPACTED)
-    result = replay(*COMPACTED)
+    rows, totals = compacted_json()
+    result = compacted()
     out = plain_text(result)
     assert f"Sent {totals['sent']:,} tokens instead of {totals['came']:,}" in out
     assert f"The input costs {totals['cost']:.2f} times that of sending everything" in out
@@ -99,7 +111,7 @@ def test_the_text_says_what_the_json_says() -> None:
 
 
 def test_the_plot_shows_what_came_behind_what_was_sent() -> None:
-    lines = replay(*COMPACTED).stdout.splitlines()
+    lines = compacted().stdout.splitlines()
     both = [line for line in lines if "░" in line and "█" in line]
     assert both
     # Where the last compaction stands, what came is above what was sent.
@@ -109,8 +121,8 @@ def test_the_plot_shows_what_came_behind_what_was_sent() -> None:
 
 
 def test_a_condensed_table_shows_every_compaction_with_its_neighbours() -> None:
-    rows, _ = replay_json(*COMPACTED)
-    out, whole = replay(*COMPACTED).stdout, replay(*COMPACTED, "--all").stdout
+    rows, _ = compacted_json()
+    out, whole = compacted().stdout, compacted("--all").stdout
     numbers = [int(found) for found in re.findall(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[\d,]+ ", out, re.MULTILINE)]
     compactions = [row["request"] for row in rows if row["state"] == "compacted"]
     assert {number + beside for number in compactions for beside in (-1, 0, 1)} <= set(numbers)
