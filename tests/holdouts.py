@@ -16,18 +16,30 @@ from accordion.model.tenant import TenantScope
 
 
 def row(
-    unit: str, group: HoldoutGroup, dollars: float = 1.0, *, tenant: str = "a", updated: float = 10.0, **figures: int
+    unit: str,
+    group: HoldoutGroup,
+    dollars: float = 1.0,
+    *,
+    tenant: str = "a",
+    updated: float = 10.0,
+    model: str = "gpt-5",
+    **figures: int,
 ) -> Session:
     repeated, unpriced = figures.pop("repeated_calls", 0), figures.pop("unpriced", 0)
     costs = Costs(requests=1, unpriced=unpriced, sent_cost=round(dollars * 1e9))
     totals = Totals(**{"requests": 1, **figures})
-    entry = HoldoutEntry(unit, group, repeated)
+    entry = HoldoutEntry(unit, group, repeated, model if group else "")
     return Session(unit, tenant, 1.0, updated=updated, totals=totals, costs=costs, holdout=entry)
 
 
-def groups(compaction: list[float], holdout: list[float]) -> list[Session]:
-    rows = [row(f"c{number}", "compaction", dollars) for number, dollars in enumerate(compaction)]
-    return rows + [row(f"h{number}", "holdout", dollars) for number, dollars in enumerate(holdout)]
+def groups(compaction: list[float], holdout: list[float], model: str = "gpt-5") -> list[Session]:
+    """The sessions of a model with these costs in dollars."""
+    costs: dict[HoldoutGroup, list[float]] = {"compaction": compaction, "holdout": holdout}
+    return [
+        row(f"{model}-{group}-{number}", group, dollars, model=model)
+        for group in costs
+        for number, dollars in enumerate(costs[group])
+    ]
 
 
 def compared(rows: list[Session], since: float = 0.0) -> HoldoutComparison:

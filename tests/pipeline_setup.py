@@ -31,6 +31,7 @@ from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Summarizer
 from accordion.model.records import Exchange
+from accordion.pipeline.compaction_stops import CompactionStops
 from accordion.pipeline.mentions import Mentions
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.request import MeasuredRequest
@@ -114,6 +115,9 @@ class PipelineSetup:
         self.created_keys = CreatedKeys(self.store, self.clock)
         self.key_usage = KeyUsageLedger(self.store, self.outbox, self.clock, "worker")
         self.refused: list[tuple[str, str]] = []
+        self.compaction_stops = CompactionStops(
+            self.store, self.clock, lambda: self.observe, lambda name: self.forward.tenants.scope(name), "worker"
+        )
         self._steps = self._build_steps(settings, self._build_parts(meter))
         self.archive.erasures.listen(lambda namespace, _: self._steps.ledger.savings.forget_agents(namespace))
         self.rebuild()
@@ -125,6 +129,7 @@ class PipelineSetup:
             {"": Thresholds()},
             delegation_tracker=self._steps.measurer.visibility.delegation_tracker,
             prices=build_prices(settings),
+            stops_if_worse=settings.compaction.stop_if_worse,
         )
 
     def _build_parts(self, meter: TokenMeter) -> LastingParts:
@@ -146,6 +151,7 @@ class PipelineSetup:
             ledger=Ledger(self.outbox, [self.recorder], "worker"),
             key_limiter=KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
             key_usage=self.key_usage,
+            compaction_stops=self.compaction_stops,
         )  # fmt: skip
 
     def _build_steps(self, settings: Settings, parts: LastingParts) -> PipelineSteps:

@@ -156,6 +156,12 @@ def test_a_share_may_be_in_per_cent(read, text, share):
     assert settings.compaction.holdout == pytest.approx(share)
 
 
+def test_compaction_cannot_be_stopped_where_nothing_is_compared(read):
+    assert read("compaction: {holdout: 5%, stop_if_worse: true}").compaction.stop_if_worse
+    error = refused(read, "compaction: {stop_if_worse: true}")
+    assert (error.path, "needs a hold-out" in error.message) == ("$.compaction.stop_if_worse", True)
+
+
 def test_every_share_of_the_settings_may_be_in_per_cent(read):
     section = "{conversation: 60%, conversation_target: 30%, generation: 80%, generation_target: 30%, hard: 90%}"
     settings = read(

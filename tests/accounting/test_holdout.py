@@ -83,15 +83,16 @@ def test_tenants_are_assigned_independently_and_by_names_that_reveal_nothing() -
 
 def test_a_session_keeps_the_group_with_which_it_entered_the_comparison() -> None:
     first, later = HoldoutAssignment("u", "compaction"), HoldoutAssignment("u", "holdout")
-    entry = update_entry(None, first, "", 2)
+    entry = update_entry(None, first, "", "m", 2)
     assert entry == HoldoutEntry("u", "", 2)
-    entry = update_entry(entry, first, "compaction", 0)
-    assert update_entry(entry, later, "holdout", 1) == HoldoutEntry("u", "compaction", 3)
+    entry = update_entry(entry, first, "compaction", "m", 0)
+    assert update_entry(entry, later, "holdout", "another", 1) == HoldoutEntry("u", "compaction", 3, "m")
 
 
 def test_a_sub_agent_whose_main_agent_is_found_late_moves_to_its_group() -> None:
-    entry = HoldoutEntry("own", "compaction", 1)
-    assert update_entry(entry, HoldoutAssignment("main", "holdout"), "", 0) == HoldoutEntry("main", "holdout", 1)
+    entry = HoldoutEntry("own", "compaction", 1, "m")
+    moved = update_entry(entry, HoldoutAssignment("main", "holdout"), "", "m", 0)
+    assert moved == HoldoutEntry("main", "holdout", 1, "m")
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------------
@@ -118,7 +119,8 @@ def test_only_sessions_that_reached_a_trigger_are_compared() -> None:
 def test_a_session_is_compared_with_its_sub_agents_and_all_its_workers() -> None:
     rows = groups([2.0] * LEAST, [1.0] * LEAST)
     # A sub-agent that reached no trigger itself, and a part of another worker.
-    rows += [row("c0", "", 30.0, requests=5, errors=3), row("c0", "compaction", 4.0, repeated_calls=30)]
+    rows += [row("gpt-5-compaction-0", "", 30.0, requests=5, errors=3)]
+    rows += [row("gpt-5-compaction-0", "compaction", 4.0, repeated_calls=30)]
     figures = {figure.name: figure for figure in compared(rows).figures}
     assert figures["spent"].compaction == pytest.approx((2.0 * LEAST + 34.0) / LEAST)
     assert figures["requests"].compaction == pytest.approx((LEAST + 6) / LEAST)
@@ -140,6 +142,18 @@ def test_equal_names_of_two_tenants_are_two_sessions() -> None:
 def test_sessions_from_before_the_first_day_do_not_count() -> None:
     rows = [row("a", "compaction", updated=5.0), row("b", "compaction", updated=10.0)]
     assert compared(rows, since=10.0).compaction == 1
+
+
+def test_each_model_has_a_comparison_of_its_own() -> None:
+    rows = groups(spread(2.0, 60), spread(1.0, 30), "dear") + groups(spread(0.5, 60), spread(1.0, 30), "cheap")
+    # A sub-agent counts for the model of its main agent, which was due first.
+    rows.append(replace(row("dear-holdout-0", "holdout", 0.0, model="cheap"), created=2.0))
+    cheap, dear = compared(rows).models
+    assert [(each.model, each.compaction, each.holdout, each.verdict) for each in (cheap, dear)] == [
+        ("cheap", 60, 30, "pays"),
+        ("dear", 60, 30, "costs"),
+    ]
+    assert compared(rows).compaction == 120
 
 
 def test_the_interval_of_a_difference_has_known_values() -> None:

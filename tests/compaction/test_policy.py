@@ -14,7 +14,7 @@ from accordion.compaction.policy import (
     decide,
     max_sendable_tokens,
 )
-from accordion.model.budget import Decision, Thresholds, Utilization, Window
+from accordion.model.budget import Decision, HoldoutGroup, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Message, Text
 from accordion.model.plan import WRITTEN_BY_COMPACTION
@@ -319,9 +319,9 @@ HELD_OUT, COMPARED = PolicyOptions(group="holdout"), PolicyOptions(group="compac
 
 def test_a_session_in_the_hold_out_is_not_compacted_at_its_trigger() -> None:
     held, made = decided(100_000, options=HELD_OUT), decided(100_000, options=COMPARED)
-    assert (held.action, held.group, held.is_skipped_by_holdout, held.trigger) == ("pass", "holdout", True, 100_000)
+    assert (held.action, held.group, held.is_skipped, held.trigger) == ("pass", "holdout", True, 100_000)
     assert held.reason == f"{made.reason}; the session is in the hold-out, so it is not compacted"
-    assert (made.action, made.group, made.is_skipped_by_holdout) == ("compact", "compaction", False)
+    assert (made.action, made.group, made.is_skipped) == ("compact", "compaction", False)
     assert replace(made, group="") == decided(100_000)
 
 
@@ -331,6 +331,18 @@ def test_no_summary_is_prepared_in_the_hold_out_and_no_session_is_compared_yet()
     assert "a summary is prepared" not in held.reason
     assert held.reason.endswith("; the session is in the hold-out, so no summary is prepared")
     assert (decided(80_000, options=COMPARED).action, decided(80_000, options=COMPARED).group) == ("prepare", "")
+
+
+@pytest.mark.parametrize("group", ["", "compaction", "holdout"])
+def test_no_session_is_compacted_or_compared_while_compaction_is_stopped(group: HoldoutGroup) -> None:
+    stopped = PolicyOptions(group=group, is_stopped=True)
+    due, ahead, over = (decided(tokens, options=stopped) for tokens in (100_000, 80_000, 190_000))
+    assert (due.action, due.group, due.is_skipped) == ("pass", "", True)
+    assert due.reason == f"{decided(100_000).reason}; compaction does not pay for this model, so it is not compacted"
+    assert (ahead.action, ahead.is_skipped) == ("pass", False)
+    assert ahead.reason.endswith("; compaction does not pay for this model, so no summary is prepared")
+    assert over == decided(190_000)
+    assert (over.action, over.must_succeed) == ("compact", True)
 
 
 @given(st.integers(0, 400_000), st.sampled_from([TURN_START, MID_TURN]), st.integers(0, 40_000))

@@ -81,12 +81,10 @@ def test_the_line_says_why_and_who_wrote(
 def test_a_session_in_the_hold_out_is_one_line(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
     for _ in range(3):
         log_exchange(
-            lines, CompactionOutcome("holdout", kind="conversation", trigger=12_000, before=13_000, after=13_000)
+            lines, CompactionOutcome("holdout", reason="the session is in the hold-out, so it is not compacted")
         )
     (line,) = caplog.records
-    assert line.getMessage() == (
-        "session s-1 (m) is in the hold-out: 13,000 tokens, over the conversation trigger of 12,000, are not compacted"
-    )
+    assert line.getMessage() == "session s-1 (m): the session is in the hold-out, so it is not compacted"
 
 
 def test_the_agent_is_named(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):

@@ -261,7 +261,7 @@ async def test_the_savings_say_whether_compaction_pays_beside_a_hold_out(
     async with visit(browser, proxy, **DESK) as opened:
         page = opened.page
         await opened.open(f"/accordion/pages/sessions/{answer.headers['x-accordion-session']}")
-        await expect(page.locator("#request-rows")).to_contain_text("in the hold-out")
+        await expect(page.locator("#request-rows")).to_contain_text("due, not compacted")
         await opened.open("/accordion/pages/savings")
         await expect(page.get_by_text("There are too few sessions to say")).to_be_visible()
     store = SqliteStore(folder / "store.db", timeout=60.0)

@@ -67,7 +67,7 @@ async def test_a_session_over_its_trigger_is_compacted_or_held_out(group: Holdou
     assert await entries(setup) == [HoldoutEntry(await unit(setup, label))]
     made = await ask(setup, label, 15)
     assert made is not None
-    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), group)]
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), group, 0, "gpt-5")]
     if group == "compaction":
         assert made["state"] == "compacted"
         return
@@ -107,7 +107,7 @@ async def test_a_session_of_the_hold_out_is_compacted_at_the_hard_limit_and_from
         assert later["state"] != "holdout"
     (session,) = await list_sessions(setup)
     assert session.totals.compactions > 1
-    assert session.holdout == HoldoutEntry(await unit(setup, label), "holdout")
+    assert session.holdout == HoldoutEntry(await unit(setup, label), "holdout", 0, "gpt-5")
     comparison = await setup.observe.read_holdout([TENANT], setup.clock.now())
     assert comparison is not None
     assert (comparison.compaction, comparison.holdout, comparison.compacted_holdout) == (0, 1, 1)
@@ -122,7 +122,8 @@ async def test_an_overflow_compacts_a_session_of_the_hold_out(rounds: int) -> No
     assert made is not None
     assert (made["state"], made["cause"]) == ("compacted", "overflow")
     # Below its trigger the session would have been treated alike in the other group.
-    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "holdout" if rounds == 15 else "")]
+    compared = ("holdout", 0, "gpt-5") if rounds == 15 else ()
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), *compared)]
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
@@ -248,7 +249,7 @@ async def test_calls_that_repeat_an_earlier_one_are_counted() -> None:
     }
     setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
     await ask(setup, label, 15)
-    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "compaction", 1)]
+    assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "compaction", 1, "gpt-5")]
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
@@ -19,6 +20,7 @@ from statistics import NormalDist
 from typing import Final, Literal
 
 import msgspec
+from msgspec import structs
 
 from accordion.model.budget import HoldoutGroup
 from accordion.model.costs import to_dollars
@@ -30,6 +32,11 @@ LEAST: Final = 30
 CONFIDENCE: Final = 0.95
 """The share of intervals that contain the true value."""
 _NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+DAYS_COMPARED: Final = 30
+"""Days of which sessions are compared, if nobody asks for others."""
+STOPS: Final = "compaction_stops"
+"""The collection of `CompactionStop`; names are `tenant|model`."""
 
 Verdict = Literal["too_few", "unpriced", "pays", "costs", "open"]
 """What a comparison says about dollars: there are too few sessions; too few with known prices; compaction costs less;
@@ -58,14 +65,17 @@ class Holdout(msgspec.Struct, frozen=True):
 
 
 def update_entry(
-    entry: HoldoutEntry | None, assignment: HoldoutAssignment, group: HoldoutGroup, repeated_calls: int
+    entry: HoldoutEntry | None, assignment: HoldoutAssignment, group: HoldoutGroup, model: str, repeated_calls: int
 ) -> HoldoutEntry:
-    """Returns a session's part in the comparison after a request. `group` is that of a due compaction; else empty."""
-    earlier_group, earlier_calls = (entry.group, entry.repeated_calls) if entry is not None else ("", 0)
-    if entry is not None and earlier_group and entry.unit != assignment.unit:
-        # The main agent of a sub-agent was found late.
-        earlier_group = assignment.group
-    return HoldoutEntry(assignment.unit, earlier_group or group, earlier_calls + repeated_calls)
+    """Returns a session's part in the comparison after a request for a model. `group` is that of a due compaction; else
+    empty."""
+    entry = entry or HoldoutEntry("")
+    calls = entry.repeated_calls + repeated_calls
+    if not entry.group:
+        return HoldoutEntry(assignment.unit, group, calls, model if group else "")
+    # If the unit is another one, the main agent of a sub-agent was found late.
+    kept_group = entry.group if entry.unit == assignment.unit else assignment.group
+    return HoldoutEntry(assignment.unit, kept_group, calls, entry.model)
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------------
@@ -97,23 +107,44 @@ class HoldoutComparison(msgspec.Struct, frozen=True):
     """Both groups, counted in agent trees: a session together with those of its sub-agents.
 
     `compacted_holdout` is the number in the hold-out that were compacted nevertheless. `figures` is empty if there are
-    too few sessions; `spent` is missing if too few have known prices.
+    too few sessions; `spent` is missing if too few have known prices. `models` compares the sessions of each model
+    (`model`), by the model for which a compaction was first due.
     """
 
     compaction: int
     holdout: int
     compacted_holdout: int
     figures: tuple[ComparedFigure, ...] = ()
+    model: str = ""
+    models: tuple[HoldoutComparison, ...] = ()
+
+    @property
+    def cost_change(self) -> Interval | None:
+        """By which share compaction changes the dollars of a session; None if that is not known."""
+        return next((figure.change for figure in self.figures if figure.name == "spent"), None)
 
     @property
     def verdict(self) -> Verdict:
         """What the comparison says about dollars."""
         if not self.figures:
             return "too_few"
-        change = next((figure.change for figure in self.figures if figure.name == "spent"), None)
+        change = self.cost_change
         if change is None:
             return "unpriced"
         return "pays" if change.high < 0 else "costs" if change.low > 0 else "open"
+
+
+class CompactionStop(msgspec.Struct, frozen=True):
+    """Compaction is stopped for a tenant's sessions of a model, because they cost more with it (`change`).
+
+    It begins and ends at a time in seconds since the epoch.
+    """
+
+    tenant: str
+    model: str
+    since: float
+    until: float
+    change: Interval
 
 
 @dataclass(slots=True)
@@ -121,6 +152,7 @@ class _Unit:
     """The sums of one agent tree."""
 
     group: HoldoutGroup = ""
+    model: str = ""
     compared_since: float = 0.0
     updated: float = 0.0
     compactions: int = 0
@@ -133,7 +165,7 @@ class _Unit:
 
     def add(self, row: Session, entry: HoldoutEntry) -> None:
         if entry.group and (not self.group or row.created < self.compared_since):
-            self.group, self.compared_since = entry.group, row.created
+            self.group, self.model, self.compared_since = entry.group, entry.model, row.created
         self.updated = max(self.updated, row.updated)
         self.compactions += row.totals.compactions
         self.unpriced += row.costs.unpriced
@@ -163,13 +195,21 @@ class HoldoutUnits:
         """
         if not self._units:
             return None
-        recent = [unit for unit in self._units.values() if unit.updated >= since]
-        compaction = [unit for unit in recent if unit.group == "compaction"]
-        holdout = [unit for unit in recent if unit.group == "holdout"]
-        compacted_holdout = sum(unit.compactions > 0 for unit in holdout)
-        return HoldoutComparison(
-            len(compaction), len(holdout), compacted_holdout, tuple(_compare_figures(compaction, holdout))
+        recent = [unit for unit in self._units.values() if unit.updated >= since and unit.group]
+        models = defaultdict[str, list[_Unit]](list)
+        for unit in recent:
+            models[unit.model].append(unit)
+        return structs.replace(
+            _compare_units(recent), models=tuple(_compare_units(models[model], model) for model in sorted(models))
         )
+
+
+def _compare_units(units: Sequence[_Unit], model: str = "") -> HoldoutComparison:
+    compaction = [unit for unit in units if unit.group == "compaction"]
+    holdout = [unit for unit in units if unit.group == "holdout"]
+    compacted_holdout = sum(unit.compactions > 0 for unit in holdout)
+    figures = tuple(_compare_figures(compaction, holdout))
+    return HoldoutComparison(len(compaction), len(holdout), compacted_holdout, figures, model)
 
 
 def _compare_figures(compaction: Sequence[_Unit], holdout: Sequence[_Unit]) -> Iterator[ComparedFigure]:
@@ -203,9 +243,7 @@ def _compare(name: str, compaction: Sequence[float], holdout: Sequence[float]) -
     first, second = _sample(compaction), _sample(holdout)
     change = None
     if first.mean > 0 and second.mean > 0:
-        relative = [
-            msgspec.structs.replace(sample, variance=sample.variance / sample.mean**2) for sample in (first, second)
-        ]
+        relative = [structs.replace(sample, variance=sample.variance / sample.mean**2) for sample in (first, second)]
         logarithm = _estimate(log(first.mean / second.mean), *relative)
         change = Interval(*(exp(each) - 1 for each in (logarithm.value, logarithm.low, logarithm.high)))
     difference = _estimate(first.mean - second.mean, first, second)

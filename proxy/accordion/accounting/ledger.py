@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from accordion.accounting.holdout import CompactionStop
 from accordion.model.budget import Utilization
 from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.costs import Costs
@@ -83,7 +84,7 @@ class SavingsReport(msgspec.Struct, frozen=True):
     """A tenant's costs from the day `first` to the day `last` (both included): in all, by day, model and agent.
 
     The latest day is the first of `days`, the most expensive model and agent the first of `models` and `agents`. Each
-    list adds up to `total`.
+    list adds up to `total`. `stops` has the models for which compaction is stopped now, because it does not pay.
     """
 
     first: str
@@ -92,6 +93,7 @@ class SavingsReport(msgspec.Struct, frozen=True):
     days: tuple[DaySavings, ...]
     models: tuple[ModelSavings, ...]
     agents: tuple[AgentSavings, ...]
+    stops: tuple[CompactionStop, ...] = ()
 
 
 @dataclass(slots=True)

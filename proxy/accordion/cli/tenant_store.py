@@ -155,6 +155,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             thresholds_by_model(settings),
             spooled_store=spool,
             prices=build_prices(settings),
+            stops_if_worse=settings.compaction.stop_if_worse,
         )
         insertions = InsertionStore(archive, DiscardingOutbox(), clock, erasures)
         tool = define_tool if settings.read_back.tool else None

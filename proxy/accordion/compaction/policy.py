@@ -78,7 +78,8 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     in its place. `provider_list_differs`: the provider's messages differ from the client's, so that a thread cannot be
     continued, and the history of a response is reconstructed. `last_compaction`: the last compaction of this history.
     `is_waiting_for_summary`: a compaction due at the start of the turn still waits for its summary. `group`: the
-    session's group of the hold-out; empty if there is no hold-out.
+    session's group of the hold-out; empty if there is no hold-out. `is_stopped`: compaction is stopped for the model,
+    because it does not pay.
     """
 
     mode: Mode = "auto"
@@ -92,6 +93,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     last_compaction: PreviousCompaction | None = None
     is_waiting_for_summary: bool = False
     group: HoldoutGroup = ""
+    is_stopped: bool = False
     is_compaction_refused: bool = False
     """Whether the provider refuses compacted lists of every form."""
 
@@ -254,23 +256,28 @@ def _decide_on_request(inputs: _DecisionInput) -> Decision:
 
 
 def _apply_holdout(inputs: _DecisionInput, decision: Decision) -> Decision:
-    """Leaves a compaction out if the session is in the hold-out, and notes the group with a compaction that is due.
+    """Leaves a compaction out if the session is in the hold-out or compaction is stopped for its model, and notes the
+    group with a compaction that is due.
 
     Both groups are compacted alike if the compaction must succeed, or if one is in force already, because a client
-    asked for it or the session reached the hard limit. So such a session does not enter the comparison here.
+    asked for it or the session reached the hard limit. So such a session does not enter the comparison here. While
+    compaction is stopped, both groups are left alone alike, so that no session enters.
     """
-    group = inputs.options.group
-    is_due = decision.action == "compact"
-    if not group or decision.must_succeed or inputs.history.compaction is not None:
+    options, is_due = inputs.options, decision.action == "compact"
+    group: HoldoutGroup = "" if options.is_stopped else options.group
+    if decision.must_succeed or inputs.history.compaction is not None:
         return decision
-    if group == "holdout" and is_due:
-        reason = f"{decision.reason}; the session is in the hold-out, so it is not compacted"
-        return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger, group=group)
-    if group == "holdout" and decision.action == SUMMARIZE_AHEAD:
+    if not options.is_stopped and group != "holdout":
+        return replace(decision, group=group) if is_due else decision
+    cause = "compaction does not pay for this model" if options.is_stopped else "the session is in the hold-out"
+    if is_due:
+        reason = f"{decision.reason}; {cause}, so it is not compacted"
+        return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger, group=group, is_skipped=True)
+    if decision.action == SUMMARIZE_AHEAD:
         near = f"near the {decision.kind} trigger of {decision.trigger:,} tokens"
-        reason = f"{inputs.share_text}, {near}; the session is in the hold-out, so no summary is prepared"
+        reason = f"{inputs.share_text}, {near}; {cause}, so no summary is prepared"
         return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger)
-    return replace(decision, group=group) if is_due else decision
+    return decision
 
 
 def _decide_thread(inputs: _DecisionInput) -> Decision:
@@ -279,7 +286,7 @@ def _decide_thread(inputs: _DecisionInput) -> Decision:
     if inputs.options.request_mode != "now" and (futile := _describe_futile(inputs)):
         return Decision("pass", f"{unchanged}; {futile}")
     due = _decide_due(inputs)
-    if due.is_skipped_by_holdout:
+    if due.is_skipped:
         return due
     if due.action != "compact":
         return Decision("pass", unchanged)
@@ -299,7 +306,7 @@ def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
             "reconstruct",
             f"{inputs.share_text}; a part of the history that the provider keeps was compacted or extended",
         )
-    if options.is_reconstructable and due.is_skipped_by_holdout:
+    if options.is_reconstructable and due.is_skipped:
         return due
     if options.is_reconstructable and due.action in ("compact", SUMMARIZE_AHEAD):
         return Decision("reconstruct", due.reason, kind=due.kind, group=due.group)

@@ -76,7 +76,7 @@ def report_failure(
 
 
 def report_holdout(decision: Decision, utilization: Utilization) -> CompactionOutcome:
-    """Builds the outcome of a compaction that is due and not made, because the session is in the hold-out."""
+    """Builds the outcome of a compaction that is due and not made, because of the hold-out."""
     return CompactionOutcome(
         state="holdout",
         is_triggered=True,

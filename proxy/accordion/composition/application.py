@@ -51,6 +51,8 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Key, Observer, Upstream
 from accordion.model.tenant import ArchiveNamespace, TenantScope
+from accordion.pipeline.compaction_stops import ROUND_SECONDS as STOP_ROUNDS
+from accordion.pipeline.compaction_stops import CompactionStops
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_exchanges import RequestPoints
@@ -188,6 +190,9 @@ class Application:
         self._administration = Administration(
             lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries
         )
+        self._compaction_stops = CompactionStops(
+            self.store, self.clock, lambda: self.queries, lambda name: self.tenants.scope(name), self._worker
+        )
         self.features = open_features(self._core(environ))
         for feature in self.features:
             observers += feature.observers
@@ -207,6 +212,7 @@ class Application:
             ledger=self._ledger,
             key_limiter=KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused),
             key_usage=self.key_usage,
+            compaction_stops=self._compaction_stops,
         )
         self._translator = create_translator()
         self._upstream = self._connect(settings)
@@ -269,6 +275,7 @@ class Application:
             build_prices(settings),
             self._request_points,
             settings.store.retention_days * 86_400,
+            settings.compaction.stop_if_worse,
         )
         self.settings = settings
 
@@ -306,9 +313,11 @@ class Application:
         await self._poll_keys()
         await self._learned_sync.poll()
         await self._compaction_builder.session_overrides.poll()
+        await self._compaction_stops.poll()
         self.tasks.repeat(self.poll, CHECK_INTERVAL, "follow the store")
         self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
         self.tasks.repeat(self._session_size_limit.run_round, SESSION_ROUNDS, "bound the sessions")
+        self.tasks.repeat(self._compaction_stops.run_round, STOP_ROUNDS, "compare with the hold-out")
         self.tasks.spawn(self._load_prices(), "load the prices")
 
     async def _load_prices(self) -> None:
@@ -424,7 +433,7 @@ class Application:
         return self.tenants.scope(record[0]).archive_namespace == namespace
 
     async def poll(self) -> None:
-        """Reads the other workers' overrides, learned limits, keys and erasures, and checks the store's identity.
+        """Reads the other workers' overrides, learned limits, stops, keys and erasures; checks the store's identity.
 
         Never fails.
         """
@@ -437,6 +446,7 @@ class Application:
         await self.spooled.poll()
         await self._compaction_builder.session_overrides.poll()
         await self._learned_sync.poll()
+        await self._compaction_stops.poll()
 
     async def _poll_keys(self) -> None:
         """Reads the created keys, and the usage of keys with a limit."""

@@ -32,6 +32,7 @@ from accordion.model.delegation import Evidence
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks, Waiter, WindowTable
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.compaction_stops import CompactionStops
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.count import ForwardedListMeter
 from accordion.pipeline.forward import RequestPipeline
@@ -148,6 +149,7 @@ class LastingParts(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     key_limiter: KeyLimiter
     key_usage: KeyUsageLedger
+    compaction_stops: CompactionStops
     features: Sequence[RunningFeature] = ()
 
 
@@ -217,6 +219,7 @@ def build_steps(
             mentions=mentions,
             tasks=parts.tasks,
             holdout=Holdout(settings.compaction.holdout),
+            is_stopped=parts.compaction_stops.is_stopped,
             can_estimate=True,
         ),
         compaction_step=CompactionStep(

@@ -110,6 +110,11 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "$.store.spool", "expected a text without null characters"
     if (file := settings.store.file()) and os.path.realpath(settings.store.spool_path()) == os.path.realpath(file):
         yield "$.store.spool", "must not be the store's own file"
+    if settings.compaction.stop_if_worse and not settings.compaction.holdout:
+        yield (
+            "$.compaction.stop_if_worse",
+            "needs a hold-out, which shows what compaction costs: set `holdout`",
+        )
     yield from _check_models(settings)
     yield from _check_keys(settings)
     yield from _check_thresholds(settings)

@@ -287,6 +287,7 @@ class CompactionConfig(ConfigSection, frozen=True):
     pinned_tools: tuple[Name, ...] = ()
     pin_tag: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,63})?$")] = "keep"
     holdout: Share = Share(0.0)
+    stop_if_worse: bool = False
     delegated: AgentCompaction = AgentCompaction()
     models: dict[str, ModelCompaction] = msgspec.field(default_factory=dict)
 

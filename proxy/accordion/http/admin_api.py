@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from accordion.accounting.holdout import HoldoutComparison
+from accordion.accounting.holdout_text import comparison_json
 from accordion.accounting.key_limits import (
     NO_LIMITS,
     DollarsPerDay,
@@ -26,7 +27,6 @@ from accordion.accounting.key_limits import (
 )
 from accordion.accounting.ledger import DAY, DAYS, day_name
 from accordion.http.api_requests import check_admin, json_response, parse_number, read_body
-from accordion.http.holdout_text import comparison_json
 from accordion.http.json_views import costs_json
 from accordion.model.costs import Costs, to_dollars
 from accordion.model.errors import BadRequest, RequestError

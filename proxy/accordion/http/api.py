@@ -207,7 +207,8 @@ class RestApi:
         return json_response({"models": [model_json(view) for view in views]})
 
     async def _savings(self, request: Request) -> Response:
-        """Shows what was spent and saved, in all and by day, model and agent, and the comparison with a hold-out.
+        """Shows what was spent and saved, in all and by day, model and agent, the comparison with a hold-out, and the
+        models for which compaction is stopped.
 
         Parameter: `days`, 1 to 400, today included; default 30.
         """

@@ -53,7 +53,7 @@ class CompactionLogger:
         ):
             _write_line(exchange, outcome, "would compact")
         elif outcome is not None and outcome.state == "holdout" and self._is_first(exchange.session, "holdout"):
-            _write_holdout_line(exchange, outcome)
+            _log.info("%s: %s", _describe_session(exchange), outcome.reason, extra={"request_id": exchange.request_id})
         self._check_window(exchange, is_automatic=is_automatic)
         if not exchange.utilization.is_window_known:
             self._report_unknown_window(exchange)
@@ -97,17 +97,6 @@ class CompactionLogger:
         is_first = key not in self._logged
         self._logged[key] = True
         return is_first
-
-
-def _write_holdout_line(exchange: Exchange, outcome: CompactionOutcome) -> None:
-    _log.info(
-        "%s is in the hold-out: %s tokens, over the %s trigger of %s, are not compacted",
-        _describe_session(exchange),
-        f"{outcome.before:,}",
-        outcome.kind,
-        f"{outcome.trigger:,}",
-        extra={"request_id": exchange.request_id},
-    )
 
 
 def _describe_session(exchange: Exchange) -> str:

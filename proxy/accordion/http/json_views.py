@@ -10,12 +10,12 @@ import msgspec
 from msgspec import structs
 
 from accordion.accounting.holdout import HoldoutComparison
+from accordion.accounting.holdout_text import comparison_json, stop_json
 from accordion.accounting.ledger import SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.reporting import describe_outcome
 from accordion.compaction.session_overrides import SessionOverrides
-from accordion.http.holdout_text import comparison_json
 from accordion.model.budget import TokenLimits, Utilization
 from accordion.model.costs import Costs, ModelPrice, PriceTable, to_dollars
 from accordion.model.delegation import TOP, display_name
@@ -130,6 +130,7 @@ def savings_json(
         ],
         "agents": [{"agent": each.agent, **costs_json(each.costs)} for each in report.agents],
         "holdout": comparison_json(comparison) if comparison is not None else None,
+        "stops": [stop_json(stop) for stop in report.stops],
     }
 
 

@@ -217,8 +217,9 @@ class Decision(msgspec.Struct, frozen=True):
     For a compaction: its kind, the `target` in tokens, and the `trigger` that was reached. `must_succeed`: the request
     cannot be sent as it is, because it is over the hard limit or over a limit of bytes or images, or because the
     provider refused it as too long. `is_requested`: a header, a person, the client's edits or such a refusal ask for
-    the compaction, whatever the trigger. `group` is the session's group of the hold-out, if this compaction makes the
-    groups differ: one group is compacted here, the other is not.
+    the compaction, whatever the trigger. `is_skipped`: a compaction is due and not made, because the session is in the
+    hold-out, or because compaction is stopped for its model. `group` is the session's group of the hold-out, if this
+    compaction makes the groups differ: one group is compacted here, the other is not.
     """
 
     action: Action
@@ -229,8 +230,4 @@ class Decision(msgspec.Struct, frozen=True):
     trigger: int = 0
     is_requested: bool = False
     group: HoldoutGroup = ""
-
-    @property
-    def is_skipped_by_holdout(self) -> bool:
-        """Whether a compaction is due and not made, because the session is in the hold-out."""
-        return self.action == "pass" and self.group == "holdout"
+    is_skipped: bool = False

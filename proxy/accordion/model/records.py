@@ -95,8 +95,8 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
     """The outcome of compaction for a request, as headers, ledger and metrics report it.
 
     `state` is `compacted` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (tried,
-    only reported), `holdout` (due, and not made since the session is in the hold-out) or `failed`. An observed one has
-    the failure that it would have had. `steps` are
+    only reported), `holdout` (due, and not made since the session is in the hold-out, or compaction is stopped for its
+    model) or `failed`. An observed one has the failure that it would have had. `steps` are
     (strategy, tokens before, tokens after); `utilization` has four decimals, or is None if the trigger was 0.0.
     `input` and `output` are the tokens of the model calls for its summary, including `failed_input` and
     `failed_output`, the tokens of `failed_answers` unusable responses.
@@ -273,13 +273,15 @@ _NO_TOTALS = Totals()
 class HoldoutEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The part of a session in the comparison with the hold-out (accounting/holdout.py).
 
-    `unit` names the sessions that are assigned together. `group` is set once a compaction was due for the first time.
-    `repeated_calls` counts the calls with the tool and the arguments of an earlier call in the conversation.
+    `unit` names the sessions that are assigned together. `group` and `model` are set once a compaction was due for the
+    first time. `repeated_calls` counts the calls with the tool and the arguments of an earlier call in the
+    conversation.
     """
 
     unit: str
     group: HoldoutGroup = ""
     repeated_calls: int = 0
+    model: str = ""
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -67,7 +67,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         The decision becomes "refuse" if the request is known not to fit the window in any form.
         """
         prepared = advance(PreparedRequest, request)
-        if request.decision.is_skipped_by_holdout:
+        if request.decision.is_skipped:
             prepared = replace(prepared, compaction_outcome=report_holdout(request.decision, request.utilization))
         try:
             # After an overflow the pins are already stored, or were erased since.

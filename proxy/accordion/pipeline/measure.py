@@ -23,6 +23,7 @@ from accordion.model.budget import Decision, RefusedForm, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks, WindowTable
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.count import ForwardedListMeter, previous_request
 from accordion.pipeline.mentions import Mentions
 from accordion.pipeline.request import (
@@ -60,6 +61,8 @@ class Measurer(msgspec.Struct, frozen=True):
     """None if no feature inserts content that a list may name."""
     tasks: Tasks
     holdout: Holdout = Holdout()
+    is_stopped: Callable[[TenantScope, str], bool] = lambda tenant, model: False
+    """Whether compaction is stopped for a tenant's sessions of a model, because it does not pay."""
     can_estimate: bool = False
     """Whether a long request may be forwarded before its tokens are counted."""
 
@@ -182,7 +185,7 @@ class Measurer(msgspec.Struct, frozen=True):
         decision = self.decide(request)
         # `is_near_window` decides whether a response is searched for an overflow. An estimate must not change that.
         is_treated_alike = not request.window.is_known or not request.is_near_window
-        return decision.action == "pass" and not decision.is_skipped_by_holdout and is_treated_alike
+        return decision.action == "pass" and not decision.is_skipped and is_treated_alike
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold what a feature inserts, or an artifact id of another agent, or of this
@@ -240,6 +243,7 @@ class Measurer(msgspec.Struct, frozen=True):
             ),
             is_waiting_for_summary=self.session_overrides.is_waiting_for_summary(tenant, session),
             group=assignment.group if assignment is not None else "",
+            is_stopped=self.is_stopped(tenant, request.conversation.model),
             is_compaction_refused=self._find_refused_form(request, request.window) == "whole",
         )
         return decide(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from accordion.accounting.holdout import HoldoutComparison, HoldoutUnits
+from accordion.accounting.holdout import DAYS_COMPARED, STOPS, CompactionStop, HoldoutComparison, HoldoutUnits
 from accordion.accounting.ledger import (
     DAY,
     DAYS,
@@ -69,6 +69,7 @@ _ALL = SessionFilter()
 _SESSION = msgspec.msgpack.Decoder(Session)
 _MODEL = msgspec.msgpack.Decoder(ModelTotals)
 _DAY_COSTS = msgspec.msgpack.Decoder(DayCosts)
+_STOP = msgspec.msgpack.Decoder(CompactionStop)
 _DELETED_AT_ONCE = 1_000
 
 
@@ -148,6 +149,8 @@ class Queries(msgspec.Struct, frozen=True):
     """The points of sessions that were read lately."""
     retention: float = 30 * 86_400.0
     """Seconds for which the records of sessions stay after their last change."""
+    stops_if_worse: bool = False
+    """Whether compaction is stopped for models where it does not pay."""
 
     @property
     def erasable_store(self) -> KeyValueStore:
@@ -300,10 +303,19 @@ class Queries(msgspec.Struct, frozen=True):
             async for name, value in self._scan_rows(savings_collection(tenant), after=first)
             if name[: len(last)] <= last
         ]
-        return build_report(list(decode_all(_DAY_COSTS, values)), first, last)
+        report = build_report(list(decode_all(_DAY_COSTS, values)), first, last)
+        return replace(report, stops=tuple(await self.read_stops(now, tenant)))
+
+    async def read_stops(self, now: float, tenant: TenantScope | None = None) -> list[CompactionStop]:
+        """Returns the models for which compaction is stopped, of one tenant or of all."""
+        if not self.stops_if_worse:
+            return []
+        prefix = f"{tenant.name}|" if tenant is not None else ""
+        values = [value async for _, value in self._scan_rows(STOPS, prefix)]
+        return [stop for stop in decode_all(_STOP, values) if stop.until > now]
 
     async def read_holdout(
-        self, tenants: Iterable[TenantScope], now: float, days: int = 30
+        self, tenants: Iterable[TenantScope], now: float, days: int = DAYS_COMPARED
     ) -> HoldoutComparison | None:
         """Compares the sessions of these tenants with those in the hold-out; None if there was no hold-out.
 

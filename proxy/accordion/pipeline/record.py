@@ -182,7 +182,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         session = self.calibrator.learn(request, progress.status, reported_response)
         if (assignment := request.holdout_assignment) is not None:
             repeated = _count_repeated_calls(request, observed_response)
-            entry = update_entry(session.holdout, assignment, request.compared_group, repeated)
+            entry = update_entry(session.holdout, assignment, request.compared_group, exchange.model, repeated)
             session = replace(session, holdout=entry)
         session = self.session_names.add_title(tenant, session, match.conversation)
         for hook in self.response_hooks:

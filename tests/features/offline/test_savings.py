@@ -146,14 +146,19 @@ def test_small_amounts_have_four_decimals(nanodollars: int, text: str) -> None:
 def test_the_comparison_with_a_hold_out_is_printed(tmp_path: Path) -> None:
     asyncio.run(fill_with_holdout(tmp_path))
     config = tmp_path / "config.yaml"
-    config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\n{PRICES}")
+    compaction = "compaction: {holdout: 5%, stop_if_worse: true}"
+    config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\n{compaction}\n{PRICES}")
     compared = CostStore(config)
     (found,) = compared.json_lines("savings")
     assert found["holdout"]["verdict"] == "pays"
     shown = compared.run("savings").stdout
+    assert f"\n{found['holdout']['models']['gpt-4.1']['sentence']}\n" in shown
+    (stop,) = found["stops"]
+    assert stop["model"] == "gpt-4.1"
+    assert f"\n{stop['sentence']}\n" in shown
     assert f"\n{found['holdout']['sentence']}\n" in shown
     (dollars,) = (line for line in shown.splitlines() if line.startswith("Dollars"))
-    assert "-50 % (" in dollars
+    assert "-41 % (" in dollars
 
 
 def test_without_a_hold_out_none_is_mentioned(store: CostStore) -> None:
@@ -164,9 +169,11 @@ def test_without_a_hold_out_none_is_mentioned(store: CostStore) -> None:
 async def fill_with_holdout(folder: Path) -> None:
     store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
     await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
-    setup = PipelineSetup(store=store, config=PRICES)
+    setup = PipelineSetup(store=store, config=f"compaction: {{holdout: 5%, stop_if_worse: true}}\n{PRICES}")
     setup.clock.time = LoopClock().now()
     await Talk(setup, "a").say(20, answered(2_000))
-    await write_sessions(setup.store, setup.clock.now(), "default", groups(spread(0.5, 80), spread(1.0, 40)))
+    rows = groups(spread(0.5, 80), spread(2.0, 40)) + groups(spread(1.2, 80), spread(0.9, 40), "gpt-4.1")
+    await write_sessions(setup.store, setup.clock.now(), "default", rows)
+    await setup.compaction_stops.run_round()
     await setup.outbox.flush()
     await store.close()

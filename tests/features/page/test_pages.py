@@ -703,6 +703,18 @@ async def test_the_comparison_with_a_hold_out_is_on_the_page_and_in_the_api() ->
     assert html.index("-50 % (") < html.index("Repeated calls")
 
 
+async def test_a_model_for_which_compaction_is_stopped_is_on_the_page_and_in_the_api() -> None:
+    setup = small_window_setup(config="compaction: {holdout: 5%, stop_if_worse: true}")
+    http = client(setup)
+    await GrowingConversation(setup).turn(1)
+    await write_sessions(setup.store, setup.clock.now(), "default", groups(spread(1.2, 80), spread(1.0, 40)))
+    assert http.get("/accordion/savings").json()["stops"] == []
+    await setup.compaction_stops.run_round()
+    (stop,) = http.get("/accordion/savings").json()["stops"]
+    assert (stop["model"], stop["until"]) == ("gpt-5", setup.clock.now() + 30 * 86_400)
+    assert stop["sentence"] in http.get(f"{PAGES}/savings").text
+
+
 async def test_a_hold_out_with_few_sessions_and_a_loss_are_shown_as_such() -> None:
     setup = small_window_setup()
     http = client(setup)

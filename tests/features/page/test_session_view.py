@@ -35,7 +35,7 @@ def point(position: int, came: int = 200, compaction: str = "") -> RequestPoint:
             [("quiet", "compacted earlier"), ("good", "overflow avoided")],
         ),
         ({"compaction": CompactionOutcome("failed")}, [("warn", "not compacted")]),
-        ({"compaction": CompactionOutcome("holdout")}, [("quiet", "in the hold-out")]),
+        ({"compaction": CompactionOutcome("holdout")}, [("quiet", "due, not compacted")]),
         (
             {"compaction": CompactionOutcome("observed", is_triggered=True, before=900, after=300)},
             [("warn", "would be compacted: 900 to 300")],

@@ -11,6 +11,7 @@ import pytest
 from jinja2 import nodes
 
 from accordion.accounting.holdout import HoldoutComparison
+from accordion.accounting.holdout_text import ComparedRow
 from accordion.accounting.key_limits import KeyLimits
 from accordion.accounting.ledger import AgentSavings, ModelSavings, SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
@@ -35,7 +36,6 @@ from accordion.features.page.views import (
     SessionRow,
 )
 from accordion.http.admin_api import KeyView, TenantPage
-from accordion.http.holdout_text import ComparedRow
 from accordion.model.compaction import Compaction
 from accordion.model.costs import Costs
 from accordion.model.records import Session, Totals

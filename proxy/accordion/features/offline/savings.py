@@ -11,12 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.accounting.holdout import HoldoutComparison
+from accordion.accounting.holdout_text import (
+    describe_comparison,
+    describe_groups,
+    describe_models,
+    describe_stop,
+    list_compared_rows,
+)
 from accordion.accounting.ledger import SavingsReport
 from accordion.cli.installation import find_page
 from accordion.cli.listing import count_with_noun, format_cost, format_dollars, print_table
 from accordion.cli.tenant_store import TenantStore, print_json, run_for_tenant
 from accordion.config import Settings
-from accordion.http.holdout_text import describe_comparison, describe_groups, list_compared_rows
 from accordion.http.json_views import savings_json
 from accordion.model.costs import Costs
 
@@ -41,6 +47,8 @@ async def _savings(store: TenantStore, days: int, as_json: bool) -> int:
     _print_summary(report)
     if comparison is not None:
         _print_comparison(comparison)
+    for stop in report.stops:
+        sys.stdout.write(f"\n{describe_stop(stop)}\n")
     for title, rows in (
         ("day", [(each.day, each.costs) for each in report.days]),
         ("model", [(each.model or "not read", each.costs) for each in report.models]),
@@ -85,6 +93,8 @@ def _print_comparison(comparison: HoldoutComparison) -> None:
         for row in list_compared_rows(comparison):
             table.add_row(*row)
         print_table(table)
+    for line in describe_models(comparison):
+        console.print(line, markup=False)
 
 
 def _notes(costs: Costs) -> Iterable[str]:

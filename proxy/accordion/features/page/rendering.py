@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from accordion.http.holdout_text import describe_comparison, describe_groups
+from accordion.accounting.holdout_text import describe_comparison, describe_groups, describe_models, describe_stop
 from accordion.model.costs import Basis, Costs, to_dollars
 
 if TYPE_CHECKING:
@@ -144,5 +144,7 @@ def _environment(packages: tuple[str, ...]) -> Environment:
         "basis": describe_basis,
         "sentence": describe_comparison,
         "groups": describe_groups,
+        "by_model": describe_models,
+        "stop": describe_stop,
     }
     return environment

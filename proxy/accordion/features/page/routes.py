@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from accordion.accounting.holdout_text import list_compared_rows
 from accordion.accounting.ledger import DAYS, SavingsReport
 from accordion.archive.archive_reader import ArtifactPage
 from accordion.archive.artifacts import Artifact
@@ -65,7 +66,6 @@ from accordion.http.api_requests import (
     stream_lines,
     unknown_session,
 )
-from accordion.http.holdout_text import list_compared_rows
 from accordion.http.proxy_app import STOPPING
 from accordion.http.session_export import export_records
 from accordion.http.session_requests import check_name, read_cursor, read_filter, write_cursor

@@ -102,7 +102,7 @@ def _list_outcome_chips(outcome: CompactionOutcome) -> Iterator[Chip]:
     elif outcome.state == "observed":
         yield Chip("quiet", "would not be compacted" if outcome.failure else "would stay compacted")
     elif outcome.state == "holdout":
-        yield Chip("quiet", "in the hold-out")
+        yield Chip("quiet", "due, not compacted")
     elif outcome.state == "failed":
         yield Chip("warn", "not compacted")
 

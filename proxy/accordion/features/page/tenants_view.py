@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from accordion.accounting.holdout_text import list_compared_rows
 from accordion.accounting.key_limits import KeyLimits
 from accordion.accounting.ledger import DAYS
 from accordion.features.page import access
@@ -21,7 +22,6 @@ from accordion.features.page.addresses import BASE, ask_to_sign_in, redirect
 from accordion.features.page.forms import Form, read_form
 from accordion.features.page.services import PageServices
 from accordion.http.api_requests import parse_number
-from accordion.http.holdout_text import list_compared_rows
 from accordion.model.errors import AccordionError, BadRequest, Unauthorized
 
 VIEW: Final = "pages/tenants"

@@ -1,13 +1,21 @@
-"""The comparison with a hold-out in words and JSON, for the API, the page and the command line."""
+"""The comparison with a hold-out in words and JSON, for the API, the page, the command line and the log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from accordion.accounting.holdout import CONFIDENCE, LEAST, ComparedFigure, HoldoutComparison, Interval
+from accordion.accounting.holdout import (
+    CONFIDENCE,
+    LEAST,
+    CompactionStop,
+    ComparedFigure,
+    HoldoutComparison,
+    Interval,
+)
 
 _TITLES = {
     "spent": "Dollars",
@@ -29,7 +37,8 @@ class ComparedRow(NamedTuple):
 
 
 def comparison_json(comparison: HoldoutComparison) -> dict[str, Any]:
-    """Returns the comparison: a sentence, the number of sessions in both groups, and each figure with its intervals."""
+    """Returns the comparison: a sentence, the number of sessions in both groups, each figure with its intervals, and
+    the same for each model."""
     return {
         "verdict": comparison.verdict,
         "sentence": describe_comparison(comparison),
@@ -41,7 +50,13 @@ def comparison_json(comparison: HoldoutComparison) -> dict[str, Any]:
         },
         "confidence": CONFIDENCE,
         "figures": {figure.name: _figure_json(figure) for figure in comparison.figures},
+        "models": {each.model: comparison_json(each) for each in comparison.models},
     }
+
+
+def stop_json(stop: CompactionStop) -> dict[str, Any]:
+    """Returns a stop of compaction; times are in seconds since the epoch."""
+    return {**structs.asdict(stop), "change": structs.asdict(stop.change), "sentence": describe_stop(stop)}
 
 
 def _figure_json(figure: ComparedFigure) -> dict[str, Any]:
@@ -97,31 +112,51 @@ def describe_groups(comparison: HoldoutComparison) -> str:
     )
 
 
+def describe_models(comparison: HoldoutComparison) -> list[str]:
+    """Says for each model whether compaction pays, if there are several models, and enough sessions of it."""
+    models = comparison.models if len(comparison.models) > 1 else ()
+    return [describe_comparison(each) for each in models if each.verdict != "too_few"]
+
+
+def describe_stop(stop: CompactionStop) -> str:
+    """Says in sentences since when compaction is stopped for a model, why, and until when."""
+    since, until = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d") for at in (stop.since, stop.until))
+    return (
+        f"Compaction is stopped for {stop.model} since {since}: it cost {_describe_cost(stop.change)}. Requests that "
+        f"would not fit are compacted nevertheless. It is tried again on {until}."
+    )
+
+
 def describe_comparison(comparison: HoldoutComparison) -> str:
-    """Says in a sentence whether compaction pays for this traffic."""
-    verdict = comparison.verdict
+    """Says in a sentence whether compaction pays for this traffic, or for the model of the comparison."""
+    verdict, subject = comparison.verdict, comparison.model or "this traffic"
     if verdict == "too_few":
         return (
-            "There are too few sessions to say whether compaction pays for this traffic: "
+            f"There are too few sessions to say whether compaction pays for {subject}: "
             f"{comparison.compaction:,} with compaction and {comparison.holdout:,} in the hold-out reached a trigger; "
             f"it takes {LEAST} of each."
         )
-    change = next((figure.change for figure in comparison.figures if figure.name == "spent"), None)
+    change = comparison.cost_change
     if change is None:
         return (
-            "The prices of too few sessions are known to say whether compaction pays for this traffic: "
+            f"The prices of too few sessions are known to say whether compaction pays for {subject}: "
             "set prices.models in the config."
         )
     if verdict == "open":
         return (
-            "It is open whether compaction pays for this traffic: it costs between "
+            f"It is open whether compaction pays for {subject}: it costs between "
             f"{_describe_share(change.low)} less and {_describe_share(change.high)} more per session."
         )
-    word, pays = ("less", "pays") if verdict == "pays" else ("more", "does not pay")
+    pays = "pays" if verdict == "pays" else "does not pay"
+    return f"Compaction {pays} for {subject}: it costs {_describe_cost(change)}."
+
+
+def _describe_cost(change: Interval) -> str:
+    """Describes a change whose interval does not contain zero."""
     least, most = sorted((abs(change.low), abs(change.high)))
     return (
-        f"Compaction {pays} for this traffic: it costs {_describe_share(change.value)} {word} per session "
-        f"(between {_describe_share(least).removesuffix(' %')} and {_describe_share(most)})."
+        f"{_describe_share(change.value)} {'less' if change.value < 0 else 'more'} per session "
+        f"(between {_describe_share(least).removesuffix(' %')} and {_describe_share(most)})"
     )
 
 

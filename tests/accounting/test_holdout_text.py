@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from accordion.accounting.holdout import LEAST
-from accordion.http.holdout_text import (
+from accordion.accounting.holdout import LEAST, CompactionStop, Interval
+from accordion.accounting.holdout_text import (
     ComparedRow,
     comparison_json,
     describe_comparison,
     describe_groups,
+    describe_models,
+    describe_stop,
     list_compared_rows,
+    stop_json,
 )
 from tests.holdouts import compared, groups, row, spread
 
@@ -82,5 +85,25 @@ def test_json_has_the_sentence_the_groups_and_each_figure() -> None:
     assert found["sessions"] == {"compaction": 200, "holdout": 100, "compacted_holdout": 0, "least": 30}
     assert found["figures"]["spent"]["change"]["value"] == -0.5
     assert found["figures"]["errors"]["change"] is None
+    assert found["models"]["gpt-5"]["figures"] == found["figures"]
     too_few = comparison_json(compared(groups([1.0] * 3, [1.0])))
     assert (too_few["verdict"], too_few["figures"]) == ("too_few", {})
+
+
+def test_of_several_models_each_with_enough_sessions_has_a_sentence() -> None:
+    rows = groups(spread(1.12, 200), spread(1.0, 100), "dear")
+    assert describe_models(compared(rows)) == []
+    rows += groups([1.0], [1.0], "rare")
+    assert describe_models(compared(rows)) == [
+        "Compaction does not pay for dear: it costs 12 % more per session (between 5 and 19 %)."
+    ]
+
+
+def test_a_stop_is_described_with_its_reason_and_its_end() -> None:
+    stop = CompactionStop("a", "gpt-5", 0.0, 30 * 86_400.0, Interval(0.12, 0.05, 0.19))
+    assert describe_stop(stop) == (
+        "Compaction is stopped for gpt-5 since 1970-01-01: it cost 12 % more per session (between 5 and 19 %). "
+        "Requests that would not fit are compacted nevertheless. It is tried again on 1970-01-31."
+    )
+    found = stop_json(stop)
+    assert (found["model"], found["until"], found["change"]["high"]) == ("gpt-5", 2_592_000.0, 0.19)
