@@ -294,7 +294,9 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     measured = await setup.measure(CHAT, later(asked, CHAT))
     assert measured.utilization.includes_report
     without = (
-        await setup.forward.reader.measurer.list_meter.with_history(measured, measured.history, with_insertions=False)
+        await setup.forward.reader.measurer.list_meter.compose_and_count(
+            measured, measured.history, with_insertions=False
+        )
     ).utilization
     assert (without.includes_report, without.insertions) == (False, 0)
     assert bare < without.tokens < bare + 50

@@ -286,7 +286,7 @@ async def test_items_are_added_if_the_store_is_away_by_then(monkeypatch: pytest.
     client = Client()
     await client.turn_until_compacted()
     links = client.setup.builder.stored_responses
-    find, calls = type(links).unadded_items, 0
+    find, calls = type(links).missing_items, 0
 
     async def lose_the_store(*args: Any) -> tuple[bytes, ...]:
         nonlocal calls
@@ -295,7 +295,7 @@ async def test_items_are_added_if_the_store_is_away_by_then(monkeypatch: pytest.
             raise StoreUnavailable("away")
         return await find(*args)
 
-    monkeypatch.setattr(type(links), "unadded_items", lose_the_store)
+    monkeypatch.setattr(type(links), "missing_items", lose_the_store)
     await client.turn()
     assert calls == 2
     assert without_ids(client.provider.items) == without_ids(client.items)
@@ -315,7 +315,7 @@ async def test_items_that_were_not_added_are_not_stored_once_the_session_is_eras
     provider.may_answer.set()
     await turn
     links = client.setup.builder.stored_responses
-    assert await links.unadded_items(caller.tenant, "conv_1") == ()
+    assert await links.missing_items(caller.tenant, "conv_1") == ()
 
 
 async def test_erasing_a_session_erases_the_items_that_were_not_added() -> None:
@@ -325,9 +325,9 @@ async def test_erasing_a_session_erases_the_items_that_were_not_added() -> None:
     await client.turn()
     caller = client.setup.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
     links = client.setup.builder.stored_responses
-    assert await links.unadded_items(caller.tenant, "conv_1")
+    assert await links.missing_items(caller.tenant, "conv_1")
     await client.setup.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
-    assert await links.unadded_items(caller.tenant, "conv_1") == ()
+    assert await links.missing_items(caller.tenant, "conv_1") == ()
 
 
 @pytest.mark.parametrize("fields", [{"background": True}, {"store": False}])

@@ -45,7 +45,7 @@ class Moments:
         conversation = read([*(entry(at, text) for at, text in enumerate(texts)), moment], caller.tenant)
         request_id = f"{self.setup.sessions.worker}-r{self.setup.requests}"
         match = await self.setup.sessions.resolve(caller, ClientMetadata(label), conversation, request_id)
-        if match.may_lose_end:
+        if match.may_omit_end:
             self.setup.sessions.record_second_names(match, CHAT, caller.tenant, (), answer * 40)
         return match
 
@@ -135,7 +135,7 @@ async def test_a_list_that_has_the_end_of_the_one_before_gets_no_second_name() -
     entries = [entry(0, "u1"), entry(0, "kept")]
     for answer in ("a1", "a2"):
         match = await setup.sessions.resolve(ALICE, ClientMetadata(), read(entries), "r")
-        assert match.may_lose_end is (answer == "a1")
+        assert match.may_omit_end is (answer == "a1")
         entries += [entry(1, answer), entry(0, "u2"), entry(0, "kept")]
 
 

@@ -176,17 +176,17 @@ class StoredResponses:
         self._remember((tenant, response_id), session, link)
         await self._archive.write(await self._write_links(tenant, session, {response_id: link}, None))
 
-    async def unadded_items(self, tenant: TenantScope, object_id: str) -> tuple[bytes, ...]:
+    async def missing_items(self, tenant: TenantScope, object_id: str) -> tuple[bytes, ...]:
         """Returns the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
-        key = unadded_key(tenant, object_id)
+        key = missing_items_key(tenant, object_id)
         link = decode(unpack(self._archive.open_value(tenant, key, await self._archive.store.get(key))))
         return link.input_items if link is not None else ()
 
-    async def store_unadded_items(
+    async def store_missing_items(
         self, tenant: TenantScope, session: str, object_id: str, items: tuple[bytes, ...]
     ) -> None:
         """Stores the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
-        key, [value] = unadded_key(tenant, object_id), _pack_links([StoredResponse(items, ())])
+        key, [value] = missing_items_key(tenant, object_id), _pack_links([StoredResponse(items, ())])
         await self._archive.write(self._archive.single_value_puts(tenant, session, "link", key, value))
 
     # -- reading ------------------------------------------------------------------
@@ -243,7 +243,7 @@ def link_key(tenant: TenantScope, response_id: str) -> Key:
     return provider_key("link", tenant, response_id)
 
 
-def unadded_key(tenant: TenantScope, object_id: str) -> Key:
+def missing_items_key(tenant: TenantScope, object_id: str) -> Key:
     """Returns the key of the items that a conversation object lacks."""
     return provider_key("link", tenant, f"unadded {object_id}")
 

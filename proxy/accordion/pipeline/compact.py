@@ -112,7 +112,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
     async def withdraw_tool(self, request: PreparedRequest) -> PreparedRequest:
         """Returns the request without our tool, after the model turned out to take none."""
-        return self._render_body(await self.list_meter.with_history(request, request.history))
+        return self._render_body(await self.list_meter.compose_and_count(request, request.history))
 
     async def restore_history(
         self, request: PreparedRequest, history: CompactedConversation, refusal: str
@@ -122,7 +122,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         if history.compaction is None:
             restored = await self._without_compaction(request)
         else:
-            restored = self._render_body(await self.list_meter.with_history(request, history))
+            restored = self._render_body(await self.list_meter.compose_and_count(request, history))
         outcome = request.compaction_outcome or CompactionOutcome("failed")
         failed = CompactionOutcome(
             "failed",
@@ -229,7 +229,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             await self.session_overrides.clear_demand(tenant, session)
         if result.history is not request.history:
             base = request.history if result.outcome is not None and result.outcome.state == "compacted" else None
-            request = replace(await self.list_meter.with_history(request, result.history), base_history=base)
+            request = replace(await self.list_meter.compose_and_count(request, result.history), base_history=base)
         return replace(
             request,
             compaction_outcome=result.outcome or _describe_replay(request),
@@ -246,7 +246,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         for source in self.recall_sources:
             usage = await source.recall(_describe_for_recall(request))
             if usage is not None:
-                request = await self.list_meter.with_history(request, request.history)
+                request = await self.list_meter.compose_and_count(request, request.history)
                 request = replace(request, recall_usage=usage + (request.recall_usage or RecallUsage()))
         return request
 
@@ -312,7 +312,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
     async def _without_compaction(self, request: PreparedRequest) -> PreparedRequest:
         """Returns the request without any compaction, counted again."""
-        request = await self.list_meter.with_history(
+        request = await self.list_meter.compose_and_count(
             replace(request, foreign_ids="none"), without_compaction(request.conversation)
         )
         return replace(request, rewritten_body=None)

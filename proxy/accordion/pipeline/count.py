@@ -44,7 +44,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
     tasks: Tasks
     tool_refusals: ToolRefusals
 
-    async def with_history(
+    async def compose_and_count(
         self,
         request: Measured,
         history: CompactedConversation,
@@ -142,7 +142,7 @@ class ForwardedListMeter(msgspec.Struct, frozen=True):
         Insertions are the first to go if the window has no space for them.
         """
         former = request.history_with_insertions
-        request = await self.with_history(request, request.history, with_insertions=False)
+        request = await self.compose_and_count(request, request.history, with_insertions=False)
         if request.thinking != "bound" or former is None:
             return request
         bare = self.insertion_composer.drop_bound_thinking(

@@ -27,7 +27,7 @@ from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.model_lists import ModelListReader
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.prepare import Preparer
-from accordion.pipeline.read import RequestReader, check_countable
+from accordion.pipeline.read import RequestReader, refuse_if_uncountable
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.respond import Responder
@@ -62,7 +62,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
-            check_countable(request)
+            refuse_if_uncountable(request)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
                 # A feature may do what the provider lacks: then the request is read after all.
@@ -94,7 +94,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         if outcome is not None and outcome.is_triggered and outcome.state != "holdout":
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
-        progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
+        progress.request = prepared = await self.tool_loop.add_earlier_rounds(prepared)
         self.recorder.start_count(progress, prepared)
         progress.is_sent = True
         response, attempts = _answer(prepared) or await self.sender.send(prepared), Attempts()

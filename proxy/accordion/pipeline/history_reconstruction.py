@@ -61,7 +61,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
             ):
                 return _not_reconstructed("the provider keeps another history than the one on record")
             reconstructed = await self.measurer.decide_again(reconstructed)
-            return replace(self.measurer.apply_reported_tokens(reconstructed, request), request_by_id=request)
+            return replace(self.measurer.apply_reported_tokens(reconstructed, request), request_with_id=request)
         except StoreUnavailable:
             return _not_reconstructed("the store is unavailable")
         except AccordionError as error:
@@ -138,7 +138,7 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
     True if the request continues a response by its id, and that response has tool rounds or is not on record. If the
     request may not be changed there are no tool rounds, and the fault is the client's own.
     """
-    if request.request_by_id is not None or request.conversation.provider_state != "response":
+    if request.request_with_id is not None or request.conversation.provider_state != "response":
         return False
     if (base_node := request.session_match.base_node) is None:
         return request.is_reconstructable

@@ -148,7 +148,7 @@ class Measurer(msgspec.Struct, frozen=True):
             self.list_meter.add_sums(request.session_match.base_node.sums)
         if (estimated := await self._estimate(measured, history, may_be_stale)) is not None:
             return estimated
-        counted_request = await self.list_meter.with_history(measured, history, check_store=may_be_stale)
+        counted_request = await self.list_meter.compose_and_count(measured, history, check_store=may_be_stale)
         return replace(counted_request, decision=self.decide(counted_request))
 
     def _find_refused_form(self, request: IdentifiedRequest, window: Window) -> RefusedForm:
@@ -301,7 +301,7 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
     return (
         base_node.differs_from_client
         if base_node is not None
-        else request.endable_thread_id != "" and store_is_available
+        else request.droppable_thread_id != "" and store_is_available
     )
 
 

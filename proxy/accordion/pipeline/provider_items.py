@@ -99,7 +99,7 @@ class ProviderItems(msgspec.Struct, frozen=True):
         items = await self._list_items(request, f"/conversations/{_quote(object_id)}/items")
         if isinstance(items, NotReconstructed):
             return items
-        return [*items, *await self.stored_responses.unadded_items(request.caller.tenant, object_id)]
+        return [*items, *await self.stored_responses.missing_items(request.caller.tenant, object_id)]
 
     async def read_chain(self, request: MeasuredRequest) -> list[bytes] | NotReconstructed:
         """Returns the items of the response that a request continues, with those before it; or why that is impossible.
@@ -171,7 +171,7 @@ class ProviderItems(msgspec.Struct, frozen=True):
         Does nothing if the provider does so itself, or if the response failed. Never fails. If the caller is cancelled,
         it goes on to its end.
         """
-        by_id = request.request_by_id
+        by_id = request.request_with_id
         if by_id is None or by_id.conversation.provider_state != "object" or observed_response.error:
             return
         if observed_response.output is None:
@@ -192,12 +192,12 @@ class ProviderItems(msgspec.Struct, frozen=True):
         try:
             waiting: Sequence[bytes] | None = None
             with suppress(StoreUnavailable):
-                waiting = await self.stored_responses.unadded_items(tenant, object_id)
-            unadded = await self._add(request, object_id, [*(waiting or ()), *items])
-            if unadded and waiting is None:
+                waiting = await self.stored_responses.missing_items(tenant, object_id)
+            missing = await self._add(request, object_id, [*(waiting or ()), *items])
+            if missing and waiting is None:
                 raise StoreUnavailable("it is not known which items wait for the object")
-            if (unadded or waiting) and not self.erasures.was_erased_since(tenant, session, request.started_at):
-                await self.stored_responses.store_unadded_items(tenant, session, object_id, tuple(unadded))
+            if (missing or waiting) and not self.erasures.was_erased_since(tenant, session, request.started_at):
+                await self.stored_responses.store_missing_items(tenant, session, object_id, tuple(missing))
         except Exception:
             # The response itself is complete, and must not fail because of this.
             _log.exception(

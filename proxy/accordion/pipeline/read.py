@@ -52,7 +52,7 @@ class RequestReader(msgspec.Struct, frozen=True):
         return await self.measurer.measure(identified)
 
 
-def check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
+def refuse_if_uncountable(request: PassthroughRequest | MeasuredRequest) -> None:
     """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
     if not request.caller.has_day_limit:
         return

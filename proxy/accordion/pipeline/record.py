@@ -218,7 +218,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             def record(_: Sequence[ObservedCall], text: str) -> None:
                 self.sessions.record_client_summary(match, tenant, text)
 
-        elif request.may_lose_end:
+        elif request.may_omit_end:
             record = partial(self.sessions.record_second_names, match, protocol, tenant)
         else:
             return
@@ -348,7 +348,7 @@ def _count_repeated_calls(request: PreparedRequest, observed_response: ObservedR
     Messages that the provider keeps do not count: only a compaction puts them into requests, so that only the sessions
     that are compacted would have them. A thread has none to count.
     """
-    conversation = (request.request_by_id or request).conversation
+    conversation = (request.request_with_id or request).conversation
     calls = [call for call in observed_response.calls if len(call.arguments) <= _LONGEST_COMPARED]
     if not calls or conversation.provider_state == "thread":
         return 0

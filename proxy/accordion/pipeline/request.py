@@ -200,7 +200,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     """Whether the list contains artifact ids of other agents. For those that it may read, our tool is offered."""
     may_hold_insertions: bool = False
     """Whether the list may hold what a feature inserts, or ask for it (mentions.py)."""
-    request_by_id: MeasuredRequest | None = None
+    request_with_id: MeasuredRequest | None = None
     """The request as it came, with the id of the provider's history, if the history was put in place of the id."""
     holdout_assignment: HoldoutAssignment | None = None
     """The session's group of the hold-out; None if there is no hold-out."""
@@ -249,11 +249,11 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     @property
     def compared_group(self) -> HoldoutGroup:
         """The group with which a request enters its session in the comparison; empty if it does not."""
-        by_id = self.request_by_id
+        by_id = self.request_with_id
         return (by_id.decision.group if by_id is not None else "") or self.decision.group
 
     @property
-    def endable_thread_id(self) -> str:
+    def droppable_thread_id(self) -> str:
         """The id of the thread that the request continues, if it may be dropped to compact; else empty."""
         if not self.conversation.is_threaded or not self.allows_compaction or self.is_token_count:
             return ""
@@ -272,13 +272,13 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     @property
     def client_provider_state(self) -> ProviderState:
         """The kind of state that the provider keeps for the request as it came."""
-        return (self.request_by_id or self).conversation.provider_state
+        return (self.request_with_id or self).conversation.provider_state
 
     @property
-    def may_lose_end(self) -> bool:
+    def may_omit_end(self) -> bool:
         """Whether the client may leave the end of this list out of its next request."""
-        is_own_list = self.request_by_id is None and not self.is_token_count
-        return is_own_list and self.session_match.may_lose_end
+        is_own_list = self.request_with_id is None and not self.is_token_count
+        return is_own_list and self.session_match.may_omit_end
 
     @property
     def available_tokens(self) -> int:

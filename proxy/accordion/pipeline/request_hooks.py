@@ -36,10 +36,10 @@ class RequestHook(Protocol):
     def learn(self, request: PreparedRequest, status: int, refusal: bytes) -> bool:
         """Learns from a refusal; returns whether the request is to be read again, as its hook reads it now."""
 
-    def expected_word(self, request: PreparedRequest) -> bytes:
+    def find_response_type(self, request: PreparedRequest) -> bytes:
         """Returns what the response to a request has if the provider does what the client asks for; empty for most."""
 
-    def learn_ignored(self, request: PreparedRequest, body: bytes) -> bool:
+    def learn_from_body(self, request: PreparedRequest, body: bytes) -> bool:
         """Learns from a whole body without that word; returns whether the request is to be read again."""
 
     def may_learn(self, request: PassthroughRequest, status: int) -> bool:

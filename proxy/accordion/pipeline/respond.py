@@ -58,7 +58,7 @@ class Responder(msgspec.Struct, frozen=True):
         if isinstance(request, PreparedRequest) and not (request.is_token_count or request.needs_no_model):
             protocol = request.protocol
             # The text may have to recognize the response in the next request.
-            keeps_copy = request.may_lose_end or request.client_metadata.is_client_compaction
+            keeps_copy = request.may_omit_end or request.client_metadata.is_client_compaction
             if response.status < 400 and self.response_history.must_store_before_end(request):
                 store = partial(self.recorder.store_response, progress)
         record = partial(self.recorder.record, progress)

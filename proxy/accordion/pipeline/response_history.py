@@ -135,7 +135,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             or not observed_response.response_id
         ):
             return None
-        client_conversation = (request.request_by_id or request).client_conversation
+        client_conversation = (request.request_with_id or request).client_conversation
         if request.rules.mode != "auto" or request.route.is_translated or not _is_continuable(client_conversation):
             return None
         return self.stored_responses.add(
@@ -171,7 +171,7 @@ def _is_sent_once(request: MeasuredRequest) -> bool:
     exactly one response more than the recorded prefix. If it has more, they were made elsewhere, or continued by their
     ids.
     """
-    match = (request.request_by_id or request).session_match
+    match = (request.request_with_id or request).session_match
     conversation, index = match.conversation, match.base_index
     if not conversation.provider_state:
         return False
@@ -217,7 +217,7 @@ def _build_response_nodes(
         was_compacted=request.may_have_compaction,
         failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
     )
-    object_id = _conversation_object_id((request.request_by_id or request).conversation)
+    object_id = _conversation_object_id((request.request_with_id or request).conversation)
     return dict.fromkeys({observed_response.response_id, *ids[-1:], object_id} - {""}, node)
 
 

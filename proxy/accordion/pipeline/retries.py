@@ -107,9 +107,9 @@ class RetryStep(msgspec.Struct, frozen=True):
         Such a response is held until it has what was asked for, or ends.
         """
         for hook in self.hooks:
-            if response.status == 200 and (word := hook.expected_word(request)):
+            if response.status == 200 and (word := hook.find_response_type(request)):
                 response, body = await hold_until(response, word)
-                if body and hook.learn_ignored(request, body):
+                if body and hook.learn_from_body(request, body):
                     return response, await self._read_by_hooks(request)
         return response, None
 
@@ -135,20 +135,20 @@ class RetryStep(msgspec.Struct, frozen=True):
         if reduced is not None:
             attempts.repairs += 1
             return reduced
-        if request.request_by_id is None:
+        if request.request_with_id is None:
             return None
         if self.list_refusals.may_concern(request, probed.response.status, probed.refusal):
             self.list_refusals.add(request, probed.response.status, probed.refusal, attempts.lists)
         attempts.may_reconstruct = False
-        by_id = pass_unchanged(request.request_by_id, "the provider refused the reconstructed history")
-        return await self.tool_loop.restore_rounds(advance(PreparedRequest, by_id))
+        by_id = pass_unchanged(request.request_with_id, "the provider refused the reconstructed history")
+        return await self.tool_loop.add_earlier_rounds(advance(PreparedRequest, by_id))
 
     async def _replace_list(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
     ) -> PreparedRequest | None:
         """Returns the request with another list, if the provider may have refused what a compaction made of it."""
         status, refusal = probed.response.status, probed.refusal
-        if request.request_by_id is not None or not self.list_refusals.may_concern(request, status, refusal):
+        if request.request_with_id is not None or not self.list_refusals.may_concern(request, status, refusal):
             return None
         if not attempts.lists.is_repeated and self.list_refusals.may_be_transient(status, refusal):
             attempts.lists.is_repeated = True
@@ -159,7 +159,7 @@ class RetryStep(msgspec.Struct, frozen=True):
             return None
         if replaced.handler is not None:
             replaced = replace(replaced, handler=replaced.handler.without_list())
-        return await self.tool_loop.restore_rounds(replaced)
+        return await self.tool_loop.add_earlier_rounds(replaced)
 
     async def _withdraw_tool(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request without our tool if its model takes no tools; else None."""
@@ -171,7 +171,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         refusals = self.compaction_step.list_meter.tool_refusals
         if not refusals.learn(request, probed.response.status, probed.refusal):
             return None
-        return await self.tool_loop.restore_rounds(await self.compaction_step.withdraw_tool(request))
+        return await self.tool_loop.add_earlier_rounds(await self.compaction_step.withdraw_tool(request))
 
     async def _read_again(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request as a feature reads it after this refusal; None if the refusal concerns none."""
@@ -184,7 +184,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         measured = await self.reader.read(request.inbound, request.caller, request.started_at)
         if isinstance(measured, PassthroughRequest):
             return None
-        return await self.tool_loop.restore_rounds(await prepare_by_handler(measured, self.compaction_step))
+        return await self.tool_loop.add_earlier_rounds(await prepare_by_handler(measured, self.compaction_step))
 
     async def _compact(
         self, request: PreparedRequest, overflow: WindowOverflow, attempts: Attempts
@@ -201,9 +201,9 @@ class RetryStep(msgspec.Struct, frozen=True):
         compacted = await self.compaction_step.compact_after_overflow(measured, overflow)
         if compacted is not None:
             attempts.is_final = True
-            return await self.tool_loop.restore_rounds(compacted)
-        if request.endable_thread_id and not overflow.is_guessed:
-            raise ThreadNotFound(request.endable_thread_id, "the provider said that it does not fit its window")
+            return await self.tool_loop.add_earlier_rounds(compacted)
+        if request.droppable_thread_id and not overflow.is_guessed:
+            raise ThreadNotFound(request.droppable_thread_id, "the provider said that it does not fit its window")
         return None
 
     async def _repair(self, request: PreparedRequest, missing: bytes, attempts: Attempts) -> PreparedRequest | None:

@@ -99,7 +99,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
             return CompleteResponse(body, strip_body_headers(response.headers))
         return await _LoopRun(self, request, send, progress, stream=False).complete_document(body, response.headers)
 
-    async def restore_rounds(self, request: PreparedRequest) -> PreparedRequest:
+    async def add_earlier_rounds(self, request: PreparedRequest) -> PreparedRequest:
         """Adds earlier tool rounds to a request that continues a response by its id.
 
         Replaces the id with the provider's own id of the last round, and adds the answers to our calls, which the

@@ -105,7 +105,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
         return self.base_node is not None and self.base_index < 0
 
     @property
-    def may_lose_end(self) -> bool:
+    def may_omit_end(self) -> bool:
         """Whether the next request may lack the end of this one, so that its node needs a second name.
 
         It will not if this request has the end of the one right before it.
@@ -465,7 +465,7 @@ class Sessions:
         calls: Sequence[ObservedCall],
         text: str,
     ) -> None:
-        """Records second names of the node of a request that `may_lose_end`, after a response with these calls, or else
+        """Records second names of the node of a request that `may_omit_end`, after a response with these calls, or else
         with this text."""
         if not (digest := response_digest(calls, [text])):
             return

@@ -104,7 +104,7 @@ class MissingFeatures:
         is_missing = status in _MISSING_PATH_STATUSES and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
         return self._record(tenant, route, _COMPACT_REQUEST.feature, is_missing)
 
-    def learn_ignored(self, tenant: TenantScope, route: Route, feature: str) -> bool:
+    def record_missing(self, tenant: TenantScope, route: Route, feature: str) -> bool:
         """Learns that the provider ignores a feature. Returns True."""
         return self._record(tenant, route, feature, is_missing=True)
 
@@ -193,12 +193,12 @@ class ContextEditHook(msgspec.Struct, frozen=True):
             request.caller.tenant, request.route, edits.feature, status, refusal
         )
 
-    def expected_word(self, request: PreparedRequest) -> bytes:
+    def find_response_type(self, request: PreparedRequest) -> bytes:
         """Returns the type of the item or block that a response to a request for a compaction has."""
         is_asked = request.client_metadata.is_client_compaction and request.handler is None
         return _COMPACTION_TYPE if is_asked and self._asks_for_block(request) else b""
 
-    def learn_ignored(self, request: PreparedRequest, body: bytes) -> bool:
+    def learn_from_body(self, request: PreparedRequest, body: bytes) -> bool:
         """Learns that a provider answered in place of making a compaction; returns whether it did so.
 
         A response that failed, or was cut off, says nothing of the provider.
@@ -208,7 +208,7 @@ class ContextEditHook(msgspec.Struct, frozen=True):
         return (
             edits is not None
             and is_answer
-            and self.missing_features.learn_ignored(request.caller.tenant, request.route, edits.feature)
+            and self.missing_features.record_missing(request.caller.tenant, request.route, edits.feature)
         )
 
     def _asks_for_block(self, request: PreparedRequest) -> bool:

@@ -393,7 +393,7 @@ async def _original_size(
 ) -> RequestSize:
     """Returns the size of the whole list without any compaction."""
     list_meter = pipeline.forward.reader.measurer.list_meter
-    composed = await list_meter.with_history(request, without_compaction(request.conversation))
+    composed = await list_meter.compose_and_count(request, without_compaction(request.conversation))
     repeated_share = _unchanged_share(pipeline.token_meter, composed, previous)
     return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))
 
