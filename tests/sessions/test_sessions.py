@@ -86,6 +86,20 @@ async def test_a_rewound_conversation_that_goes_another_way_is_a_fork() -> None:
     assert (await setup.ask("task", "a", "b", "c", "d", "e", "f")).session.id == whole.session.id
 
 
+async def test_only_one_of_many_branches_gets_their_session_at_another_worker() -> None:
+    first = Setup()
+    for question in ("", "one", "two", "three", "four"):
+        first_id = (await first.ask("task", *(("reply", question) if question else ()))).session.id
+    other_id = (await first.ask("task")).session.id
+    await first.outbox.flush()
+    second, third = Setup(first.store, "w2"), Setup(first.store, "w3")
+    found = [(await second.ask("task", "reply", "one", "reply", "go on")).session.id]
+    await second.outbox.flush()
+    for question in ("two", "three", "four"):
+        found.append((await third.ask("task", "reply", question, "reply", "go on")).session.id)
+    assert (found[0], first_id == other_id, len(set(found))) == (first_id, False, 4)
+
+
 async def test_labels_part_conversations_with_equal_text_at_once() -> None:
     setup = Setup()
     one = await setup.ask("task", label="session-one")

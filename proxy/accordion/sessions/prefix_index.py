@@ -19,6 +19,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox, Put, WorkerSync
 from accordion.sessions.prefix_nodes import (
     ENCODER,
+    MAX_STEPS_BACK,
     PrefixNode,
     count_responses,
     decode,
@@ -35,9 +36,10 @@ from accordion.sessions.prefix_nodes import (
 )
 
 # The number of newest nodes that each read of the store looks up. The first read finds a conversation that continues,
-# the second one finds a conversation that was rewound, the last one loads the nodes to which the found ones refer. No
-# node is looked up twice.
-_LOOKUP_SIZES = (64, 576, 64)
+# the second one finds a conversation that was rewound, the others load the nodes to which the found ones refer, one after
+# the other where a session went from branch to branch. No node is looked up twice, and the first read without a new one
+# is the last.
+_LOOKUP_SIZES = (64, 576, *[64] * MAX_STEPS_BACK)
 
 # Maximum number of reads while another worker is about to write a node (if it was erased, it never comes), and while a
 # worker that cannot be reached may have written it.

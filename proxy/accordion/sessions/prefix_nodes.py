@@ -91,7 +91,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 # The most nodes back to which a branch is compared with the recorded one: another worker may record a rival late.
-_MAX_STEPS_BACK = 8
+MAX_STEPS_BACK = 8
 
 # The fields that are set together when a response has arrived.
 _REPORT_FIELDS = (
@@ -178,7 +178,7 @@ def find_rival_branch(
     if base.next:
         has_rival = base.next == next_key(chain, index) and base.branch and base.branch not in chain[index + 1 :]
         return RivalBranch(key, base, chain[-1]) if has_rival else None
-    for _ in range(_MAX_STEPS_BACK):
+    for _ in range(MAX_STEPS_BACK):
         previous = nodes.get(scope + node.base) if node.base else None
         if previous is None or previous.session != base.session:
             break
@@ -195,7 +195,7 @@ def is_branch_alive(nodes: Mapping[bytes, PrefixNode], scope: bytes, node: Prefi
 
 def list_successors(nodes: Mapping[bytes, PrefixNode], scope: bytes, node: PrefixNode) -> Iterator[bytes]:
     """Yields the ends that took the session over from an end, in order, up to the first that is not in memory."""
-    for _ in range(_MAX_STEPS_BACK):
+    for _ in range(MAX_STEPS_BACK):
         if not node.successor:
             return
         yield node.successor
