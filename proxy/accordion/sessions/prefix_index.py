@@ -36,9 +36,9 @@ from accordion.sessions.prefix_nodes import (
 )
 
 # The number of newest nodes that each read of the store looks up. The first read finds a conversation that continues,
-# the second one finds a conversation that was rewound, the others load the nodes to which the found ones refer, one after
-# the other where a session went from branch to branch. No node is looked up twice, and the first read without a new one
-# is the last.
+# the second one finds a conversation that was rewound, the others load the nodes to which the found ones refer, one
+# after the other where a session went from branch to branch. No node is looked up twice, and the first read without a
+# new one is the last.
 _LOOKUP_SIZES = (64, 576, *[64] * MAX_STEPS_BACK)
 
 # Maximum number of reads while another worker is about to write a node (if it was erased, it never comes), and while a
