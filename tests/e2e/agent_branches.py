@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -52,7 +51,6 @@ class Branches:
     runs: dict[str, Run]
     parents: Mapping[str, str]
     provider: StrictProvider
-    stack: AsyncExitStack
     made: dict[str, str] = field(default_factory=dict)
     taken: dict[str, list[Forwarded]] = field(default_factory=dict)
 
@@ -65,11 +63,6 @@ class Branches:
         if not calls:
             self.ask()
 
-    async def move(self, proxy: Proxy) -> None:
-        """All agents speak to this proxy from now on."""
-        for run in self.runs.values():
-            run.client = await self.stack.enter_async_context(connected(proxy.url, run.protocol_name))
-
     def ask(self) -> None:
         """Adds the user's next message, which all agents see."""
         first = next(iter(self.runs.values()))
@@ -81,9 +74,6 @@ class Branches:
         """The calls whose arguments or results stand anywhere in what was forwarded for an agent."""
         return set(CALL.findall(self.taken[name][at].text))
 
-    def session(self, name: str, at: int = -1) -> str:
-        return self.runs[name].answers[at]["x-accordion-session"]
-
     def foreign(self) -> list[tuple[str, int, str]]:
         """Calls that an agent saw and should not have: the agent, its request, the call."""
         return [
@@ -93,13 +83,6 @@ class Branches:
             for call in sorted(self.visible_calls(name, at))
             if not is_related(self.made[call], name, self.parents)
         ]
-
-    def missing(self, name: str) -> set[str]:
-        """Calls missing in the agent's newest request, as long as nothing is compacted."""
-        stood = json.dumps(self.runs[name].history, default=lambda value: value.model_dump())
-        before = {call for call in CALL.findall(stood) if self.made[call] != name}
-        due = {call for call in before if is_related(self.made[call], name, self.parents)}
-        return due - self.visible_calls(name)
 
     def broken(self) -> list[tuple[str, int]]:
         """The requests of agents that do not begin with the whole of the one before."""
@@ -148,6 +131,6 @@ async def start_branches(
             headers = {**delegation_headers(name, parents), **more.get("headers", {})}
             runs[name] = Run(client, protocol_name, name=run, history=history, headers=headers,
                              **{key: value for key, value in more.items() if key != "headers"})  # fmt: skip
-        made = Branches(runs, parents, model, stack)
+        made = Branches(runs, parents, model)
         made.ask()
         yield made

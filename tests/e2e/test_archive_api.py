@@ -7,22 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_page, wait_until
-from tests.e2e.small_window import EACH, Proxies, agent, compacted_requests, config, rounds, strict_provider
+from tests.e2e.small_window import agent, compacted_requests, config, rounds, strict_provider
 from tests.proxy_process import PATIENT, Proxy
 from tests.strict_provider import result_of
 
 ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
-
-
-@pytest.fixture(scope="module")
-def other_proxies(start: Start) -> Proxies:
-    """Proxies that keep nothing of any other test: what two sessions say stays where one of them is erased."""
-    return Proxies(start)
 
 
 async def until_compacted(run: Run) -> str:
@@ -54,12 +47,9 @@ async def recorded(proxy: Proxy, session: str, **headers: str) -> None:
     await wait_until(there)
 
 
-@EACH
-async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(
-    other_proxies: Proxies, protocol_name: str
-):
-    proxy, provider = other_proxies[protocol_name], strict_provider(protocol_name, "erased")
-    async with proxy.provider(provider), agent(proxy, protocol_name, name="erased") as run:
+async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(start: Start):
+    proxy, provider = start(config("messages")), strict_provider("messages", "erased")
+    async with proxy.provider(provider), agent(proxy, "messages", name="erased") as run:
         session = await until_compacted(run)
         artifacts = await listed(proxy, session)
         await recorded(proxy, session)

@@ -92,8 +92,9 @@ async def test_an_encoded_stream_passes_as_it_came(proxy: Proxy, encoding: str):
     assert (reply.ended, reply.body, reply.header("content-encoding")) == (True, sent, encoding)
 
 
-@pytest.mark.parametrize(("protocol_name", "connect"), [("messages", bedrock), ("converse", converse)])
-@pytest.mark.parametrize("streamed_errors", [False, True])
+@pytest.mark.parametrize(
+    ("protocol_name", "connect", "streamed_errors"), [("messages", bedrock, True), ("converse", converse, False)]
+)
 async def test_an_overflow_is_compacted_and_sent_once_more(
     start: Start, protocol_name: str, connect: Callable[[str], Any], streamed_errors: bool
 ):

@@ -18,7 +18,7 @@ from tests.e2e.protocol_samples import CHAT, KEY
 from tests.e2e.proxy_api import get_session
 from tests.e2e.raw_client import post
 from tests.e2e.reading_agent import ReadingAgent
-from tests.e2e.small_window import STREAMED, WINDOW
+from tests.e2e.small_window import WINDOW
 from tests.loopback import replies_json
 from tests.proxy_process import Proxy
 from tests.reading_provider import ReadingProvider
@@ -34,6 +34,7 @@ upstreams:
   bedrock: {base_url: "{upstream}"}
 """
 USER = {"role": "user", "content": "Say hello."}
+VERSION = "?api-version=2025-04-01-preview"
 VERTEX = "/v1/projects/p/locations/us-east5/publishers/anthropic/models"
 CLAUDE = "anthropic.claude-small"
 
@@ -59,14 +60,16 @@ def converse(url: str) -> Any:
 
 
 CLOUDS = [
-    pytest.param(
-        "chat", azure, "/openai/deployments/small/chat/completions?api-version=2025-04-01-preview", id="azure"
-    ),
-    pytest.param("responses", azure, "/openai/responses?api-version=2025-04-01-preview", id="azure responses"),
-    pytest.param("messages", vertex, f"{VERTEX}/small:", id="vertex"),
-    pytest.param("messages", bedrock, f"/model/{CLAUDE}/", id="bedrock"),
-    pytest.param("converse", converse, "/model/small/", id="converse"),
+    pytest.param("chat", azure, f"/openai/deployments/small/chat/completions{VERSION}", False, id="azure"),
+    pytest.param("responses", azure, f"/openai/responses{VERSION}", True, id="azure responses"),
+    pytest.param("messages", vertex, f"{VERTEX}/small:", False, id="vertex"),
+    pytest.param("messages", vertex, f"{VERTEX}/small:", True, id="vertex, streamed"),
+    pytest.param("messages", bedrock, f"/model/{CLAUDE}/", False, id="bedrock"),
+    pytest.param("messages", bedrock, f"/model/{CLAUDE}/", True, id="bedrock, streamed"),
+    pytest.param("converse", converse, "/model/small/", False, id="converse"),
+    pytest.param("converse", converse, "/model/small/", True, id="converse, streamed"),
 ]
+"""Where the cloud's path says that a stream is asked for, with both."""
 METHODS = {
     vertex: {False: "rawPredict", True: "streamRawPredict"},
     bedrock: {False: "invoke", True: "invoke-with-response-stream"},
@@ -100,8 +103,7 @@ async def agent(
         yield ReadingAgent(run, provider, ResponseRecorder(), behind)
 
 
-@STREAMED
-@pytest.mark.parametrize(("protocol_name", "connect", "target"), CLOUDS)
+@pytest.mark.parametrize(("protocol_name", "connect", "target", "stream"), CLOUDS)
 async def test_an_agent_goes_on_past_its_window_and_reads_back(
     proxy: Proxy, protocol_name: str, connect: Callable[[str], Any], target: str, stream: bool
 ):

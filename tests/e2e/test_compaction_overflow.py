@@ -12,14 +12,17 @@ from tests.strict_provider import StrictProvider, overflow_error, vllm_overflow_
 REAL = 4_600
 """What the provider takes, in tokens by its own count."""
 UNKNOWN = "server: {shutdown_seconds: 1}\nsummaries: {writer: extractive}\nwindows: {default: 8000}\n"
-SHAPES = [
-    pytest.param("chat", overflow_error, True, id="OpenAI, Chat Completions"),
-    pytest.param("messages", overflow_error, True, id="Anthropic"),
-    pytest.param("responses", overflow_error, False, id="OpenAI, Responses, which names no figure"),
-    pytest.param("chat", vllm_overflow_error, True, id="vLLM, Chat Completions"),
-    pytest.param("responses", vllm_overflow_error, True, id="vLLM, Responses"),
-    pytest.param("gemini", overflow_error, True, id="Google"),
+WHOLE, BEFORE, WITHIN = "whole", "streamed, refused before", "streamed, refused in the stream"
+REFUSALS = [
+    pytest.param("chat", overflow_error, True, WHOLE, id="OpenAI, Chat Completions, whole"),
+    pytest.param("chat", overflow_error, True, BEFORE, id="OpenAI, Chat Completions, before the stream"),
+    pytest.param("chat", vllm_overflow_error, True, WITHIN, id="vLLM, Chat Completions, in the stream"),
+    pytest.param("messages", overflow_error, True, WITHIN, id="Anthropic, in the stream"),
+    pytest.param("responses", overflow_error, False, WITHIN, id="OpenAI, Responses, which names no figure"),
+    pytest.param("responses", vllm_overflow_error, True, WHOLE, id="vLLM, Responses, whole"),
+    pytest.param("gemini", overflow_error, True, WITHIN, id="Google, in the stream"),
 ]
+"""tests/pipeline/test_overflow_probe.py has all shapes of refusals."""
 
 
 @pytest.fixture
@@ -28,14 +31,13 @@ def proxy(start: Start) -> Proxy:
     return start(UNKNOWN)
 
 
-@pytest.mark.parametrize(("protocol_name", "shape", "named"), SHAPES)
-@pytest.mark.parametrize("how", ["whole", "streamed, refused before", "streamed, refused in the stream"])
+@pytest.mark.parametrize(("protocol_name", "shape", "named", "how"), REFUSALS)
 async def test_an_overflow_is_compacted_and_tried_again_unseen(
     proxy: Proxy, protocol_name: str, shape: Any, named: bool, how: str
 ):
     provider = StrictProvider(protocol_name, REAL, rounds=1_000, thinks=protocol_name != "chat", overflow=shape)
-    provider.streamed_errors = how.endswith("in the stream")
-    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, stream=how != "whole") as run:
+    provider.streamed_errors = how == WITHIN
+    async with proxy.provider(provider) as upstream, agent(proxy, protocol_name, stream=how != WHOLE) as run:
         while not provider.refusals:
             await rounds(run, 1)
         at = len(run.answers) - 1
