@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.agent_replies import converse_response, converse_stream, gemini_response
+from tests.fakes import FakeReply
 
 Json = dict[str, Any]
 
@@ -366,3 +367,11 @@ def reply_document(protocol_name: str, said: ScriptedReply, body: Json) -> Json:
 def reply_events(protocol_name: str, said: ScriptedReply, body: Json) -> list[bytes]:
     """The reply as events, each with its end."""
     return _EVENTS[protocol_name](said, body)
+
+
+def fake_reply(
+    protocol_name: str, *pieces: Piece, input: int = 0, output: int = 5, status: int = 200
+) -> FakeReply:  # fmt: skip
+    """The reply as one document, for a fake provider; it says "Done." if there is nothing else to say."""
+    said = ScriptedReply(1, pieces or (ReplyText("Done."),), input, output)
+    return FakeReply(status, pieces=(json.dumps(reply_document(protocol_name, said, {})).encode(),))

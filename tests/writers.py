@@ -287,3 +287,18 @@ WRITERS: dict[str, Writer] = {
 """The writers by the protocol's name; tests/protocols/test_registry.py compares the names with those of the product."""
 LISTS = {name: writer.listing for name, writer in WRITERS.items()}
 """The name of the field with the list, by protocol."""
+
+
+def words(count: int, tag: str) -> str:
+    """So many different words."""
+    return " ".join(f"{tag}{at}" for at in range(count))
+
+
+def reading_request(
+    protocol_name: str, rounds: int, *entries: Json, model: str = "gpt-5", length: int = 200, **fields: Any
+) -> Json:
+    """A request of an agent that read so many files, one a round and each of `length` words; `entries` come behind."""
+    writer = WRITERS[protocol_name]
+    calls = [MadeCall(f"c{at}", "read", {"path": f"{at}.py"}, words(length, f"r{at}_")) for at in range(rounds)]
+    listed = [entry for call in calls for entry in (*writer.calls(call), *writer.results(call))]
+    return writer.request(model, [writer.user("the task"), *listed, *entries], **fields)

@@ -18,9 +18,8 @@ from accordion.pipeline.response_hooks import RecallIndexHook
 from accordion.server.event_loop import LoopTasks
 from tests import pipeline_setup
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
-from tests.pipeline.test_compact import words
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
-from tests.writers import WRITERS, MadeCall
+from tests.writers import WRITERS, MadeCall, words
 
 Json = dict[str, Any]
 WRITER = {path: WRITERS[name] for name, path in pipeline_setup.PATHS.items()}

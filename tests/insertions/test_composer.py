@@ -17,8 +17,9 @@ from accordion.protocols.openai_chat.protocol import ChatArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeReply, FakeWindows, FickleStore
-from tests.pipeline.test_compact import sent, words
+from tests.pipeline.test_compact import sent
 from tests.pipeline_setup import CHAT, MESSAGES, PipelineSetup, header
+from tests.writers import words
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"

@@ -13,14 +13,11 @@ from accordion.protocols.registry import PROTOCOLS
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import Call, History, HistoryRound, Image, ProtocolName, Turn, body
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
-from tests.writers import WRITERS
+from tests.reply_parts import fake_reply
+from tests.writers import WRITERS, reading_request, words
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"
-
-
-def words(number: int, tag: str) -> str:
-    return " ".join(f"{tag}{at}" for at in range(number))
 
 
 def refused(limit: int, tokens: int) -> FakeReply:
@@ -32,27 +29,12 @@ def refused(limit: int, tokens: int) -> FakeReply:
     return FakeReply(400, pieces=(json.dumps(error).encode(),))
 
 
-def chat(rounds: int) -> Json:
-    messages: list[Json] = [{"role": "user", "content": "the task"}]
-    for at in range(rounds):
-        function = {"name": "read", "arguments": json.dumps({"path": f"{at}.py"})}
-        messages.append(
-            {"role": "assistant", "tool_calls": [{"id": f"c{at}", "type": "function", "function": function}]}
-        )
-        messages.append({"role": "tool", "tool_call_id": f"c{at}", "content": words(200, f"r{at}_")})
-    return {"model": "gpt-5", "messages": messages}
-
-
 def claude(rounds: int, marked: int = -1) -> Json:
     """`marked`: the round whose result bears a cache breakpoint."""
-    messages: list[Json] = [{"role": "user", "content": "the task"}]
-    for at in range(rounds):
-        call = {"type": "tool_use", "id": f"c{at}", "name": "read", "input": {"path": f"{at}.py"}}
-        result: Json = {"type": "tool_result", "tool_use_id": f"c{at}", "content": words(200, f"r{at}_")}
-        if at == marked:
-            result["cache_control"] = {"type": "ephemeral"}
-        messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-    return {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}
+    request = reading_request("messages", rounds, model="claude-sonnet-4-5", max_tokens=9)
+    if marked >= 0:
+        request["messages"][2 * marked + 2]["content"][0]["cache_control"] = {"type": "ephemeral"}
+    return request
 
 
 def sent(setup: PipelineSetup) -> Json:
@@ -80,7 +62,7 @@ def state(out: Any) -> str:
 async def test_an_overflow_is_passed_on_with_compaction_switched_off(config: str, headers: dict[str, str]) -> None:
     setup = PipelineSetup(config=config)
     setup.upstream.answers = [refused(3_000, 5_000)]
-    out, body = await setup.ask(CHAT, chat(20), headers)
+    out, body = await setup.ask(CHAT, reading_request("chat", 20), headers)
     assert (out.status, len(setup.upstream.requests)) == (400, 1)
     assert b"maximum context length" in body
     assert setup.windows.learnt
@@ -101,7 +83,7 @@ async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept:
 
 async def test_figures_that_an_error_may_only_quote_do_not_shape_the_compact() -> None:
     setup, plain = PipelineSetup(), PipelineSetup()
-    request = chat(20)
+    request = reading_request("chat", 20)
     request["messages"].append({"role": "user", "content": "Who says that maximum context length is 300?"})
     for each, said in ((setup, "maximum context length is 300"), (plain, "prompt is too long")):
         each.upstream.answers = [FakeReply(400, pieces=(said.encode(),))]
@@ -135,7 +117,7 @@ def crowded(words: str, limit: int, output: int, given: int) -> FakeReply:
 @pytest.mark.parametrize("words", [VLLM, VLLM_ALONE, OPENAI])
 @pytest.mark.parametrize("output", [8_000, 9_000])
 async def test_no_history_is_compacted_where_the_answer_alone_fills_the_window(words: str, output: int) -> None:
-    setup, request = PipelineSetup(), chat(20) | {"max_tokens": output}
+    setup, request = PipelineSetup(), reading_request("chat", 20) | {"max_tokens": output}
     setup.upstream.answers = [crowded(words, 8_000, output, 5_000)]
     out, body = await setup.ask(CHAT, request)
     assert (out.status, len(setup.upstream.requests)) == (400, 1)
@@ -147,7 +129,7 @@ async def test_no_history_is_compacted_where_the_answer_alone_fills_the_window(w
 
 
 async def test_no_history_is_compacted_where_what_stays_does_not_fit_beside_the_answer() -> None:
-    setup, request = PipelineSetup(), chat(20) | {"max_tokens": 5_900}
+    setup, request = PipelineSetup(), reading_request("chat", 20) | {"max_tokens": 5_900}
     request["messages"].append({"role": "user", "content": words(2_000, "question")})
     setup.upstream.answers = [crowded(VLLM, 8_000, 5_900, 6_500)]
     out, _ = await setup.ask(CHAT, request)
@@ -157,7 +139,7 @@ async def test_no_history_is_compacted_where_what_stays_does_not_fit_beside_the_
 
 
 async def test_a_history_is_compacted_to_what_the_answer_leaves_of_the_window() -> None:
-    setup, request = PipelineSetup(), chat(20) | {"max_tokens": 5_000}
+    setup, request = PipelineSetup(), reading_request("chat", 20) | {"max_tokens": 5_000}
     setup.upstream.answers = [crowded(VLLM, 8_000, 5_000, 6_000)]
     out, _ = await setup.ask(CHAT, request)
     assert (out.status, len(setup.upstream.requests)) == (200, 2)
@@ -331,7 +313,7 @@ async def test_bound_thinking_stays_where_a_compaction_may_fail(model: str, stay
 
 async def test_a_compaction_that_took_an_open_call_out_is_not_applied_once_it_is_answered() -> None:
     setup = PipelineSetup(windows=FakeWindows(4_000))
-    body = chat(20)
+    body = reading_request("chat", 20)
     late = body["messages"][3]
     late["tool_calls"].append({"id": "late", "type": "function", "function": {"name": "wait", "arguments": "{}"}})
     messages = [*body["messages"], {"role": "user", "content": "meanwhile"}]
@@ -461,16 +443,10 @@ async def test_room_for_an_answer_is_kept_as_configured_where_the_request_asks_f
 # -- the space for the answer ------------------------------------------------------------------------------------------
 
 
-def answered(output: int) -> FakeReply:
-    usage = {"prompt_tokens": 0, "completion_tokens": output, "total_tokens": output}
-    choice = {"index": 0, "message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}
-    return FakeReply(pieces=(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode(),))
-
-
 async def warmed(setup: PipelineSetup, outputs: list[int]) -> None:
     """A setup whose model has answered with so many tokens each time."""
     for at, output in enumerate(outputs):
-        setup.upstream.answers = [answered(output)]
+        setup.upstream.answers = [fake_reply("chat", output=output)]
         await setup.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"hello {at}"}]})
 
 
@@ -494,7 +470,7 @@ async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
 ) -> None:
     setup = PipelineSetup(windows=FakeWindows(100_000), config=config)
     await warmed(setup, outputs)
-    request = chat(30) | {"max_tokens": 45_000}
+    request = reading_request("chat", 30) | {"max_tokens": 45_000}
     request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
     out, _ = await setup.ask(CHAT, request)
     assert reserved(setup) == space
@@ -503,8 +479,8 @@ async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
 
 
 async def test_a_session_with_long_answers_keeps_more_free_than_its_model_needs() -> None:
-    setup, request = PipelineSetup(windows=FakeWindows(100_000)), chat(3) | {"max_tokens": 64_000}
-    setup.upstream.answers = [answered(20_000)]
+    setup, request = PipelineSetup(windows=FakeWindows(100_000)), reading_request("chat", 3) | {"max_tokens": 64_000}
+    setup.upstream.answers = [fake_reply("chat", output=20_000)]
     await setup.ask(CHAT, request)
     await warmed(setup, [300] * 70)
     request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
@@ -518,11 +494,11 @@ async def test_a_provider_that_counts_requested_output_gets_one_retry_and_is_rem
     await warmed(setup, [300] * 5)
     sent_before = len(setup.upstream.requests)
     setup.upstream.answers = [crowded(words, 40_000, 30_000, 10_100)]
-    out, _ = await setup.ask(CHAT, chat(45) | {"max_tokens": 30_000})
+    out, _ = await setup.ask(CHAT, reading_request("chat", 45) | {"max_tokens": 30_000})
     assert (out.status, len(setup.upstream.requests) - sent_before) == (200, 2)
     assert json.loads(header(out, "x-accordion-compaction") or "")["cause"] == "overflow"
     assert setup.windows.counts_output
-    await setup.ask(CHAT, chat(1) | {"max_tokens": 30_000})
+    await setup.ask(CHAT, reading_request("chat", 1) | {"max_tokens": 30_000})
     assert reserved(setup) == 30_000
 
 
@@ -530,5 +506,5 @@ async def test_an_overflow_by_the_input_alone_does_not_teach_that_output_counts(
     setup = PipelineSetup(windows=FakeWindows(100_000))
     await warmed(setup, [300] * 5)
     setup.upstream.answers = [refused(3_000, 4_100)]
-    await setup.ask(CHAT, chat(20) | {"max_tokens": 64_000})
+    await setup.ask(CHAT, reading_request("chat", 20) | {"max_tokens": 64_000})
     assert not setup.windows.counts_output

@@ -12,9 +12,10 @@ from accordion.accounting.ledger import DAY
 from accordion.model.records import Session
 from accordion.model.tenant import TenantScope
 from tests.holdouts import groups, spread, write_sessions
-from tests.pipeline.test_compact import chat, sent
+from tests.pipeline.test_compact import sent
 from tests.pipeline.test_costs import PRICES, TENANT
 from tests.pipeline_setup import CHAT, PipelineSetup, header
+from tests.writers import reading_request
 
 ON = "compaction: {holdout: 0.001%, stop_if_worse: true}\n"
 LOSS, GAIN = (spread(1.2, 200), spread(1.0, 60)), (spread(0.8, 200), spread(1.0, 60))
@@ -34,7 +35,8 @@ async def make_setup(*rows: Session, config: str = ON, **parts: Any) -> Pipeline
 
 async def ask(setup: PipelineSetup, label: str, rounds: int, model: str = "gpt-5") -> dict[str, Any]:
     """Sends a conversation of so many rounds, of 200 tokens each; returns the record of its compaction."""
-    out, _ = await setup.ask(CHAT, {**chat(rounds), "model": model}, {"x-accordion-session": f"session-{label}"})
+    request = reading_request("chat", rounds, model=model)
+    out, _ = await setup.ask(CHAT, request, {"x-accordion-session": f"session-{label}"})
     return json.loads(header(out, "x-accordion-compaction") or "{}")
 
 
@@ -43,7 +45,7 @@ async def test_compaction_is_stopped_for_the_model_where_it_does_not_pay() -> No
     outcome = await ask(setup, "a", 15)
     assert (outcome["state"], outcome["saved"]) == ("holdout", 0)
     assert outcome["reason"].endswith("; compaction does not pay for this model, so it is not compacted")
-    assert sent(setup) == chat(15)
+    assert sent(setup) == reading_request("chat", 15)
     assert (await ask(setup, "b", 15, "gpt-4.1"))["state"] == "compacted"
     # Beyond the hard limit a request would not fit.
     assert (await ask(setup, "a", 19))["state"] == "compacted"

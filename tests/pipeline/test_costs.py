@@ -16,6 +16,7 @@ from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply
 from tests.pipeline_setup import CHAT, PipelineSetup
 from tests.tiers import examples
+from tests.writers import words
 
 Json = dict[str, Any]
 PRICES = """
@@ -39,10 +40,6 @@ def unreported() -> FakeReply:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}
     reply = {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}
     return FakeReply(pieces=(json.dumps(reply).encode(),))
-
-
-def words(count: int, tag: str) -> str:
-    return " ".join(f"{tag}{at}" for at in range(count))
 
 
 class Talk:

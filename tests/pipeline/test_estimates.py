@@ -24,6 +24,7 @@ from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 from tests.recordings import read_recording, transcripts
+from tests.reply_parts import fake_reply
 from tests.tiers import first_quick
 
 T = TypeVar("T")
@@ -59,16 +60,9 @@ def body(words: int, *more: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "word " * words}, *more], **fields}
 
 
-def reply(prompt: int = 0, status: int = 200) -> FakeReply:
-    usage = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
-    message = {"role": "assistant", "content": "Yes."}
-    answer = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
-    return FakeReply(status=status, pieces=(json.dumps(answer).encode(),))
-
-
 async def test_a_long_first_request_is_forwarded_before_it_is_counted():
     setup, tasks = build_setup()
-    setup.upstream.answers = [reply(prompt=20_000)]
+    setup.upstream.answers = [fake_reply("chat", input=20_000)]
     out, answer = await setup.ask(CHAT, body(LONG))
     setup.clock.advance(5)
     assert json.loads(answer)["usage"]["prompt_tokens"] == 20_000
@@ -86,7 +80,7 @@ async def test_a_long_first_request_is_forwarded_before_it_is_counted():
 async def test_the_next_turn_has_exact_counts_and_the_report():
     setup, tasks = build_setup()
     tasks.let.set()
-    setup.upstream.answers = [reply(prompt=20_000)]
+    setup.upstream.answers = [fake_reply("chat", input=20_000)]
     await setup.ask(CHAT, body(LONG))
     await tasks.done()
     out, _ = await setup.ask(CHAT, body(LONG, {"role": "assistant", "content": "one two"}))
@@ -179,7 +173,7 @@ async def test_a_request_for_a_count_is_answered_with_a_count():
 async def test_the_model_learns_from_the_count_and_not_from_the_estimate():
     """The reported tokens are the counted ones, so that nothing has to be corrected."""
     setup, tasks = build_setup()
-    setup.upstream.answers = [reply(prompt=LONG + STRUCTURE)]
+    setup.upstream.answers = [fake_reply("chat", input=LONG + STRUCTURE)]
     await setup.ask(CHAT, body(LONG))
     tasks.let.set()
     await tasks.done()
@@ -201,7 +195,7 @@ async def test_costs_without_a_report_are_those_of_the_count():
 
 async def test_a_request_that_failed_is_recorded_with_the_count():
     setup, tasks = build_setup()
-    setup.upstream.answers = [reply(prompt=50_000, status=500)]
+    setup.upstream.answers = [fake_reply("chat", input=50_000, status=500)]
     await setup.ask(CHAT, body(LONG))
     tasks.let.set()
     await tasks.done()
@@ -222,7 +216,7 @@ async def test_a_request_is_recorded_if_its_count_is_cancelled():
 async def test_a_request_is_recorded_at_once_if_its_count_is_complete():
     setup, tasks = build_setup()
     tasks.let.set()
-    setup.upstream.answers = [reply()]
+    setup.upstream.answers = [fake_reply("chat")]
     out = await setup.forward(setup.inbound(CHAT, body(LONG)))
     await tasks.done()
     async for _ in out.body:  # type: ignore[union-attr]  # it is streamed
@@ -271,7 +265,7 @@ async def test_a_request_that_overflows_is_counted_before_it_is_compacted():
         "error": {"message": "maximum context length is 9000 tokens, you sent 15000", "code": "context_length_exceeded"}
     }
     turns = [{"role": role, "content": f"{role} " * 100} for _ in range(60) for role in ("assistant", "user")]
-    setup.upstream.answers = [FakeReply(status=400, pieces=(json.dumps(error).encode(),)), reply()]
+    setup.upstream.answers = [FakeReply(status=400, pieces=(json.dumps(error).encode(),)), fake_reply("chat")]
     out, _ = await setup.ask(CHAT, body(9_000, *turns))
     assert len(setup.upstream.requests) == 2
     assert header(out, SOURCE) is None

@@ -24,7 +24,7 @@ from tests.e2e import protocol_samples as samples
 from tests.e2e.protocol_samples import EACH, ProtocolSamples
 from tests.fakes import FakeReply, FakeRouter, FakeWindows
 from tests.pipeline_setup import CHAT, MESSAGES, PATHS, RESPONSES, PipelineSetup, header
-from tests.reply_parts import ReplyText, ScriptedReply, reply_document, reply_events
+from tests.reply_parts import ReplyText, ScriptedReply, fake_reply, reply_document, reply_events
 from tests.writers import WRITERS
 
 TENANT = TenantScope("default", b"key of default")
@@ -38,12 +38,6 @@ def turns(protocol_name: str, *texts: str, stream: bool = False) -> dict[str, An
     writer = WRITERS[protocol_name]
     entries = [(writer.model if at % 2 else writer.user)(text) for at, text in enumerate(texts)]
     return writer.request("m", entries, stream=stream)
-
-
-def chat_reply(prompt: int, **more: Any) -> FakeReply:
-    usage = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
-    body = {"id": "c1", "model": "m", "choices": [{"finish_reason": "stop", "message": {}}], "usage": usage, **more}
-    return FakeReply(pieces=(json.dumps(body).encode(),))
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), "/v1/embeddings"])
@@ -183,7 +177,7 @@ async def test_usage_from_before_a_providers_compaction_does_not_carry_forward()
 
 async def test_a_report_for_other_tools_does_not_carry_forward() -> None:
     setup = PipelineSetup()
-    setup.upstream.answers = [chat_reply(prompt=500)]
+    setup.upstream.answers = [fake_reply("chat", input=500)]
     await setup.ask(CHAT, HELLO)
     grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four"}]}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -195,7 +189,7 @@ async def test_a_report_for_other_tools_does_not_carry_forward() -> None:
 async def test_counts_of_a_session_are_corrected_by_how_far_they_were_off() -> None:
     setup = PipelineSetup()
     long = {"model": "m", "messages": [{"role": "user", "content": "word " * 193}]}
-    setup.upstream.answers = [chat_reply(prompt=400)]
+    setup.upstream.answers = [fake_reply("chat", input=400)]
     await setup.ask(CHAT, long)
     other = {"model": "m", "messages": [{"role": "user", "content": "other " * 93}]}
     out, _ = await setup.ask(CHAT, other)
@@ -497,7 +491,7 @@ async def test_the_model_of_any_json_body_is_looked_for_where_models_are_configu
 
 async def test_an_exchange_is_in_the_ledger_with_its_times_and_its_parent_span() -> None:
     setup = PipelineSetup()
-    setup.upstream.answers = [chat_reply(prompt=9)]
+    setup.upstream.answers = [fake_reply("chat", input=9)]
     await setup.ask(CHAT, HELLO, {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
     (exchange,) = setup.recorder.exchanges
     assert (exchange.model, exchange.status, exchange.messages, exchange.finish) == ("m", 200, 1, "stop")
@@ -509,7 +503,7 @@ async def test_an_exchange_is_in_the_ledger_with_its_times_and_its_parent_span()
 async def test_sessions_and_models_are_seen_by_their_own_tenant_only() -> None:
     setup = PipelineSetup(loopback=False)
     for key in ("one", "two"):
-        setup.upstream.answers = [chat_reply(prompt=9)]
+        setup.upstream.answers = [fake_reply("chat", input=9)]
         await setup.ask(CHAT, HELLO, {"Authorization": f"Bearer {key}"})
     one, two = (setup.forward.tenants.identify({b"authorization": b"Bearer " + key}).tenant for key in (b"one", b"two"))
     (session,) = await setup.observe.list_sessions(one)
@@ -529,7 +523,7 @@ async def test_totals_of_several_workers_are_added_up() -> None:
     two.replace_in("ledger", worker="other")
     two.forward.reader.identifier.sessions.worker = "other"
     for setup in (one, two, one):
-        setup.upstream.answers = [chat_reply(prompt=10)]
+        setup.upstream.answers = [fake_reply("chat", input=10)]
         await setup.ask(CHAT, HELLO)
         await setup.outbox.flush()
     (session,) = await one.observe.list_sessions(TENANT)
@@ -656,7 +650,7 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
         "tap": (type(PROTOCOLS["chat"].observer(False)), "feed"),
     }[room]
     monkeypatch.setattr(*where, broken)
-    answer = chat_reply(prompt=9)
+    answer = fake_reply("chat", input=9)
     setup.upstream.answers = [answer]
     out, body = await setup.ask(CHAT, HELLO)
     assert (out.status, body) == (200, answer.pieces[0])
@@ -672,7 +666,7 @@ async def test_a_malformed_header_of_ours_is_refused_with_its_name() -> None:
 
 async def test_an_absurd_count_in_a_reply_spoils_nothing() -> None:
     setup = PipelineSetup()
-    setup.upstream.answers = [chat_reply(prompt=2**70), chat_reply(prompt=9)]
+    setup.upstream.answers = [fake_reply("chat", input=2**70), fake_reply("chat", input=9)]
     for _ in range(2):
         await setup.ask(CHAT, HELLO)
     (session,) = await setup.observe.list_sessions(TENANT)

@@ -10,11 +10,12 @@ import pytest
 from accordion.accounting.holdout import Holdout
 from accordion.model.budget import HoldoutGroup
 from accordion.model.records import HoldoutEntry, Session
-from tests.fakes import FakeReply
-from tests.pipeline.test_compact import chat, refused, sent, words
+from tests.pipeline.test_compact import refused, sent
 from tests.pipeline.test_costs import PRICES, TENANT
 from tests.pipeline.test_history_reconstruction import Chain
 from tests.pipeline_setup import CHAT, RESPONSES, PipelineSetup, header
+from tests.reply_parts import ReplyCall, fake_reply
+from tests.writers import reading_request, words
 
 Json = dict[str, Any]
 HALF = "compaction: {holdout: 50%}\n"
@@ -47,7 +48,7 @@ def outcome(out: Any) -> Json | None:
 
 async def ask(setup: PipelineSetup, label: str, rounds: int, **headers: str) -> Json | None:
     """Sends a conversation of so many rounds, of 200 tokens each; returns the record of its compaction."""
-    out, _ = await setup.ask(CHAT, chat(rounds), {"x-accordion-session": label, **headers})
+    out, _ = await setup.ask(CHAT, reading_request("chat", rounds), {"x-accordion-session": label, **headers})
     return outcome(out)
 
 
@@ -76,7 +77,7 @@ async def test_a_session_over_its_trigger_is_compacted_or_held_out(group: Holdou
     assert "the session is in the hold-out, so it is not compacted" in made["reason"]
     assert setup.recorder.exchanges[-1].decision == made["reason"]
     assert setup.recorder.exchanges[-1].compaction_seconds == 0.0
-    assert sent(setup) == chat(15)
+    assert sent(setup) == reading_request("chat", 15)
 
 
 async def unit(setup: PipelineSetup, label: str) -> str:
@@ -150,7 +151,7 @@ async def test_sessions_without_a_client_s_name_are_assigned_by_their_content() 
     setup = world_of()
     states = []
     for number in range(24):
-        body = chat(15)
+        body = reading_request("chat", 15)
         body["messages"][0]["content"] = f"task {number}"
         # One key of the prompt cache for all conversations of an application does not put them in one group.
         out, _ = await setup.ask(CHAT, {**body, "prompt_cache_key": "the-application"})
@@ -167,7 +168,7 @@ async def test_a_conversation_that_the_client_compacted_by_itself_stays_in_the_h
     setup = world_of()
     label = label_in(setup, "holdout")
     await ask(setup, label, 15)
-    after = chat(15)
+    after = reading_request("chat", 15)
     after["messages"][0]["content"] = "This session is continued. A summary of it: " + words(50, "s")
     out, _ = await setup.ask(CHAT, after, {"x-accordion-session": label})
     made = outcome(out)
@@ -184,7 +185,7 @@ async def test_declared_sub_agents_follow_their_main_agent(group: HoldoutGroup) 
     setup = world_of()
     label = label_in(setup, group)
     for number in range(8):
-        body = chat(15)
+        body = reading_request("chat", 15)
         body["messages"][0]["content"] = f"sub-task {number}"
         names = {"x-accordion-session": label, "x-accordion-delegation": f"d-{number}"}
         out, _ = await setup.ask(CHAT, body, names)
@@ -202,17 +203,11 @@ async def test_a_sub_agent_that_was_found_by_its_task_follows_its_main_agent() -
     groups = set()
     for number in range(12):
         prompt = f"Read the ledger {number} of the harbour from its first page on and name all ships that owe a fee."
-        call = {
-            "id": f"t{number}",
-            "type": "function",
-            "function": {"name": "Task", "arguments": json.dumps({"prompt": prompt})},
-        }
-        message = {"role": "assistant", "tool_calls": [call]}
-        reply = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
-        setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+        call = ReplyCall(f"t{number}", "Task", json.dumps({"prompt": prompt}))
+        setup.upstream.answers = [fake_reply("chat", call)]
         out, _ = await setup.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"Work {number}."}]})
         main = header(out, "x-accordion-session")
-        body = chat(15)
+        body = reading_request("chat", 15)
         body["messages"][0]["content"] = prompt
         await setup.ask(CHAT, {**body, "messages": body["messages"][:1]})
         out, _ = await setup.ask(CHAT, body)
@@ -241,13 +236,9 @@ async def test_calls_that_repeat_an_earlier_one_are_counted() -> None:
     setup = world_of()
     label = label_in(setup, "compaction")
     spaced = json.dumps({"path": "1.py"}, indent=1)
-    functions = [{"name": "read", "arguments": spaced}, {"name": "read", "arguments": '{"path": "new.py"}'}]
-    functions += [{"name": "write", "arguments": spaced}]
-    calls = [{"id": f"n{at}", "type": "function", "function": function} for at, function in enumerate(functions)]
-    reply = {
-        "choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}]
-    }
-    setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
+    calls = [("read", spaced), ("read", '{"path": "new.py"}'), ("write", spaced)]
+    pieces = [ReplyCall(f"n{at}", *call) for at, call in enumerate(calls)]
+    setup.upstream.answers = [fake_reply("chat", *pieces)]
     await ask(setup, label, 15)
     assert await entries(setup) == [HoldoutEntry(await unit(setup, label), "compaction", 1, "gpt-5")]
 

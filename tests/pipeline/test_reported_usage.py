@@ -14,9 +14,10 @@ from accordion.accounting.calibration import LEAST_RATIO, MOST_ADDED, MOST_RATIO
 from accordion.model.budget import Window
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, PATHS, PipelineSetup, header
+from tests.reply_parts import fake_reply
 from tests.sample_responses import sse
 from tests.tiers import examples
-from tests.writers import WRITERS
+from tests.writers import WRITERS, words
 
 Json = dict[str, Any]
 WINDOW = 8_192
@@ -29,21 +30,9 @@ class ConfiguredWindows(FakeWindows):
         return Window(self.size, self.size, "config")
 
 
-def answered(reported: int) -> FakeReply:
-    """A reply that succeeded, whose usage is `reported` tokens of input."""
-    usage = {"prompt_tokens": reported, "completion_tokens": 5, "total_tokens": reported + 5}
-    choice = {"index": 0, "message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}
-    reply = {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
-    return FakeReply(pieces=(json.dumps(reply).encode(),))
-
-
 def overflow() -> FakeReply:
     error = {"message": "prompt is too long", "type": "invalid_request_error", "code": "context_length_exceeded"}
     return FakeReply(400, pieces=(json.dumps({"error": error}).encode(),))
-
-
-def words(count: int, tag: str) -> str:
-    return " ".join(f"{tag}{at}" for at in range(count))
 
 
 async def play_conversation(setup: PipelineSetup, turns: list[tuple[int, int]]) -> list[tuple[int, str | None, bool]]:
@@ -53,7 +42,7 @@ async def play_conversation(setup: PipelineSetup, turns: list[tuple[int, int]]) 
     answers = []
     for at, (length, reported) in enumerate(turns):
         messages.append({"role": "user", "content": words(length, f"t{at}_")})
-        setup.upstream.answers = [answered(reported)]
+        setup.upstream.answers = [fake_reply("chat", input=reported)]
         asked = len(setup.upstream.requests)
         body = json.dumps({"model": "m", "messages": messages}).encode()
         out, _ = await setup.ask(CHAT, body)
@@ -110,10 +99,10 @@ async def test_a_low_report_that_is_credible_hides_no_overflow():
         messages.append({"role": "user", "content": words(800, f"t{at}_")})
         messages.append({"role": "assistant", "content": "Done."})
     messages.append({"role": "user", "content": "And now?"})
-    setup.upstream.answers = [answered(2_200)]
+    setup.upstream.answers = [fake_reply("chat", input=2_200)]
     await setup.ask(CHAT, {"model": "m", "messages": messages})
     messages += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": words(800, "last")}]
-    setup.upstream.answers = [overflow(), answered(2_000)]
+    setup.upstream.answers = [overflow(), fake_reply("chat", input=2_000)]
     out, _ = await setup.ask(CHAT, {"model": "m", "messages": messages})
     assert out.status == 200
 

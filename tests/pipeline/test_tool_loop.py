@@ -12,7 +12,7 @@ from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, PipelineSetup, header
 from tests.protocols.responses_streams import OURS, Json, function, message
 from tests.sample_responses import chunk, sse
-from tests.writers import WRITERS, MadeCall
+from tests.writers import reading_request
 
 
 def answer(**message: object) -> bytes:
@@ -93,10 +93,7 @@ async def test_a_read_back_ends_well_at_a_server_that_sends_no_done() -> None:
 
 def reads(count: int) -> Json:
     """A request of so many rounds, each of which reads something of 150 words."""
-    writer = WRITERS["chat"]
-    calls = [MadeCall(f"c{at}", "read", {"n": at}, " ".join(f"r{at}_{n}" for n in range(150))) for at in range(count)]
-    rounds = [entry for call in calls for entry in (*writer.calls(call), *writer.results(call))]
-    return writer.request(model="m", entries=[writer.user("the task"), *rounds])
+    return reading_request("chat", count, model="m", length=150)
 
 
 def read_back(**arguments: str) -> FakeReply:
@@ -126,7 +123,7 @@ async def test_the_model_finds_words_in_what_a_compaction_removed() -> None:
     await setup.ask(CHAT, reads(14))
     first, second = (json.loads(bytes(each.body))["messages"] for each in setup.upstream.requests)
     assert "r3_77" not in json.dumps(first)
-    assert second[-1]["content"].splitlines()[1].startswith('[8] Result of read({"n": 3}), in art_')
+    assert second[-1]["content"].splitlines()[1].startswith('[8] Result of read({"path": "3.py"}), in art_')
     assert "r3_77" in second[-1]["content"]
 
 

@@ -17,6 +17,7 @@ from tests.fakes import FakeReply, FakeRouter
 from tests.features.client_compaction.edit_setup import edit_setup
 from tests.pipeline.test_estimates import LONG, SOURCE, HeldTasks, body
 from tests.pipeline_setup import MESSAGES, RESPONSES, PipelineSetup, header
+from tests.writers import reading_request, words
 
 Json = dict[str, Any]
 TENANT = TenantScope("team", b"key of team")
@@ -45,68 +46,32 @@ class Translator:
         return self.answers.pop(0)
 
 
-def words(number: int, tag: str) -> str:
-    return " ".join(f"{tag}{at}" for at in range(number))
-
-
 def claude(rounds: int, **more: Any) -> Json:
-    messages: list[Json] = [{"role": "user", "content": "the task"}]
-    for at in range(rounds):
-        call = {
-            "type": "tool_use",
-            "id": f"c{at}",
-            "name": "read",
-            "input": {"path": f"{at}.py", "why": words(30, "w")},
-        }
-        result = {"type": "tool_result", "tool_use_id": f"c{at}", "content": words(200, f"r{at}_")}
-        messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-    return {"model": "smart", "max_tokens": 9, "messages": messages, **more}
+    return reading_request("messages", rounds, model="smart", max_tokens=9, **more)
 
 
 def codex(rounds: int, **more: Any) -> Json:
-    items: list[Json] = [{"role": "user", "content": "the task"}]
-    for at in range(rounds):
-        arguments = json.dumps({"path": f"{at}.py"})
-        items += [
-            {"type": "function_call", "call_id": f"c{at}", "name": "read", "arguments": arguments},
-            {"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")},
-        ]
-    items += [
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is read."}]},
-        {"role": "user", "content": "now sum up"},
-    ]
-    return {"model": "smart", "input": items, **more}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is read."}]}
+    asked = {"role": "user", "content": "now sum up"}
+    return reading_request("responses", rounds, said, asked, model="smart", **more)
 
 
 def reply(value: Json, status: int = 200) -> FakeReply:
     return FakeReply(status, pieces=(json.dumps(value).encode(),))
 
 
-def message(text: str = "Done.") -> FakeReply:
-    return reply(
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": "m",
-            "stop_reason": "end_turn",
-            "content": [{"type": "text", "text": text}],
-            "usage": {"input_tokens": 100, "output_tokens": 5},
-        }
-    )
+USAGE = {"input_tokens": 100, "output_tokens": 5}
 
 
-def response(text: str = "Done.") -> FakeReply:
-    item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
-    return reply(
-        {
-            "id": "resp_1",
-            "object": "response",
-            "status": "completed",
-            "output": [item],
-            "usage": {"input_tokens": 100, "output_tokens": 5},
-        }
-    )
+def message(*blocks: Json, stop: str = "end_turn") -> FakeReply:
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": stop, "usage": USAGE}
+    return reply({**head, "content": list(blocks) or [{"type": "text", "text": "Done."}]})
+
+
+def response(*items: Json) -> FakeReply:
+    said = [{"type": "output_text", "text": "Done."}]
+    output = list(items) or [{"type": "message", "id": "msg_1", "role": "assistant", "content": said}]
+    return reply({"id": "resp_1", "object": "response", "status": "completed", "output": output, "usage": USAGE})
 
 
 def events(*values: Json) -> FakeReply:
@@ -252,13 +217,7 @@ async def test_old_thinking_is_cleared_with_its_count_of_turns() -> None:
 
 
 async def test_a_stream_reports_the_edits_in_its_message_delta() -> None:
-    start = {
-        "id": "m",
-        "type": "message",
-        "role": "assistant",
-        "content": [],
-        "usage": {"input_tokens": 9, "output_tokens": 1},
-    }
+    start = {"id": "m", "type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 9}}
     delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
     setup, _ = translated(events({"type": "message_start", "message": start}, delta, {"type": "message_stop"}))
     _, body = await setup.ask(MESSAGES, claude(8, stream=True, context_management={"edits": [CLEAR]}))
@@ -277,7 +236,6 @@ async def test_a_token_count_has_the_tokens_before_and_after() -> None:
 
 
 async def test_cleared_content_can_be_read_by_its_reference() -> None:
-    call = {"type": "tool_use", "id": "t1", "name": "read_artifact", "input": {}}
     setup, _ = translated()
 
     class ReadingTranslator(Translator):
@@ -286,17 +244,8 @@ async def test_cleared_content_can_be_read_by_its_reference() -> None:
             if len(self.bodies) == 2:
                 return message()
             named = results(self.bodies[0])[0].partition('read_artifact("')[2].partition('"')[0]
-            content = [{**call, "input": {"id": named}}]
-            return reply(
-                {
-                    "id": "m",
-                    "type": "message",
-                    "role": "assistant",
-                    "content": content,
-                    "stop_reason": "tool_use",
-                    "usage": {"input_tokens": 9, "output_tokens": 1},
-                }
-            )
+            call = {"type": "tool_use", "id": "t1", "name": "read_artifact", "input": {"id": named}}
+            return message(call, stop="tool_use")
 
     reading = ReadingTranslator()
     setup.replace_in("sender", translator=reading)
@@ -535,14 +484,8 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
             if len(self.bodies) == 2:
                 return response()
             named = "art_" + json.dumps(self.bodies[0]["input"]).partition("art_")[2][:12]
-            call = {
-                "type": "function_call",
-                "id": "fc",
-                "call_id": "k",
-                "name": "read_artifact",
-                "arguments": json.dumps({"id": named}),
-            }
-            return reply({"id": "resp_0", "object": "response", "status": "completed", "output": [call]})
+            call = {"type": "function_call", "id": "fc", "call_id": "k", "name": "read_artifact"}
+            return response({**call, "arguments": json.dumps({"id": named})})
 
     reading = ReadingTranslator()
     setup.replace_in("sender", translator=reading)
@@ -682,19 +625,9 @@ async def test_a_stream_has_the_item_first_and_its_numbers_stay_in_order() -> No
         events(
             {"type": "response.created", "sequence_number": 0, "response": start},
             {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": item},
-            {
-                "type": "response.output_text.delta",
-                "sequence_number": 2,
-                "output_index": 0,
-                "item_id": "msg_1",
-                "delta": "Hi",
-            },
+            {"type": "response.output_text.delta", "sequence_number": 2, "output_index": 0, "delta": "Hi"},
             {"type": "response.output_item.done", "sequence_number": 3, "output_index": 0, "item": item},
-            {
-                "type": "response.completed",
-                "sequence_number": 4,
-                "response": {**start, "status": "completed", "output": [item]},
-            },
+            {"type": "response.completed", "sequence_number": 4, "response": {**start, "output": [item]}},
         )
     )
     management = [{"type": "compaction", "compact_threshold": 500}]
@@ -756,13 +689,7 @@ async def test_a_message_begins_with_the_compaction_block() -> None:
 
 
 async def test_a_stream_has_the_block_first() -> None:
-    start = {
-        "id": "m",
-        "type": "message",
-        "role": "assistant",
-        "content": [],
-        "usage": {"input_tokens": 90, "output_tokens": 1},
-    }
+    start = {"id": "m", "type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 90}}
     setup, _ = translated(
         events(
             {"type": "message_start", "message": start},
