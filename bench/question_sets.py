@@ -1,7 +1,8 @@
 """Conversations with questions whose answers are known, for `reader` and `writer`. All choices follow from the seed.
 
 - chats: parts of LoCoMo's chats for development, with the data set's own questions about them;
-- runs: beginnings of recorded runs of agents, with questions about values in results of tools (`run_questions`);
+- runs: beginnings of recorded runs of agents, with questions about values in results of tools (`run_questions`); also
+  runs of your own, which are trajectories (ATIF) or transcripts in `*.json` and `*.jsonl` files;
 - rules: conversations of `rules.py`, with questions of two statements of which the users made one. Each is asked in
   both orders, since weak models prefer a letter.
 
@@ -10,17 +11,18 @@ The answers of controls never stood there: LoCoMo's own, and questions about a c
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from accordion.features.offline.recordings import MalformedTranscript
+from accordion.features.offline.transcripts import RecordedTranscript, TranscriptSource
 from bench.memory_recall import evidence
 from bench.questions import HELD_OUT, normalize, questions_of, read_chats, words_of
 from bench.rules import Statement, made, pronounceable
@@ -31,6 +33,7 @@ Message = Mapping[str, Any]
 ConversationKind = Literal["chats", "runs", "rules"]
 AnswerForm = Literal["words", "value", "letter", "unknown"]
 KINDS: Final[tuple[ConversationKind, ...]] = ("chats", "runs", "rules")
+CHATS: Final = "locomo.jsonl.gz"
 RUNS: Final = ("service_tau2", "coding_mini_swe_agent", "repo_setup_super")
 """The recordings of agents, taken in turn."""
 CHARACTERS: Final = 4
@@ -91,7 +94,7 @@ def sets_for(setting: RunSettings, conversations: int, questions: int) -> tuple[
 
     `conversations` of each kind, and `questions` about each, are as many as usual.
     """
-    if setting.data is None or not (setting.data / "locomo.jsonl.gz").is_file():
+    if setting.data is None or not ((setting.data / CHATS).is_file() or _list_recordings(setting.data)):
         raise Unavailable("reader, writer: say where recorded runs are, by --data FOLDER or BENCH_DATA")
     window = (setting.windows or (_WINDOW,))[0]
     tokens = setting.tokens or 2 * window
@@ -102,7 +105,8 @@ def sets_for(setting: RunSettings, conversations: int, questions: int) -> tuple[
 
 def question_sets(folder: Path, seed: int, tokens: int, conversations: int, questions: int) -> list[QuestionSet]:
     """Returns so many conversations of each kind, of about so many tokens, with at most so many questions each."""
-    chats = islice(_chats(read_chats(folder / "locomo.jsonl.gz"), tokens), conversations)
+    recorded_chats = read_chats(folder / CHATS) if (folder / CHATS).is_file() else []
+    chats = islice(_chats(recorded_chats, tokens), conversations)
     rules = [rule_set(seed + number, tokens) for number in range(conversations)]
     # All kinds in turn, so that an interrupted run has some of each.
     in_turn = [
@@ -181,7 +185,7 @@ def _chat_part(chat: Mapping[str, Any], start: int, part: Sequence[Message], nam
 
 def _runs(folder: Path, tokens: int, number: int) -> list[QuestionSet]:
     """Returns runs from all recordings in turn. The controls of each are about calls of the next one."""
-    files = [_read_runs(folder / f"{name}.jsonl.gz", tokens) for name in RUNS]
+    files = [_read_runs(each, tokens) for each in _list_recordings(folder)]
     found = list[QuestionSet]()
     while len(found) < number:
         taken = [run for run in (next(file, None) for file in files) if run is not None]
@@ -195,14 +199,31 @@ def _runs(folder: Path, tokens: int, number: int) -> list[QuestionSet]:
     ]
 
 
-def _read_runs(file: Path, tokens: int) -> Iterator[QuestionSet]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        for run in map(json.loads, lines):
-            messages = _beginning(run["messages"], tokens * CHARACTERS)
-            is_long = sum(len(json.dumps(each)) for each in messages) > tokens * CHARACTERS * 0.7
-            asked = list(run_questions(messages)) if is_long else []
-            if len(asked) >= _LEAST_QUESTIONS:
-                yield QuestionSet(run["id"], "runs", messages, asked)
+def _list_recordings(folder: Path) -> list[list[Path]]:
+    """Returns the files of runs that are there: each of RUNS by itself, and all of your own together."""
+    own = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*.jsonl"))]
+    recordings = [[file] for name in RUNS if (file := folder / f"{name}.jsonl.gz").is_file()]
+    return [*recordings, own] if own else recordings
+
+
+def _read_runs(files: Sequence[Path], tokens: int) -> Iterator[QuestionSet]:
+    for name, whole in chain.from_iterable(map(read_messages, files)):
+        messages = _beginning(whole, tokens * CHARACTERS)
+        is_long = sum(len(json.dumps(each)) for each in messages) > tokens * CHARACTERS * 0.7
+        asked = list(run_questions(messages)) if is_long else []
+        if len(asked) >= _LEAST_QUESTIONS:
+            yield QuestionSet(name, "runs", messages, asked)
+
+
+def read_messages(file: Path) -> Iterator[tuple[str, Sequence[Message]]]:
+    """Yields the name and the messages of each conversation of Chat Completions in a file. Skips what is malformed."""
+    for item in TranscriptSource(str(file)):
+        if isinstance(item, MalformedTranscript) or item.path != "/v1/chat/completions":
+            continue
+        if isinstance(item, RecordedTranscript):
+            yield item.name, item.transcript.entries
+        elif last := deque(item.requests(), 1):
+            yield item.name, json.loads(last[0].body)["messages"]
 
 
 def _questions_of_another(run: QuestionSet, other: QuestionSet) -> list[ReaderQuestion]:

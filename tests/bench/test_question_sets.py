@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-from bench.question_sets import rule_set, run_questions
+from bench.question_sets import question_sets, rule_set, run_questions
 from bench.scenarios.reader import newest
 
 
@@ -30,6 +31,29 @@ def test_what_more_than_one_place_answers_is_not_asked():
     twice = '{"port": 5432, "other": {"port": 6543}}'
     assert [each.expected for each in run_questions(run_of(twice))] == []
     assert [each.expected for each in run_questions(run_of("port: 5432", "The port is 5432"))] == []
+
+
+def test_runs_of_your_own_are_trajectories(tmp_path: Path):
+    messages = run_of(*(f'{{"host{at}": "db-{at}.internal"}} ' + "x" * 500 for at in range(8)))
+    steps: list[dict[str, Any]] = [{"source": "user", "message": messages[0]["content"]}]
+    for call, result in zip(messages[1:17:2], messages[2:17:2], strict=True):
+        made = call["tool_calls"][0]
+        name, arguments = made["function"]["name"], json.loads(made["function"]["arguments"])
+        observed = {"source_call_id": made["id"], "content": result["content"]}
+        steps.append(
+            {
+                "source": "agent",
+                "tool_calls": [{"tool_call_id": made["id"], "function_name": name, "arguments": arguments}],
+                "observation": {"results": [observed]},
+            }
+        )
+    steps += [{"source": "agent", "message": "Done."}] * 4
+    run = {"schema_version": "ATIF-v1.4", "session_id": "run-1", "agent": {"name": "a"}, "steps": steps}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    runs = [each for each in question_sets(tmp_path, 1, 1_000, 1, 4) if each.kind == "runs"]
+    assert [each.id for each in runs] == ["run-1"]
+    assert all(each.expected.endswith(".internal") for each in runs[0].questions)
+    assert len(runs[0].questions) == 4
 
 
 def test_a_pair_of_statements_is_asked_in_both_orders():

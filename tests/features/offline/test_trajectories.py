@@ -127,6 +127,28 @@ def test_a_recorded_session_is_written_as_a_trajectory(tmp_path: Path, protocol_
     assert len(requests) == sum(step["source"] == "agent" for step in steps)
 
 
+def test_an_exported_session_is_replayed_with_the_messages_that_its_client_sent(tmp_path: Path) -> None:
+    session, sent = fill_store(tmp_path, 3)
+    exported = CliRunner().invoke(app, ["trajectory", session, "--config", str(tmp_path / "config.yaml")])
+    # Several sessions may be in one file, one a line.
+    (tmp_path / "runs.jsonl").write_text(exported.stdout * 2)
+    for conversation in TranscriptSource(str(tmp_path / "runs.jsonl")):
+        assert not isinstance(conversation, MalformedTranscript)
+        *_, last = conversation.requests()
+        messages = json.loads(last.body)["messages"]
+        assert chain_of(messages) == chain_of(sent["messages"][: len(messages)])
+        assert len(messages) > 2
+    replayed = CliRunner().invoke(app, ["replay", "-", "--json"], input=exported.stdout)
+    assert replayed.exit_code == 0, replayed.output
+    assert json.loads(replayed.stdout.splitlines()[0])["conversation"] == session
+
+
+def chain_of(messages: list[dict[str, Any]]) -> tuple[bytes, ...]:
+    """The identity of each message with those before it."""
+    body = json.dumps({"model": "gpt-5", "messages": messages}).encode()
+    return tuple(BodyReader().read(PROTOCOLS["chat"], body, TenantScope("", b"")).chain)
+
+
 def write_chat(*exchanges: Exchange) -> Any:
     """The trajectory of a list of two questions, each with a response, and a third question."""
     turns = ("Look.", "It is 1.", "Thanks.", "Gladly.", "Bye.")

@@ -126,27 +126,31 @@ class _Trajectory(msgspec.Struct, frozen=True):
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def is_trajectory(file: Path) -> bool:
-    """Whether a file is a trajectory, by its name and its beginning. Raises OSError."""
+def is_trajectory_file(file: Path) -> bool:
+    """Whether a file is one trajectory, by its name and its beginning. Raises OSError."""
     if file.suffix != ".json":
         return False
     with file.open("rb") as opened:
-        head = opened.read(_HEAD)
-    return b'"schema_version"' in head and b'"ATIF-v' in head
+        return is_trajectory(opened.read(_HEAD))
 
 
-def read_trajectory(file: str) -> Iterator[SessionItem]:
-    """Yields the conversation of a trajectory, or that it cannot be read. Raises OSError."""
+def is_trajectory(text: bytes) -> bool:
+    """Whether a document is a trajectory, by its beginning."""
+    return b'"schema_version"' in text[:_HEAD] and b'"ATIF-v' in text[:_HEAD]
+
+
+def read_trajectory(file: str, line: int, text: bytes) -> Iterator[SessionItem]:
+    """Yields the conversation of the trajectory in a line, or that it cannot be read. Line 0: it is the whole file."""
     try:
-        trajectory = decode_line(Path(file).read_bytes(), _Trajectory)
+        trajectory = decode_line(text, _Trajectory)
         calls = list(_list_calls(trajectory))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        yield MalformedTranscript(file, 0, f"no trajectory that is known here: {error}")
+        yield MalformedTranscript(file, line, f"no trajectory that is known here: {error}")
         return
     if calls:
         yield SessionConversation(
             file=file,
-            line=1,
+            line=max(line, 1),
             name=trajectory.session_id or Path(file).stem,
             session=trajectory.session_id or Path(file).stem,
             calls=calls,

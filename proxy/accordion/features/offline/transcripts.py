@@ -5,8 +5,8 @@ as in Chat Completions or Messages, or `input` as in Responses, and optionally `
 `instructions`, `id`, and `usage`: one entry for each response, in order, with the provider's `usage` object of that
 response or null. Other fields are ignored. `messages` are those of Messages if the line has a `system`, a block or a
 tool that Chat Completions does not know. A file may be gzipped. A file that begins like a session file of a coding
-agent is read by `session_files`, a database or session of OpenCode by `opencode_sessions`, a document in ATIF by
-`trajectories`.
+agent is read by `session_files`, a database or session of OpenCode by `opencode_sessions`, a document or
+a line in ATIF by `trajectories`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,9 @@ class TranscriptSource:
             return session_files.read_codex_document(self.name, self._known_responses)
         if opencode_sessions.is_opencode_session(path):
             return opencode_sessions.read_opencode_session(self.name, self._known_responses)
-        return trajectories.read_trajectory(self.name) if trajectories.is_trajectory(path) else None
+        if trajectories.is_trajectory_file(path):
+            return trajectories.read_trajectory(self.name, 0, path.read_bytes())
+        return None
 
     def _set_share(self, share: float) -> None:
         self._read_share = share
@@ -202,7 +204,10 @@ class TranscriptSource:
             yield from reader(self.name, lines, self._known_responses)
             return
         for number, text in lines:
-            yield self._parse(number, text)
+            if trajectories.is_trajectory(text):
+                yield from trajectories.read_trajectory(self.name, number, text)
+            else:
+                yield self._parse(number, text)
 
     @contextmanager
     def _open(self) -> Iterator[Iterable[bytes]]:
