@@ -190,7 +190,9 @@ class SpoolMachine(RuleBasedStateMachine):
         self.workers = [self.start(), self.start()]
 
     def start(self) -> SpooledStore:
-        worker = SpooledStore(self.main, self.places, capacity=40_000)
+        worker = SpooledStore(
+            self.main, self.places, capacity=40_000, is_copied=lambda key: key.name.startswith("claim-")
+        )
         worker.recall(OURS.secret)
         worker.find_erased = self.erasures.find_erased
 
@@ -364,7 +366,7 @@ class SpoolMachine(RuleBasedStateMachine):
         assert sorted(self.entries, key=stored.index) == self.entries
         assert not {each.value for each in self.ours._values.values()}.intersection(self.erased_values)
         files = {path.name for place in self.places for path in place.parent.iterdir()}
-        assert files <= {"spool-store"}
+        assert files <= {"spool-store", "spool-recent"}
         for worker in self.workers:
             self.loop.run_until_complete(worker.close())
         self.patch.undo()

@@ -8,6 +8,9 @@ the log: it writes the batches to the store, in order, and then removes the file
 While anything waits, a batch goes to the log if it has a claim (a put with `if_absent`) or a key that waits: the store
 never has a claim without what was written before it. Other batches go to the store.
 
+A log of another file (`…-recent`) has copies of recent records that the store took. They are read only while it is
+unavailable, and expire after an hour; when the file is full, the older half goes.
+
 The log is in the first of several places that takes it. While anything waits in a later place, what follows goes there
 too; `poll` moves it back. A record names the store that it is for: by its identity or, before it has answered once, by
 its address and the secret of its tenants. Records of other stores stay where they are.
@@ -27,8 +30,8 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -40,12 +43,14 @@ from accordion.archive.retention import delete
 from accordion.model.errors import ConfigError, StoreUnavailable
 from accordion.model.ports import Append, ErasedWrites, Key, KeyValueStore, Put
 from accordion.stores.store_layer import StoreLayer
-from accordion.stores.waiting_log import COPY, PUBLISHED, WAITING, Record, WaitingLog
+from accordion.stores.waiting_log import PUBLISHED, WAITING, Record, WaitingLog
 
 _log = logging.getLogger("accordion")
 
 _TRIES, _PAUSE, _PATIENCE = 200, 0.005, 1.0
 """Attempts to get the lock of the spool, seconds between them, and seconds to wait for it at the start."""
+_COPY_SECONDS, _COPY_SHARE = 3_600.0, 8
+"""Seconds for which copies are read; they take at most an eighth of the capacity."""
 
 Settle = Callable[[Put, bytes], bytes | None]
 """Takes a write that waited and the store's different value; returns the value to write instead. With None, the store's
@@ -55,8 +60,8 @@ value stays if the write is a claim, and is replaced otherwise."""
 class StoreRecord(msgspec.Struct, array_like=True, frozen=True):
     """The identity of a store, empty before it has answered, and the secret of its tenants."""
 
-    identity: bytes
-    secret: bytes
+    identity: bytes = b""
+    secret: bytes = b""
 
 
 class SpooledStore(StoreLayer):
@@ -86,11 +91,13 @@ class SpooledStore(StoreLayer):
     ) -> None:
         super().__init__(main)
         self._address_hash, self._tenant_key, self._now = address_hash, tenant_key, now
-        self._is_merged = is_merged
+        self._is_copied, self._is_merged = is_copied, is_merged
         self._logs = [WaitingLog(path, capacity, now) for path in places]
-        for log in self._logs[:1]:
-            log.is_copied = is_copied
+        self._recent = [
+            WaitingLog(path.with_name(f"{path.name}-recent"), capacity // _COPY_SHARE, now) for path in places[:1]
+        ]
         self._store_logs = [WaitingLog(path.with_name(f"{path.name}-store"), 2**16, now) for path in places]
+        self._files = (*self._logs, *self._recent, *self._store_logs)
         self._owners: Sequence[bytes] = ()
         self._erasure_count = 0
         self._refused = set[Put | Append]()
@@ -103,17 +110,17 @@ class SpooledStore(StoreLayer):
 
     # -- the store ----------------------------------------------------------------
 
-    def check(self) -> StoreRecord | None:
-        """Returns the record of the last store, if any. Raises ConfigError for a file that is damaged or no spool."""
-        for log in (*self._logs, *self._store_logs):
+    def check(self) -> StoreRecord:
+        """Returns the record of the last store. Raises ConfigError for a file that is damaged or no spool."""
+        for log in self._files:
             with suppress(OSError):
                 log.reload()
         if damaged := [log.path for log in self._store_logs if log.damaged]:
             hint = "restore it, or, if nothing waits beside it or the store answers, delete it"
             raise ConfigError(f"{damaged[0]}, which says for which store writes wait, is damaged: {hint}")
-        records = [log.records[-1] for log in self._store_logs if log.records]
+        records = [record for log in self._store_logs for record in log.records]
         newest = max(records, key=attrgetter("written"), default=None)
-        return msgspec.msgpack.decode(newest.write.value, type=StoreRecord) if newest is not None else None
+        return StoreRecord() if newest is None else msgspec.msgpack.decode(newest.write.value, type=StoreRecord)
 
     def recall(self, secret: bytes) -> StoreRecord:
         """Returns the record of the last store; without one, makes one with the first worker's `secret`.
@@ -121,9 +128,8 @@ class SpooledStore(StoreLayer):
         To be called before anything else. Raises ConfigError if a file is damaged or is another program's.
         """
         former = self.check()
-        record = former or StoreRecord(b"", b"")
-        if not (record.identity if self._tenant_key else record.secret):
-            record = self._save(StoreRecord(record.identity, b"" if self._tenant_key else secret), former)
+        secret = former.secret or (b"" if self._tenant_key else secret)
+        record = self._save(StoreRecord(former.identity, secret), former)
         self._set_owners(record)
         return record
 
@@ -134,77 +140,71 @@ class SpooledStore(StoreLayer):
         if foreign := self.describe().get("kept_for_other_stores"):
             _log.warning("writes that wait are for another store, and are left there: %s", foreign)
 
-    def _save(self, record: StoreRecord, former: StoreRecord | None) -> StoreRecord:
+    def _save(self, record: StoreRecord, former: StoreRecord) -> StoreRecord:
         """Writes the record, unless another worker wrote one meanwhile; returns what is there."""
-        for log in self._store_logs if record != former else ():
+        for log in self._store_logs:
             with suppress(OSError):
                 log.path.parent.mkdir(parents=True, exist_ok=True)
-                log.append(())
-                with log.locked(_PATIENCE):
-                    if self.check() == former:
-                        log.append([Record(b"", self._now(), Put(Key("", ""), msgspec.msgpack.encode(record)))])
+                log.path.touch(0o600)
+                if record != former:
+                    with log.locked(_PATIENCE):
+                        if self.check() == former:
+                            log.append([Record(b"", self._now(), Put(Key("", ""), msgspec.msgpack.encode(record)))])
                 break
-        return self.check() or record
+        saved = self.check()
+        return record if saved == StoreRecord() else saved
 
     def _set_owners(self, record: StoreRecord) -> None:
         secret = self._tenant_key or record.secret
         unknown = hashlib.sha256(self._address_hash.encode() + b"\n" + secret).digest()[:16]
         self._owners = (record.identity, unknown) if record.identity else (unknown,)
-        for log in self._logs:
+        for log in (*self._logs, *self._recent):
             log.owners = self._owners
             log.close()
 
-    @asynccontextmanager
-    async def _locked(self) -> AsyncIterator[None]:
-        """Holds the lock of the spool, with all logs up to date. Raises StoreUnavailable."""
+    async def _lock(self) -> ExitStack:
+        """Takes the lock of the spool, and reads what is new in all logs. Raises StoreUnavailable."""
         if not (store_logs := [log for log in self._store_logs if log.path.exists()]):
             raise StoreUnavailable("the spool cannot be used: there is no file that could be its lock")
-        try:
-            for _ in range(_TRIES):
-                with ExitStack() as locks:
-                    try:
-                        for log in store_logs:
-                            locks.enter_context(log.locked())
-                    except BlockingIOError:
-                        pass
-                    else:
-                        self._follow()
-                        yield
-                        return
-                await asyncio.sleep(_PAUSE)
-        except OSError as error:
-            raise StoreUnavailable(f"the spool cannot be used: {error}") from error
-        raise StoreUnavailable("another process holds the lock of the spool")
+        for _ in range(_TRIES):
+            with ExitStack() as locks, suppress(OSError):
+                for log in store_logs:
+                    locks.enter_context(log.locked())
+                self._follow(self._logs)
+                return locks.pop_all()
+            await asyncio.sleep(_PAUSE)
+        raise StoreUnavailable("the spool cannot be locked")
 
     # -- reading ------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
         """Whether the logs have no records of this store."""
-        self._follow()
+        self._follow(self._logs)
         return not any(log.by_key for log in self._logs)
 
-    def _follow(self) -> None:
-        """Reads what other workers appended, by a call or two for each place. A log that cannot be read is empty."""
-        for log in self._logs:
+    def _follow(self, logs: Iterable[WaitingLog]) -> None:
+        """Reads what other workers appended, by a call or two for each log. A log that cannot be read is empty."""
+        for log in logs:
             try:
                 log.follow()
             except (OSError, ConfigError):
                 log.close()
 
-    def _find(self, keys: Iterable[Key], *, copies: bool = False) -> dict[Key, bytes]:
-        """Returns the values of these keys that wait, and with `copies` those that were copied."""
-        found = [(key, log.find(key, copies=copies)) for log in self._logs for key in keys]
+    def _find(self, keys: Iterable[Key], logs: Iterable[WaitingLog]) -> dict[Key, bytes]:
+        """Returns the values that logs have of these keys."""
+        found = [(key, log.find(key)) for log in logs for key in keys]
         return {key: value for key, value in found if value is not None}
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """See KeyValueStore."""
-        values: dict[Key, bytes | None] = {} if self.is_empty else {**self._find(keys)}
+        values: dict[Key, bytes | None] = {} if self.is_empty else {**self._find(keys, self._logs)}
         missing = [key for key in keys if key not in values]
         try:
             values |= zip(missing, await self._main.get_many(missing), strict=True) if missing else ()
         except StoreUnavailable:
-            values |= self._find(missing, copies=True)
+            self._follow(self._recent)
+            values |= self._find(missing, self._recent)
             if not values:
                 raise
         return [values.get(key) for key in keys]
@@ -213,10 +213,10 @@ class SpooledStore(StoreLayer):
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
         """See KeyValueStore."""
-        self._follow()
+        self._follow(self._logs)
         keys = [key for log in self._logs for key in log.by_key if key.collection == collection]
         chosen = [key for key in keys if key.name.startswith(prefix) and key.name > after]
-        waiting = {key.name: value for key, value in self._find(chosen).items()}
+        waiting = {key.name: value for key, value in self._find(chosen, self._logs).items()}
         try:
             stored = await self._main.scan(collection, prefix=prefix, after=after, limit=limit)
         except StoreUnavailable:
@@ -229,13 +229,9 @@ class SpooledStore(StoreLayer):
 
     async def write(self, batch: Sequence[Put | Append], *, share: float = 1.0) -> dict[Key, bytes]:
         """See KeyValueStore. The batch may use this share of the capacity of a log."""
-        erasure_count = self._erasure_count
         with suppress(StoreUnavailable):
             if self.is_empty or not self._must_wait(batch):
-                existing = await self._main.write(batch)
-                if share == 1.0:
-                    await self._copy(batch, existing, erasure_count)
-                return existing
+                return await self._write_main(batch, is_copied=share == 1.0)
         return await self._append(batch, share)
 
     async def write_minor(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
@@ -244,9 +240,8 @@ class SpooledStore(StoreLayer):
 
     def _must_wait(self, batch: Sequence[Put | Append]) -> bool:
         """Whether a batch must not reach the store before what waits."""
-        records = [record for log in self._logs for write in batch for record in log.by_key.get(write.key, ())]
         has_claim = any(write.if_absent for write in batch) and any(map(self._waiting, self._logs))
-        return has_claim or any(record.state != COPY for record in records)
+        return has_claim or any(write.key in log.by_key for log in self._logs for write in batch)
 
     def _waiting(self, log: WaitingLog) -> list[Record]:
         """Returns the records that are to be published, without what the store refused."""
@@ -254,16 +249,15 @@ class SpooledStore(StoreLayer):
 
     async def _append(self, batch: Sequence[Put | Append], share: float = 1.0) -> dict[Key, bytes]:
         """Appends a batch to the first log that takes it, behind what waits; returns the values of earlier claims."""
-        claims = [write.key for write in batch if write.if_absent]
-        values: list[bytes | None] = []
+        claims, existing = [write.key for write in batch if write.if_absent], dict[Key, bytes]()
         with suppress(StoreUnavailable):
             values = await self.get_many(claims)
-        async with self._locked():
-            existing = {key: value for key, value in zip(claims, values, strict=False) if value is not None}
-            existing |= self._find(claims)
+            existing = {key: value for key, value in zip(claims, values, strict=True) if value is not None}
+        with await self._lock():
+            existing |= self._find(claims, self._logs)
             writes = [write for write in batch if not (write.if_absent and write.key in existing)]
             records = [Record(self._owners[0], self._now(), write) for write in writes]
-            first = max((at for at, log in enumerate(self._logs) if log.own(WAITING, PUBLISHED)), default=0)
+            first = max((at for at, log in enumerate(self._logs) if log.by_key), default=0)
             for log in self._logs[first:]:
                 with suppress(OSError):
                     if records:
@@ -273,34 +267,42 @@ class SpooledStore(StoreLayer):
                     return existing
         raise StoreUnavailable("neither the store nor the spool takes writes")
 
-    async def _copy(self, batch: Sequence[Put | Append], existing: Mapping[Key, bytes], erasure_count: int) -> None:
-        """Copies records that the store took, unless something was erased since the count was read.
+    async def _write_main(self, batch: Sequence[Put | Append], *, is_copied: bool = True) -> dict[Key, bytes]:
+        """Writes a batch to the store, and copies some of its records, unless something is erased meanwhile.
 
-        Their writer waits for it, so that the last copy of a key is the newest.
+        The writer waits for the copies, so that the last copy of a key is the newest.
         """
-        puts = [
-            write for write in batch if isinstance(write, Put) and any(log.is_copied(write.key) for log in self._logs)
-        ]
-        if puts:
-            copies = [replace(put, value=existing.get(put.key, put.value)) for put in puts]
-            with suppress(StoreUnavailable):
-                async with self._locked():
-                    if erasure_count == self._erasure_count:
-                        self._logs[0].append([Record(self._owners[0], self._now(), each, COPY) for each in copies])
+        erasure_count = self._erasure_count
+        existing = await self._main.write(batch)
+        puts = [write for write in batch if is_copied and isinstance(write, Put) and self._is_copied(write.key)]
+        if puts and self._recent:
+            written, copies = self._now(), list[Record]()
+            for put in puts:
+                ttl = _COPY_SECONDS if put.ttl is None else min(put.ttl, _COPY_SECONDS)
+                copy = Put(put.key, existing.get(put.key, put.value), ttl)
+                copies.append(Record(self._owners[0], written, copy))
+            with suppress(StoreUnavailable, OSError), await self._lock():
+                if erasure_count == self._erasure_count:
+                    self._recent[0].append_newest(copies)
+        return existing
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
         count, erased = await self._main.delete(keys), set(keys)
-        if self.is_empty or not any(log.by_key.keys() & erased for log in self._logs):
-            return count
-        return max(count, len(await self._erase(lambda record: record.write.key in erased)))
+        self._follow((*self._logs, *self._recent))
+        logs = [log for log in (*self._logs, *self._recent) if log.by_key.keys() & erased]
+        writes = await self._erase(logs, lambda record: record.write.key in erased)
+        return max(count, len({write.key for write in writes}))
 
-    async def _erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
-        """Erases records of this store in the logs; returns the writes that waited."""
-        if not any(log.path.exists() for log in self._logs):
+    async def _erase(self, logs: Sequence[WaitingLog], is_erased: Callable[[Record], bool]) -> list[Put | Append]:
+        """Erases records of this store in logs; returns their writes."""
+        if not any(log.path.exists() for log in logs):
             return []
-        async with self._locked():
-            return [write for log in self._logs for write in log.erase(is_erased)]
+        try:
+            with await self._lock():
+                return [write for log in logs for write in log.erase(is_erased)]
+        except OSError as error:
+            raise StoreUnavailable(f"the spool cannot be used: {error}") from error
 
     async def drop_erased(
         self, is_erased: Callable[[Key], bool] = lambda _: False, *, copies: bool = True
@@ -311,13 +313,13 @@ class SpooledStore(StoreLayer):
         """
         self._erasure_count += copies
         erased = await self._delete_erased(WAITING, PUBLISHED)
-        return await self._erase(
-            lambda record: copies if record.state == COPY else record.write in erased or is_erased(record.write.key)
-        )
+        if copies:
+            await self._erase(self._recent, lambda _: True)
+        return await self._erase(self._logs, lambda record: record.write in erased or is_erased(record.write.key))
 
     async def _delete_erased(self, *states: int) -> ErasedWrites:
         """Returns what was erased of the writes in these states, and deletes it from the store."""
-        self._follow()
+        self._follow(self._logs)
         writes = [record.write for log in self._logs for record in log.own(*states)]
         erased = await self.find_erased(writes) if writes else ErasedWrites()
         await delete(self._main, erased.stored_keys)
@@ -334,15 +336,14 @@ class SpooledStore(StoreLayer):
             if self._main.is_available:
                 return await self.publish()
             for log in self._logs[1:]:
-                with log.locked():
-                    async with self._locked():
-                        self._logs[0].append(log.records)
-                        log.remove()
+                with log.locked(), await self._lock():
+                    self._logs[0].append(log.records)
+                    log.remove()
 
     async def publish(self) -> None:
         """Publishes the waiting writes. Raises StoreUnavailable; then they still wait. Raises OSError if another worker
         publishes them."""
-        self._follow()
+        self._follow(self._logs)
         logs = [log for log in self._logs if log.path.exists()]
         if not any(self._waiting(log) or log.own(PUBLISHED) or not log.records for log in logs):
             return
@@ -362,10 +363,10 @@ class SpooledStore(StoreLayer):
             log.follow()
         # An erasure may have searched the store before these writes reached it.
         await self._delete_erased(PUBLISHED)
-        async with self._locked():
+        with await self._lock():
             if not self._waiting(log):
                 log.reload()
-                log.shorten(is_published=True)
+                log.shorten(lambda record: record.state != PUBLISHED or record.owner not in self._owners)
 
     async def _publish_batch(self, log: WaitingLog, batch: Sequence[Record]) -> None:
         """Publishes a batch; if the store refuses it although it is available, each of its writes alone."""
@@ -385,18 +386,18 @@ class SpooledStore(StoreLayer):
         """Writes a batch; settles values that are merged, and claims that lost."""
         puts = {write.key: write for write in batch if isinstance(write, Put)}
         claims = [replace(put, if_absent=put.if_absent or self._is_merged(put.key)) for put in puts.values()]
-        existing = await self._main.write([*claims, *(write for write in batch if isinstance(write, Append))])
+        existing = await self._write_main([*claims, *(write for write in batch if isinstance(write, Append))])
         settled = list[Put]()
         for put, stored in ((puts[key], stored) for key, stored in existing.items()):
             value = self.settle(put, stored) if stored != put.value else stored
             if value is not None or not put.if_absent:
                 settled.append(Put(put.key, put.value if value is None else value, put.ttl))
         if settled:
-            await self._main.write(settled)
+            await self._write_main(settled)
 
     def describe(self) -> dict[str, object]:
         """Returns problems for the operator: bytes only in memory, writes for other stores, refused writes."""
-        self._follow()
+        self._follow(self._logs)
         foreign = {log.path: sum(each.owner not in self._owners for each in log.records) for log in self._logs}
         problems = {
             "in_memory_only_bytes": sum(each.end - each.at for log in self._logs[1:] for each in log.own(WAITING)),
@@ -407,7 +408,7 @@ class SpooledStore(StoreLayer):
 
     async def close(self) -> None:
         """Closes the logs, but not the store, which its owner closes."""
-        for log in (*self._logs, *self._store_logs):
+        for log in self._files:
             log.close()
 
 

@@ -12,7 +12,6 @@ a use, or removes it. The states:
 
     WAITING     is to be published: written to the store
     PUBLISHED   is in the store, and stays until all is published, so that an erasure finds what a list names
-    COPY        is in the store, and is read while the store is unavailable, for an hour
     ERASED      its content is zeros, or was about to be when the process was killed
 
 Each process has the records in memory, and follows the file by one `stat` a call: a file with another inode is read
@@ -46,13 +45,11 @@ from accordion.model.errors import ConfigError, StoreFull
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.file_locks import lock_file
 
-WAITING, PUBLISHED, COPY, ERASED = range(4)
+WAITING, PUBLISHED, ERASED = range(3)
 _MAGIC = b"ACCDLOG2"
 """The first bytes of the file."""
 _HEADER = struct.Struct("<IIBB")
 """Length, checksum, whether it is the last record of its batch, and the state, which is in front of the payload."""
-_COPY_SECONDS, _COPY_SHARE = 3_600.0, 16
-"""Copies may take a sixteenth of the capacity when the log was shortened."""
 _SMALL_FILE = 2**16
 """Bytes of a file that is not worth being shortened."""
 _FREE_BYTES = 3 * 2**20
@@ -75,8 +72,7 @@ class Record(msgspec.Struct, array_like=True, eq=False):
 
     def is_current(self, now: float) -> bool:
         """Whether it has not expired."""
-        longest = _COPY_SECONDS if self.state == COPY else float("inf")
-        return now < self.written + min(longest, longest if self.write.ttl is None else self.write.ttl)
+        return self.write.ttl is None or now < self.written + self.write.ttl
 
 
 _DECODER = msgspec.msgpack.Decoder(Record)
@@ -87,14 +83,13 @@ class WaitingLog:
     """The log at `path`, of at most `capacity` bytes, as one process sees it. Its methods raise OSError.
 
     `owners` are the names of the process's own store, the present one first. Records of others stay in the file.
-    `is_copied` says which records stay for a while after they were published. `now` returns seconds since the epoch.
+    `now` returns seconds since the epoch.
     """
 
     def __init__(self, path: Path, capacity: int, now: Callable[[], float]) -> None:
         self.path, self._capacity, self._now = path, capacity, now
         self._new_path = path.with_name(f"{path.name}-new")
         self.owners: Sequence[bytes] = ()
-        self.is_copied: Callable[[Key], bool] = lambda _: False
         self._file: IO[bytes] | None = None
         self.close()
 
@@ -107,8 +102,6 @@ class WaitingLog:
         """All records in order, also those of other stores."""
         self.by_key: dict[Key, list[Record]] = {}
         """The records of this store."""
-        self._own: list[Record] = []
-        """The records of this store that were no copies when they were read: of copies there may be very many."""
         self.damaged: list[Record] = []
         """Records with content whose checksum does not fit, such as what a killed process began to erase."""
 
@@ -155,22 +148,20 @@ class WaitingLog:
                 for record in batch:
                     if record.owner in self.owners:
                         self.by_key.setdefault(record.write.key, []).append(record)
-                        self._own += [record] if record.state != COPY else []
                 batch = []
         self._shortened_end = self._shortened_end if start else self._end
 
-    def find(self, key: Key, *, copies: bool = False) -> bytes | None:
-        """Returns the newest value of a key that waits; with `copies`, also that of a copy."""
+    def find(self, key: Key) -> bytes | None:
+        """Returns the newest value of a key."""
         now = self._now()
         for record in reversed(self.by_key.get(key, ())):
-            if isinstance(record.write, Put) and (copies or record.state != COPY) and record.is_current(now):
+            if isinstance(record.write, Put) and record.is_current(now):
                 return record.write.value
         return None
 
     def own(self, *states: int) -> list[Record]:
         """Returns the records of this store in these states, in order."""
-        own = self._own if COPY not in states else [each for each in self.records if each.owner in self.owners]
-        return [record for record in own if record.state in states]
+        return [record for record in self.records if record.state in states and record.owner in self.owners]
 
     def append(self, records: Sequence[Record], share: float = 1.0) -> None:
         """Appends a batch, or nothing, within `share` of the capacity. Raises StoreFull if there is no space."""
@@ -191,6 +182,15 @@ class WaitingLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.follow()
 
+    def append_newest(self, records: Sequence[Record]) -> None:
+        """Appends a batch; if there is no space for it, the older half of the file goes. Raises StoreFull."""
+        try:
+            self.append(records)
+        except StoreFull:
+            with self.locked():
+                self.shorten(lambda record: record.at > self._end // 2)
+            self.append(records)
+
     def set_state(self, records: Sequence[Record], state: int) -> None:
         """Changes the state of records in the file; those that are ERASED lose their content."""
         with open(self.path, "r+b", buffering=0) as file:
@@ -200,12 +200,11 @@ class WaitingLog:
                 record.state = state
 
     def erase(self, is_erased: Callable[[Record], bool]) -> list[Put | Append]:
-        """Erases records of this store, and what killed processes left; returns the writes that waited."""
+        """Erases records of this store, and what killed processes left; returns the writes of the former."""
         self.reload()
         if self._file is None:
             return []
-        records = [record for record in self.own(WAITING, PUBLISHED, COPY) if is_erased(record)]
-        waiting = [record.write for record in records if record.state != COPY]
+        records = [record for record in self.own(WAITING, PUBLISHED) if is_erased(record)]
         self.set_state([*records, *self.damaged], ERASED)
         os.truncate(self.path, self._end)
         self._new_path.unlink(missing_ok=True)
@@ -213,7 +212,7 @@ class WaitingLog:
         if not self.records:
             with suppress(OSError), self.locked():
                 self.remove()
-        return waiting
+        return [record.write for record in records]
 
     @contextmanager
     def locked(self, seconds: float = 0.0) -> Iterator[None]:
@@ -225,27 +224,17 @@ class WaitingLog:
                 raise BlockingIOError
             yield
 
-    def shorten(self, *, is_published: bool = False) -> None:
-        """Replaces the file by one without what expired, puts that a later put of their key replaces, and old copies.
-
-        With `is_published` all was published: of that, only copies stay.
-        """
-        needed, now, copied = dict[object, Record](), self._now(), 0
+    def shorten(self, is_needed: Callable[[Record], bool] = lambda _: True) -> None:
+        """Replaces the file by one without what is not needed, what expired, and puts that a later one replaces."""
+        newest, now = dict[object, Record](), self._now()
         for record in self.records:
-            if record.state == PUBLISHED and is_published and record.owner in self.owners:
-                record.state = COPY
             is_put = isinstance(record.write, Put) and not record.write.if_absent
             # A put takes the place of the key's first put: in front of the claims that need it.
-            needed[(record.owner, record.write.key, record.state) if is_put else id(record)] = record
-        for name, record in reversed([*needed.items()]):
-            is_copy = record.state == COPY
-            copied += (record.end - record.at) * is_copy
-            is_old_copy = is_copy and (copied > self._capacity // _COPY_SHARE or not self.is_copied(record.write.key))
-            if is_old_copy or not record.is_current(now):
-                del needed[name]
+            newest[(record.owner, record.write.key, record.state) if is_put else id(record)] = record
+        needed = [record for record in newest.values() if record.is_current(now) and is_needed(record)]
         if not needed:
             return self.remove()
-        batches = groupby(needed.values(), key=attrgetter("batch"))
+        batches = groupby(needed, key=attrgetter("batch"))
         with open(os.open(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(_MAGIC + b"".join(_encode(list(batch)) for _, batch in batches))
         os.replace(self._new_path, self.path)
