@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,9 @@ DISTRIBUTIONS = {"jsonpath_rfc9535": "jsonpath-rfc9535"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in MODULES:
-        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    return [(path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())) for path in MODULES]
 
 
 def own_names(tree: ast.Module) -> set[str]:

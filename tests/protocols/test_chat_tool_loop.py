@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.conversation import Message
@@ -25,7 +24,6 @@ from accordion.protocols.tool_loop import (
 from tests import sample_responses
 from tests.sample_responses import sse
 from tests.sdks import openai_sdk
-from tests.tiers import examples
 
 OURS = "read_artifact"
 TOOL = ToolDefinition(OURS, "Reads what left the window.", b'{"type":"object","properties":{"id":{"type":"string"}}}')
@@ -555,105 +553,7 @@ def test_arguments_given_as_an_object_are_read() -> None:
     assert json.loads(seen.own_calls[0].arguments) == {"id": "a"}
 
 
-def test_a_last_event_without_an_empty_line_counts() -> None:
-    stream = sse(*FIRST)
-    out, (seen, _) = run_loop([stream[:-2]], [sse(*SECOND)[:-1]])
-    assert seen.finished
-    assert out.endswith(b"data: [DONE]\n")
-    assert out == run_loop([stream], [sse(*SECOND)])[0][:-1]
-
-
 # -- any stream, cut anywhere ----------------------------------------------------------
-
-TEXT = st.text(st.sampled_from('ab{}"\\\n é☃\U0001f600'), max_size=6)
-SPOKEN = st.tuples(st.sampled_from(["content", "reasoning_content", "refusal", "new"]), TEXT)
-CALLED = st.tuples(st.sampled_from([OURS, "run", "write"]), st.lists(TEXT, max_size=3))
-
-
-@st.composite
-def rounds(draw: st.DrawFn) -> list[Any]:
-    events: list[Any] = [ROLE]
-    style = draw(st.sampled_from(["pieces", "whole", "repeated"]))
-    for name, text in draw(st.lists(SPOKEN, max_size=6)):
-        events.append(chunk({name: text}, **({"obfuscation": "x"} if draw(st.booleans()) else {})))
-    for index, (name, texts) in enumerate(draw(st.lists(CALLED, max_size=3))):
-        call_id = f"{'hidden' if name == OURS else 'seen'}_{index}"
-        pieces = [
-            '{"a":"',
-            *(json.dumps(f"{'SECRET' if name == OURS else 'open'}{text}")[1:-1] for text in texts),
-            '"}',
-        ]
-        if style == "pieces":
-            events += call(index, call_id, name, *pieces)
-        elif style == "whole":
-            events.append(entry(index, call_id, name, "".join(pieces)))
-        else:
-            events += [entry(index, call_id, name, piece) for piece in pieces]
-        events += text_chunks(*draw(st.lists(TEXT, max_size=1)))
-    return [*events, *end(draw(st.sampled_from(["stop", "tool_calls"])), draw(st.sampled_from([None, USAGE])))]
-
-
-def blocks(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
-    places = [0, *sorted(at % (len(stream) + 1) for at in cuts), len(stream)]
-    return [stream[one:other] for one, other in pairwise(places)]
-
-
-def joined_message(stream: bytes) -> Json:
-    """Returns the message that a client joins from a stream."""
-    out: Json = {"calls": {}}
-    for each in data(stream):
-        for choice in each["choices"]:
-            out["finish"] = choice["finish_reason"] or out.get("finish")
-            for name, held in choice["delta"].items():
-                if name != "tool_calls":
-                    out[name] = out.get(name, "") + held
-            for piece in choice["delta"].get("tool_calls", []):
-                made = out["calls"].setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
-                made["id"], made["name"] = made["id"] or piece.get("id"), made["name"] or piece["function"].get("name")
-                made["arguments"] += piece["function"]["arguments"]
-    return out
-
-
-CUTS = st.lists(st.integers(0, 10_000), max_size=20)
-
-
-def joined(texts: Iterable[str]) -> str:
-    """The texts of the rounds as the client reads them."""
-    out = ""
-    for text in texts:
-        apart = out and text and not out[-1].isspace() and not text[0].isspace()
-        out += "\n\n" + text if apart else text
-    return out
-
-
-@settings(max_examples=examples(200))
-@given(st.lists(rounds(), min_size=1, max_size=3), CUTS, st.booleans())
-def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
-    made: list[list[Any]], cuts: list[int], spaced: bool
-) -> None:
-    streams = [sse(*events, space=" " if spaced else "") for events in made]
-    out, seen = run_loop(*([stream] for stream in streams))
-    pieces, again = run_loop(*(blocks(stream, cuts) for stream in streams))
-    assert pieces == out
-    assert again == seen
-    assert not any(word in out for word in (OURS.encode(), b"hidden_", b"SECRET"))
-    view = joined_message(out)
-    assert list(view["calls"]) == list(range(len(view["calls"])))
-    whole = [joined_message(stream) for stream in streams]
-    for name in ("content", "reasoning_content", "refusal", "new"):
-        texts = [each.get(name, "") for each in whole]
-        assert view.get(name, "") == ("".join(texts) if name == "new" else joined(texts))
-    assert list(view["calls"].values()) == [
-        each for one in whole for each in one["calls"].values() if each["name"] != OURS
-    ]
-    assert [each.text for each in seen] == [each.get("content", "") + each.get("refusal", "") for each in whole]
-    for one, each in zip(whole, seen, strict=True):
-        assert [each.call_id for each in each.own_calls] == [
-            m["id"] for m in one["calls"].values() if m["name"] == OURS
-        ]
-        assert list(each.client_call_ids) == [m["id"] for m in one["calls"].values() if m["name"] != OURS]
-    if len(made) == 1 and not seen[0].own_calls:
-        assert out == streams[0]
 
 
 @given(st.lists(st.binary(max_size=30) | st.sampled_from(one_by_one(PLAIN["odd"] + FIRST)), max_size=12))
@@ -706,33 +606,6 @@ def test_a_document_of_ours_alone_ends_as_if_there_was_none() -> None:
     out, _ = run_loop([document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls")], stream=False)
     choice = json.loads(out)["choices"][0]
     assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": "x"}, "stop")
-
-
-def test_nothing_of_a_document_goes_on_before_it_is_whole() -> None:
-    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
-    raw = document({"content": "{x}"})
-    for at in range(0, len(raw), 7):
-        assert not tool_loop.is_round_over
-        assert tool_loop.feed(raw[at : at + 7]) == b""
-    assert tool_loop.is_round_over
-    assert tool_loop.close() == raw
-
-
-@pytest.mark.parametrize("raw", [b'{"error": {"message": "no"}}', b"not json", b"[]", b'{"choices": [3]}', b"{}", b""])
-def test_a_document_of_another_kind_goes_on_as_it_came(raw: bytes) -> None:
-    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
-    tool_loop.feed(raw)
-    assert not tool_loop.read_round().finished
-    assert tool_loop.close() == raw
-
-
-def test_where_the_next_document_never_came_the_reply_is_what_there_is() -> None:
-    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
-    tool_loop.feed(document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls"))
-    assert tool_loop.read_round().own_calls
-    tool_loop.continue_response()
-    assert not tool_loop.read_round().finished
-    assert json.loads(tool_loop.close())["choices"][0]["message"] == {"role": "assistant", "content": "x"}
 
 
 def test_a_document_that_is_too_large_goes_on_as_it_comes() -> None:

@@ -31,23 +31,6 @@ from tests.protocols.messages_streams import (
 )  # fmt: skip
 from tests.sample_responses import sse
 
-BLOCK = st.one_of(
-    st.text(min_size=1, max_size=12).map(text),
-    st.text(max_size=8).map(thought),
-    st.just(hosted()),
-    st.dictionaries(st.text(max_size=3), st.text(max_size=9), max_size=2).map(lambda given: call("theirs", given)),
-)
-BLOCKS = st.lists(BLOCK, max_size=4)
-
-
-@given(BLOCKS, PLACES, st.sampled_from(["\n", "\r\n"]))
-def test_a_reply_without_our_tool_goes_on_in_the_very_same_bytes(blocks: Any, places: Any, end: str) -> None:
-    stream = b": hello\n\n" + reply(blocks, end=end)
-    out, (seen,) = run_rounds(cut(stream, places))
-    assert out == stream
-    assert seen.own_calls == ()
-    assert seen.finished
-
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_round_tells_in_which_container_its_code_ran(stream: bool) -> None:
@@ -83,15 +66,6 @@ def test_the_providers_blocks_are_recorded_unchanged(blocks: Any, places: Any, e
     assert read_entries(run_rounds(cut(odd, places))[1][0]) == [*blocks, OURS]
 
 
-def test_a_stream_that_breaks_off_anywhere_shows_nothing_of_our_call() -> None:
-    stream = reply([text("see"), OURS, text("more")], stop="tool_use")
-    for end in range(len(stream)):
-        out, (seen,) = run_rounds([stream[:end]])
-        assert b"toolu_ours" not in out
-        assert b"input_json_delta" not in out
-        assert seen.finished or b"toolu_ours" not in b"".join(seen.entries)
-
-
 def test_our_call_is_told_and_held_until_the_round_is_over() -> None:
     tool_loop = MessagesArtifactTool().open_response(TOOL, True)
     stream = reply([text("see"), OURS], stop="tool_use")
@@ -104,16 +78,6 @@ def test_our_call_is_told_and_held_until_the_round_is_over() -> None:
     assert seen.own_calls == (ArtifactToolCall("toolu_ours", TOOL, json.dumps(OURS["input"])),)
     assert (seen.client_call_ids, seen.text, seen.finished, seen.usage) == ((), "see", True, Usage(100, 20, 64, 8, 0))
     assert read_entries(seen) == [text("see"), OURS]
-
-
-@pytest.mark.parametrize(
-    "stop", ["max_tokens", "pause_turn", "refusal", "model_context_window_exceeded", "compaction", None, "new"]
-)
-def test_a_reply_that_ended_for_another_reason_is_not_answered(stop: str | None) -> None:
-    out, (seen,) = run_rounds([reply([text("see"), thought("hm"), OURS], stop=stop)])
-    assert not seen.finished
-    assert read_entries(seen) == [text("see")]
-    assert whole(out)["stop_reason"] == stop
 
 
 def test_an_error_ends_the_reply_and_goes_on_as_it_came() -> None:
@@ -234,16 +198,6 @@ def test_large_events_may_come_in_pieces() -> None:
     assert b"hidden" not in out
     assert json.loads(seen.own_calls[0].arguments) == {"id": big}
     assert read_entries(seen)[1]["text"] == "big " * 40_000
-
-
-def test_a_last_event_without_its_empty_line_is_heard() -> None:
-    stream = reply([text("a"), OURS], stop="tool_use").rstrip(b"\n")
-    out, (seen,) = run_rounds([stream])
-    assert seen.finished
-    assert out.rstrip(b"\n").endswith(b'{"type": "message_stop"}')
-    assert b"end_turn" in out
-    out, _ = run_rounds([stream], [reply([text("b")])])
-    assert [block["text"] for block in whole(out)["content"]] == ["a", "b"]
 
 
 def test_a_too_deeply_nested_stream_passes_unchanged() -> None:

@@ -112,15 +112,6 @@ def test_an_error_goes_on_and_nothing_is_held() -> None:
     assert (tool_loop.is_round_over, tool_loop.read_round().finished, tool_loop.close()) == (False, False, b"")
 
 
-def test_a_reply_that_is_cut_within_a_call_of_ours_does_not_tell_of_it() -> None:
-    body = stream(events_of(response("a", [message("a", "x"), own_call("o")])))
-    for end in range(body.index(b"response.completed"), body.index(b"fc_o") - 200, -1):
-        tool_loop = ResponsesToolStream(OURS)
-        out = b"".join(tool_loop.feed(block) for block in blocks(body[:end], ()))
-        assert b"fc_o" not in out
-        assert b"art_secret" not in out
-
-
 # -- several rounds ------------------------------------------------------------------
 
 

@@ -242,13 +242,14 @@ def run_rounds(protocol_name: str, rounds: Sequence[Sequence[bytes]], *, stream:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)
-@given(rounds=replies(), size=st.integers(2, 9))
+@given(rounds=replies(), size=st.integers(2, 9), end=st.sampled_from([b"\n", b"\r\n"]))
 def test_any_rounds_cut_anywhere_are_one_response_without_a_call_of_ours(
-    protocol_name: str, stream: bool, rounds: list[ScriptedReply], size: int
+    protocol_name: str, stream: bool, rounds: list[ScriptedReply], size: int, end: bytes
 ) -> None:
     body: dict[str, Any] = {"stream_options": {"include_usage": True}}
     if stream:
-        blocks = [reply_events(protocol_name, each, body) for each in rounds]
+        events = [[b": a comment\n\n", *reply_events(protocol_name, each, body)] for each in rounds]
+        blocks = [[event.replace(b"\n", end) for event in each] for each in events]
     else:
         documents = [json.dumps(reply_document(protocol_name, each, body)).encode() for each in rounds]
         blocks = [[each[at : at + 50] for at in range(0, len(each), 50)] for each in documents]
@@ -272,6 +273,78 @@ def test_any_rounds_cut_anywhere_are_one_response_without_a_call_of_ours(
         assert out == b"".join(blocks[0])
 
 
+SSE_NAMES = [name for name in ARTIFACT_TOOLS if name != "converse"]
+"""Converse's streams are frames, which are read when they are whole."""
+READS = ScriptedReply(1, (ReplyText("I look."), ReplyCall("hidden_0", "read_artifact", '{"id": "secret"}')), 100, 20)
+
+
+@pytest.mark.parametrize("protocol_name", SSE_NAMES)
+def test_a_stream_that_breaks_off_anywhere_shows_nothing_of_our_call(protocol_name: str) -> None:
+    stream = b"".join(reply_events(protocol_name, READS, {}))
+    for end in range(len(stream) - 1):
+        out, [observed] = run_rounds(protocol_name, [[stream[:end]]], stream=True)
+        assert not any(word in out for word in (b"read_artifact", b"hidden_0", b"secret"))
+        assert observed.finished or b"hidden_0" not in b"".join(observed.entries)
+
+
+@pytest.mark.parametrize("protocol_name", SSE_NAMES)
+def test_a_last_event_without_its_empty_line_is_heard(protocol_name: str) -> None:
+    streams = [
+        b"".join(reply_events(protocol_name, each, {})) for each in (READS, ScriptedReply(2, READS.pieces[:1], 1, 1))
+    ]
+    whole, rounds = run_rounds(protocol_name, [[stream] for stream in streams], stream=True)
+    out, observed = run_rounds(protocol_name, [[stream.rstrip(b"\n")] for stream in streams], stream=True)
+    assert observed == rounds
+    assert out.rstrip(b"\n") == whole.rstrip(b"\n")
+
+
+# -- documents -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"error": {"message": "no"}}',
+        b'{"type": "error", "error": {"message": "no"}}',
+        b'{"choices": [3]}',
+        b'{"content": [3]}',
+        b'{"candidates": [3]}',
+        b"<html>",
+        b"[]",
+        b"{}",
+        b"",
+    ],
+)
+def test_a_document_of_another_kind_passes_as_it_came(protocol_name: str, raw: bytes) -> None:
+    out, [observed] = run_rounds(protocol_name, [[raw]], stream=False)
+    assert (out, observed.finished) == (raw, False)
+
+
+@pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)
+def test_nothing_of_a_document_passes_before_it_is_whole(protocol_name: str) -> None:
+    raw = json.dumps(reply_document(protocol_name, ScriptedReply(1, (ReplyText("{x}"),), 100, 20), {})).encode()
+    response = ARTIFACT_TOOLS[protocol_name].open_response("read_artifact", False)
+    for at in range(0, len(raw), 7):
+        assert not response.is_round_over
+        assert response.feed(raw[at : at + 7]) == b""
+    assert response.is_round_over
+    assert response.close() == raw
+
+
+@pytest.mark.parametrize("protocol_name", ARTIFACT_TOOLS)
+def test_without_a_next_document_the_response_is_what_there_is(protocol_name: str) -> None:
+    raw = json.dumps(reply_document(protocol_name, READS, {})).encode()
+    out, [first, last] = run_rounds(protocol_name, [[raw], []], stream=False)
+    assert (len(first.own_calls), last.finished) == (1, False)
+    shown = observe(PROTOCOLS[protocol_name], out, stream=False)
+    assert b"I look." in out
+    assert (shown.calls, shown.finish) == ((), ENDINGS[protocol_name])
+
+
+ENDINGS = {"chat": "stop", "responses": "completed", "messages": "end_turn", "gemini": "STOP", "converse": "end_turn"}
+
+
 # -- responses that end early ----------------------------------------------------------------
 
 
@@ -279,10 +352,18 @@ def test_any_rounds_cut_anywhere_are_one_response_without_a_call_of_ours(
     ("protocol_name", "finish"),
     [
         ("chat", "length"),
+        ("chat", "content_filter"),
         ("responses", "max_output_tokens"),
+        ("responses", "content_filter"),
         ("messages", "max_tokens"),
+        ("messages", "pause_turn"),
+        ("messages", "refusal"),
+        ("messages", "model_context_window_exceeded"),
+        ("messages", "a new one"),
         ("gemini", "MAX_TOKENS"),
+        ("gemini", "SAFETY"),
         ("converse", "max_tokens"),
+        ("converse", "guardrail_intervened"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
