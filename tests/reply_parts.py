@@ -1,17 +1,16 @@
 """One reply of a model, piece by piece, in each protocol, whole and as the events that real providers send.
 
-Unlike an `AgentReply`, a `ScriptedReply` has any pieces in any order, calls of any tool, arguments that are no JSON.
+A `ScriptedReply` has any pieces in any order, calls of any tool, arguments that are no JSON.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.agent_replies import converse_response, converse_stream, gemini_response
 from tests.fakes import FakeReply
 
 Json = dict[str, Any]
@@ -47,6 +46,12 @@ class ReplyCall:
             return json.loads(self.arguments)
         except ValueError:
             return self.arguments
+
+    @property
+    def input(self) -> Json:
+        """The arguments as an object, in which a text that is none is wrapped."""
+        parsed = self.parsed_arguments
+        return parsed if isinstance(parsed, dict) else {"INVALID_JSON": self.arguments}
 
 
 Piece = ReplyThought | ReplyText | ReplyCall
@@ -161,37 +166,39 @@ def _responses_events(said: ScriptedReply, body: Json) -> list[bytes]:
     begun = {**response, "status": "in_progress", "output": [], "usage": None}
     told: list[Json] = [{"type": f"response.{word}", "response": begun} for word in ("created", "in_progress")]
     for at, item in enumerate(response["output"]):
-        told += _item_events(at, item)
+        told += item_events(at, item, _parts)
     told.append({"type": "response.incomplete" if said.finish else "response.completed", "response": response})
     return [_named_event({**event, "sequence_number": at}) for at, event in enumerate(told)]
 
 
-def _item_events(at: int, item: Json) -> Iterator[Json]:
-    place = {"output_index": at, "item_id": item["id"]}
-    if item["type"] == "message":
-        [part] = item["content"]
-        empty = {**part, "text": ""}
-        yield _item("added", at, {**item, "status": "in_progress", "content": []})
-        yield {"type": "response.content_part.added", **place, "content_index": 0, "part": empty}
-        for text in _parts(part["text"]):
-            delta = {"content_index": 0, "delta": text, "logprobs": []}
-            yield {"type": "response.output_text.delta", **place, **delta}
-        done = {"content_index": 0, "text": part["text"], "logprobs": []}
-        yield {"type": "response.output_text.done", **place, **done}
-        yield {"type": "response.content_part.done", **place, "content_index": 0, "part": part}
-    elif item["type"] == "function_call":
-        yield _item("added", at, {**item, "status": "in_progress", "arguments": ""})
-        for text in _parts(item["arguments"]):
-            yield {"type": "response.function_call_arguments.delta", **place, "delta": text}
-        fields = {"name": item["name"], "arguments": item["arguments"]}
-        yield {"type": "response.function_call_arguments.done", **place, **fields}
-    else:
-        yield _item("added", at, {**item, "encrypted_content": ""})
-    yield _item("done", at, item)
-
-
-def _item(word: str, at: int, item: Json) -> Json:
-    return {"type": f"response.output_item.{word}", "output_index": at, "item": item}
+def item_events(at: int, item: Json, parts: Callable[[str], Iterable[str]]) -> Iterator[Json]:
+    """The events of an output item; its texts come in `parts`."""
+    place, kind = {"output_index": at, "item_id": item["id"]}, item["type"]
+    inside, empty = list[Json](), Json()
+    if kind == "message":
+        [part], here = item["content"], {**place, "content_index": 0}
+        deltas = [{"delta": text, "logprobs": []} for text in parts(part["text"])]
+        inside.append({"type": "response.content_part.added", **here, "part": {**part, "text": ""}})
+        inside += [{"type": "response.output_text.delta", **here, **delta} for delta in deltas]
+        inside.append({"type": "response.output_text.done", **here, "text": part["text"], "logprobs": []})
+        inside.append({"type": "response.content_part.done", **here, "part": part})
+        empty = {"content": []}
+    elif kind in ("function_call", "custom_tool_call"):
+        field = "arguments" if kind == "function_call" else "input"
+        name = f"response.{kind}_{field}"
+        inside += [{"type": f"{name}.delta", **place, "delta": text} for text in parts(item[field])]
+        inside.append({"type": f"{name}.done", **place, "name": item["name"], field: item[field]})
+        empty = {field: ""}
+    elif kind == "reasoning":
+        here = {"type": "response.reasoning_summary_text.delta", **place, "summary_index": 0}
+        inside += [{**here, "delta": text} for each in item["summary"] for text in parts(each["text"])]
+        empty = {"encrypted_content": ""} if "encrypted_content" in item else {}
+    elif kind == "web_search_call":
+        inside.append({"type": "response.web_search_call.searching", **place})
+    begun = {**item, **empty} | ({"status": "in_progress"} if "status" in item else {})
+    yield {"type": "response.output_item.added", "output_index": at, "item": begun}
+    yield from inside
+    yield {"type": "response.output_item.done", "output_index": at, "item": item}
 
 
 # -- Messages ----------------------------------------------------------------------------------------------------------
@@ -205,12 +212,7 @@ def _messages(said: ScriptedReply, body: Json) -> Json:
         elif isinstance(piece, ReplyText):
             content.append({"type": "text", "text": piece.text})
         else:
-            given = (
-                piece.parsed_arguments
-                if isinstance(piece.parsed_arguments, dict)
-                else {"INVALID_JSON": piece.arguments}
-            )
-            content.append({"type": "tool_use", "id": piece.id, "name": piece.name, "input": given})
+            content.append({"type": "tool_use", "id": piece.id, "name": piece.name, "input": piece.input})
     return {
         "id": f"msg_{said.number}", "type": "message", "role": "assistant", "model": "small", "content": content,
         "stop_reason": said.finish or ("tool_use" if said.calls else "end_turn"), "stop_sequence": None,
@@ -237,7 +239,7 @@ def _messages_events(said: ScriptedReply, body: Json) -> list[bytes]:
     }
     told: list[Json] = [{"type": "message_start", "message": first}, {"type": "ping"}]
     for at, (block, piece) in enumerate(zip(message["content"], said.pieces, strict=True)):
-        start, deltas = _block(block, piece)
+        start, deltas = block_deltas(block, piece.arguments if isinstance(piece, ReplyCall) else "", _parts)
         told.append({"type": "content_block_start", "index": at, "content_block": start})
         told += [{"type": "content_block_delta", "index": at, "delta": delta} for delta in deltas]
         told.append({"type": "content_block_stop", "index": at})
@@ -248,18 +250,32 @@ def _messages_events(said: ScriptedReply, body: Json) -> list[bytes]:
     return [_named_event(event) for event in told]
 
 
-def _block(block: Json, piece: Piece) -> tuple[Json, list[Json]]:
-    if isinstance(piece, ReplyThought):
-        deltas = [{"type": "thinking_delta", "thinking": part} for part in _parts(piece.text)]
-        sealed = {"type": "signature_delta", "signature": piece.sealed}
-        return {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, sealed]
-    if isinstance(piece, ReplyText):
-        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": part} for part in _parts(piece.text)]
-    parts = ["", *_parts(piece.arguments)]
-    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
+def block_deltas(block: Json, arguments: str, parts: Callable[[str], Iterable[str]]) -> tuple[Json, list[Json]]:
+    """A content block as it begins, and its deltas; its texts, and the arguments of a call, come in `parts`."""
+    if block["type"] == "thinking":
+        deltas = [{"type": "thinking_delta", "thinking": part} for part in parts(block["thinking"])]
+        sealed = {"type": "signature_delta", "signature": block["signature"]}
+        return block | {"thinking": "", "signature": ""}, [*deltas, sealed]
+    if block["type"] == "text":
+        return block | {"text": ""}, [{"type": "text_delta", "text": part} for part in parts(block["text"])]
+    if "input" in block:
+        pieces = ["", *parts(arguments)]
+        return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in pieces]
+    return block, []
 
 
 # -- Gemini ------------------------------------------------------------------------------------------------------------
+
+
+def gemini_response(number: int, parts: list[Json], finish: str, counts: tuple[int, int, int]) -> Json:
+    """A response with these parts; `counts` are input, output without thoughts, and thoughts."""
+    candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
+    used = {"promptTokenCount": counts[0], "candidatesTokenCount": counts[1], "thoughtsTokenCount": counts[2]}
+    return {
+        "candidates": [candidate | ({"finishReason": finish} if finish else {})],
+        "usageMetadata": {**used, "totalTokenCount": sum(counts)}, "modelVersion": "small",
+        "responseId": f"response-{number}",
+    }  # fmt: skip
 
 
 def _gemini_parts(said: ScriptedReply) -> list[Json]:
@@ -271,12 +287,7 @@ def _gemini_parts(said: ScriptedReply) -> list[Json]:
         elif isinstance(piece, ReplyText):
             parts.append({"text": piece.text})
         else:
-            given = (
-                piece.parsed_arguments
-                if isinstance(piece.parsed_arguments, dict)
-                else {"INVALID_JSON": piece.arguments}
-            )
-            call: Json = {"functionCall": {"id": piece.id, "name": piece.name, "args": given}}
+            call: Json = {"functionCall": {"id": piece.id, "name": piece.name, "args": piece.input}}
             # The first call of a step carries the signature of all of it.
             parts.append(call | ({"thoughtSignature": seal} if seal else {}))
             seal = ""
@@ -306,6 +317,48 @@ def _gemini_events(said: ScriptedReply, body: Json) -> list[bytes]:
 # -- Bedrock Converse --------------------------------------------------------------------------------------------------
 
 
+def converse_response(content: list[Json], finish: str, counts: tuple[int, int, int]) -> Json:
+    """A response with these blocks; `counts` are uncached input, cached input, and output."""
+    used = {"inputTokens": counts[0], "outputTokens": counts[2], "totalTokens": sum(counts)}
+    cached = {"cacheReadInputTokens": counts[1], "cacheWriteInputTokens": 0} if counts[1] else {}
+    return {
+        "output": {"message": {"role": "assistant", "content": content}}, "stopReason": finish,
+        "usage": {**used, **cached}, "metrics": {"latencyMs": 5},
+    }  # fmt: skip
+
+
+def converse_stream(whole: Json) -> list[bytes]:
+    """A response as the events of a stream, with the padding that Bedrock adds."""
+    told: list[tuple[str, Json]] = [("messageStart", {"role": "assistant"})]
+    for at, block in enumerate(whole["output"]["message"]["content"]):
+        place = {"contentBlockIndex": at}
+        if call := block.get("toolUse"):
+            begun = {name: call[name] for name in ("toolUseId", "name")}
+            told.append(("contentBlockStart", {**place, "start": {"toolUse": begun}}))
+        told += [
+            ("contentBlockDelta", {**place, "delta": delta, "p": "abcdefgh"[: at + 1]}) for delta in _deltas(block)
+        ]
+        told.append(("contentBlockStop", place))
+    told.append(("messageStop", {"stopReason": whole["stopReason"]}))
+    told.append(("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]}))
+    return [b"event: %s\ndata: %s\n\n" % (name.encode(), _bytes(data)) for name, data in told]
+
+
+def _deltas(block: Json) -> list[Json]:
+    if "toolUse" in block:
+        given = block["toolUse"]["input"]
+        text = given if isinstance(given, str) else json.dumps(given)
+        cuts = (0, len(text) // 3, len(text) // 2, len(text))
+        return [{"toolUse": {"input": text[a:b]}} for a, b in itertools.pairwise(cuts)]
+    if "reasoningContent" in block:
+        reasoned = block["reasoningContent"]["reasoningText"]
+        half = len(reasoned["text"]) // 2
+        texts = [{"text": reasoned["text"][:half]}, {"text": reasoned["text"][half:]}]
+        return [{"reasoningContent": each} for each in (*texts, {"signature": reasoned["signature"]})]
+    half = len(block["text"]) // 2
+    return [{"text": block["text"][:half]}, {"text": block["text"][half:]}]
+
+
 def _converse(said: ScriptedReply, body: Json) -> Json:
     content: list[Json] = []
     for piece in said.pieces:
@@ -314,12 +367,7 @@ def _converse(said: ScriptedReply, body: Json) -> Json:
         elif isinstance(piece, ReplyText):
             content.append({"text": piece.text})
         else:
-            given = (
-                piece.parsed_arguments
-                if isinstance(piece.parsed_arguments, dict)
-                else {"INVALID_JSON": piece.arguments}
-            )
-            content.append({"toolUse": {"toolUseId": piece.id, "name": piece.name, "input": given}})
+            content.append({"toolUse": {"toolUseId": piece.id, "name": piece.name, "input": piece.input}})
     cached = said.input // 3
     finish = said.finish or ("tool_use" if said.calls else "end_turn")
     return converse_response(content, finish, (said.input - cached, cached, said.output))
@@ -350,10 +398,10 @@ def _named_event(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), _bytes(event))
 
 
-_WHOLE = {
+WHOLE = {
     "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini, "converse": _converse
 }  # fmt: skip
-_EVENTS = {
+EVENTS = {
     "chat": _chat_events, "responses": _responses_events, "messages": _messages_events, "gemini": _gemini_events,
     "converse": _converse_events,
 }  # fmt: skip
@@ -361,17 +409,15 @@ _EVENTS = {
 
 def reply_document(protocol_name: str, said: ScriptedReply, body: Json) -> Json:
     """The reply as one document; `body` is the request."""
-    return _WHOLE[protocol_name](said, body)
+    return WHOLE[protocol_name](said, body)
 
 
 def reply_events(protocol_name: str, said: ScriptedReply, body: Json) -> list[bytes]:
     """The reply as events, each with its end."""
-    return _EVENTS[protocol_name](said, body)
+    return EVENTS[protocol_name](said, body)
 
 
-def fake_reply(
-    protocol_name: str, *pieces: Piece, input: int = 0, output: int = 5, status: int = 200
-) -> FakeReply:  # fmt: skip
+def fake_reply(protocol_name: str, *pieces: Piece, input: int = 0, output: int = 5, status: int = 200) -> FakeReply:
     """The reply as one document, for a fake provider; it says "Done." if there is nothing else to say."""
     said = ScriptedReply(1, pieces or (ReplyText("Done."),), input, output)
     return FakeReply(status, pieces=(json.dumps(reply_document(protocol_name, said, {})).encode(),))

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from tests import agent_replies, frames, provider_rules
-from tests.agent_replies import AgentReply, Json
+from tests import frames, provider_rules
+from tests.agent_replies import AgentReply, Json, streamed_error
 from tests.loopback import Answer, Recorded, Script
+from tests.reply_parts import reply_document, reply_events
 from tests.writers import LISTS, WRITERS
 
 SYSTEM = "You repair a build. Read what is needed, change little, and say what was done."
@@ -171,7 +172,7 @@ class StrictProvider:
             self.refusals.append(request)
             said = self.overflow(self.protocol_name, tokens, self.window)
             if stream and self.streamed_errors:
-                return await send_events(answer, agent_replies.streamed_error(self.protocol_name, said))
+                return await send_events(answer, streamed_error(self.protocol_name, said))
             return await send_json(answer, 400, said)
         if problems := provider_rules.problems(self.protocol_name, body, self):
             self.problems += problems
@@ -182,10 +183,11 @@ class StrictProvider:
     async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
         """The reply to a request that was taken."""
         reply = self._next(tokens)
+        said = reply.scripted(self.protocol_name)
         self.bound[reply.signature] = provider_rules.prefix(body, len(body[LISTS[self.protocol_name]]))
         if is_streamed(self.taken[-1].request, body):
-            return await send_events(answer, agent_replies.EVENTS[self.protocol_name](reply, body))
-        return await send_json(answer, 200, agent_replies.WHOLE[self.protocol_name](reply))
+            return await send_events(answer, b"".join(reply_events(self.protocol_name, said, body)))
+        return await send_json(answer, 200, reply_document(self.protocol_name, said, body))
 
     def _next(self, tokens: int) -> AgentReply:
         self.given += 1

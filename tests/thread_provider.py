@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 
-from tests import agent_replies
 from tests.agent_replies import AgentReply, Json
 from tests.loopback import Answer, Recorded
+from tests.reply_parts import reply_document
 from tests.strict_provider import StrictProvider
 
 _BESIDE = ("system", "tools")
@@ -59,7 +59,7 @@ class ThreadProvider(StrictProvider):
     def _next(self, tokens: int) -> AgentReply:
         reply = super()._next(tokens)
         if (body := self._now) and not (self.loses and self.given % self.loses == 0):
-            said = agent_replies.messages(reply)
+            said = reply_document("messages", reply.scripted("messages"), {})
             listed = [*body["messages"], {"role": "assistant", "content": said["content"]}]
             beside = {name: body[name] for name in _BESIDE if name in body}
             self.threads[said["id"]] = {**beside, "messages": listed}

@@ -13,7 +13,6 @@ import pytest
 from botocore.config import Config
 
 from tests import frames
-from tests.agent_replies import converse_response, converse_stream
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.protocol_samples import KEY, MESSAGES
@@ -22,6 +21,7 @@ from tests.e2e.raw_client import post
 from tests.e2e.test_clouds import CLAUDE, CONFIG, USER, bedrock, converse
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
+from tests.reply_parts import converse_response, converse_stream
 from tests.strict_provider import StrictProvider
 
 TARGET = f"/model/{CLAUDE}/invoke-with-response-stream"

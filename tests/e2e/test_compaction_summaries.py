@@ -4,12 +4,12 @@ import json
 import re
 from typing import Any
 
-from tests.agent_replies import converse_response
 from tests.conftest import Start
 from tests.e2e.protocol_samples import PROTOCOL_BY_NAME
 from tests.e2e.small_window import EACH, agent, broken_prefixes, compacted_requests, config, fetch_session, rounds
 from tests.loopback import Answer, Recorded, Script, replies_json
 from tests.proxy_process import Proxy
+from tests.reply_parts import converse_response
 from tests.strict_provider import PATHS, StrictProvider
 from tests.writers import LISTS
 

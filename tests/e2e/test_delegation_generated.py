@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import agent_replies
 from tests.agent_replies import TOOL, TOOLS, AgentReply, Json
 from tests.e2e.agent_branches import CALL, TOP, delegation_headers, is_related
 from tests.fakes import FakeReply, FakeWindows
 from tests.history_content import content_items
 from tests.pipeline_setup import PipelineSetup
+from tests.reply_parts import reply_document
 from tests.strict_provider import PATHS
 from tests.tiers import examples
 from tests.writers import LISTS, WRITERS, MadeCall
@@ -72,7 +72,8 @@ class Shared:
         made = tuple(f"call_{self.number}_{at}" for at in range(step.calls))
         said = "" if made and not step.speaks else f"Step {self.number}."
         thought = "so" if step.thinks and self.protocol_name != "chat" else None
-        reply = agent_replies.WHOLE[self.protocol_name](AgentReply(self.number, made, said, thought, 10))
+        told = AgentReply(self.number, made, said, thought, 10).scripted(self.protocol_name)
+        reply = reply_document(self.protocol_name, told, {})
         self.setup.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
         writer = WRITERS[self.protocol_name]
         model = "claude-sonnet-4-5" if self.protocol_name == "messages" else "gpt-5"

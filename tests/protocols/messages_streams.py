@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from accordion.protocols.anthropic_messages.protocol import MessagesArtifactTool
 from accordion.protocols.tool_loop import ObservedRound, ToolLoopResponse
+from tests.reply_parts import block_deltas
 from tests.sample_responses import sse
 from tests.sdks import anthropic_sdk
 
@@ -46,7 +47,8 @@ def hosted() -> Json:
 
 def block_events(index: int, block: Json, *deltas: Json, whole: bool = False) -> list[Json]:
     """A block's events: its start, deltas of a few characters (or `deltas`), its end. `whole`: all in the start."""
-    begun, found = _taken_apart(block)
+    given = json.dumps(block["input"], ensure_ascii=False) if block.get("input") else ""
+    begun, found = block_deltas(block, given, _parts)
     if whole or deltas:
         begun, found = block, []
     return [
@@ -89,21 +91,6 @@ def document(blocks: Sequence[Json], stop: str = "end_turn", **fields: Any) -> b
     """The same as one document, spaced as a provider may."""
     said = START | {"content": list(blocks), "stop_reason": stop, "usage": USAGE | {"output_tokens": 20}} | fields
     return json.dumps(said, indent=1).encode()
-
-
-def _taken_apart(block: Json) -> tuple[Json, list[Json]]:
-    kind = block["type"]
-    if kind == "text":
-        return block | {"text": ""}, [{"type": "text_delta", "text": part} for part in _parts(block["text"])]
-    if kind == "thinking":
-        thinking = [{"type": "thinking_delta", "thinking": part} for part in _parts(block["thinking"])]
-        signed = {"type": "signature_delta", "signature": block["signature"]}
-        return block | {"thinking": "", "signature": ""}, [*thinking, signed]
-    if "input" in block:
-        given = json.dumps(block["input"], ensure_ascii=False) if block["input"] else ""
-        parts = ["", *_parts(given)]
-        return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
-    return block, []
 
 
 def _parts(said: str, size: int = 5) -> list[str]:

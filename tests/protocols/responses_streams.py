@@ -9,6 +9,7 @@ from typing import Any
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolStream
 from accordion.protocols.sse import SseBuffer
 from accordion.protocols.tool_loop import ObservedRound
+from tests.reply_parts import item_events
 
 Json = dict[str, Any]
 
@@ -72,43 +73,9 @@ def events_of(whole: Json, size: int = 7) -> list[Json]:
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     out: list[Json] = [{"type": f"response.{word}", "response": begun} for word in ("created", "in_progress")]
     for at, item in enumerate(whole["output"]):
-        out += _item(item, at, size)
+        out += item_events(at, item, lambda text: [text[at : at + size] for at in range(0, len(text), size)])
     out.append({"type": f"response.{whole['status']}", "response": whole})
     return [{**event, "sequence_number": number} for number, event in enumerate(out)]
-
-
-def _item(item: Json, at: int, size: int) -> list[Json]:
-    kind, where = item["type"], {"item_id": item["id"], "output_index": at}
-    empty = {"message": {"content": []}, "function_call": {"arguments": ""}, "custom_tool_call": {"input": ""}}
-    inside: list[Json] = []
-    if kind == "message":
-        part, place = item["content"][0], {**where, "content_index": 0}
-        inside.append({"type": "response.content_part.added", **place, "part": {**part, "text": ""}})
-        deltas = [{"delta": piece, "logprobs": []} for piece in _pieces(part["text"], size)]
-        inside += [{"type": "response.output_text.delta", **place, **delta} for delta in deltas]
-        inside.append({"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []})
-        inside.append({"type": "response.content_part.done", **place, "part": part})
-    elif kind in ("function_call", "custom_tool_call"):
-        name, word = ("arguments", "function_call_arguments") if kind == "function_call" else (
-            "input", "custom_tool_call_input")  # fmt: skip
-        inside += [{"type": f"response.{word}.delta", **where, "delta": piece} for piece in _pieces(item[name], size)]
-        inside.append({"type": f"response.{word}.done", **where, name: item[name], "name": item["name"]})
-    elif kind == "reasoning" and item["summary"]:
-        place = {**where, "summary_index": 0}
-        deltas = [{"delta": piece} for piece in _pieces(item["summary"][0]["text"], size)]
-        inside += [{"type": "response.reasoning_summary_text.delta", **place, **delta} for delta in deltas]
-    elif kind == "web_search_call":
-        inside.append({"type": "response.web_search_call.searching", **where})
-    begun = {**item, **empty.get(kind, {}), **({"status": "in_progress"} if "status" in item else {})}
-    return [
-        {"type": "response.output_item.added", "output_index": at, "item": begun},
-        *inside,
-        {"type": "response.output_item.done", "output_index": at, "item": item},
-    ]
-
-
-def _pieces(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def stream(events: Sequence[Json], *, named: bool = True, end: str = "\n") -> bytes:

@@ -22,8 +22,8 @@ from accordion.protocols.json_writing import without_breakpoints
 from accordion.protocols.registry import error_response, family_for, find_protocol, is_protocol_path, protocol_for
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
 from tests import frames
-from tests.agent_replies import converse_response, converse_stream
 from tests.protocols.edit_samples import message
+from tests.reply_parts import converse_response, converse_stream
 
 CONVERSE, TOOL_PROTOCOL = BedrockConverse(), ConverseArtifactTool()
 TENANT = TenantScope("tenant", b"s" * 32)

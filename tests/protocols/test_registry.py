@@ -7,14 +7,15 @@ from collections.abc import Collection
 import pytest
 
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
-from tests import agent_replies, histories, writers
+from tests import agent_replies, histories, reply_parts, writers
 from tests.e2e import protocol_samples
 
 TABLES: dict[str, Collection[str]] = {
     "product, tools": ARTIFACT_TOOLS,
     "tests/histories.py": histories.PROTOCOL_NAMES,
-    "tests/agent_replies.py": agent_replies.WHOLE,
-    "tests/agent_replies.py, events": agent_replies.EVENTS,
+    "tests/agent_replies.py": agent_replies.TOOLS,
+    "tests/reply_parts.py": reply_parts.WHOLE,
+    "tests/reply_parts.py, events": reply_parts.EVENTS,
     "tests/writers.py": writers.WRITERS,
     # Converse's streams are frames, not lines: tests/e2e/test_bedrock.py has its end-to-end tests.
     "tests/e2e/protocol_samples.py": {*protocol_samples.PROTOCOL_BY_NAME, "converse"},
