@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,8 +25,9 @@ def agent(folder: Path, *words: str, printed: str = "", **environ: str) -> Agent
     program.chmod(0o755)
     environ = {"HOME": str(folder), "PATH": "/usr/bin:/bin", **environ}
     project = folder / "project"
-    project.mkdir(exist_ok=True)
-    return find_agent(AgentCommand((str(program), *words[1:]), environ, project))
+    for each in (project, folder / "files"):
+        each.mkdir(exist_ok=True)
+    return find_agent(AgentCommand((str(program), *words[1:]), environ, project, folder / "files"))
 
 
 def write(file: Path, text: str) -> None:
@@ -134,6 +136,16 @@ def test_codex_keeps_its_provider(tmp_path: Path) -> None:
     assert found.through(PROXY).arguments[1:] == options
 
 
+def test_codex_with_an_api_key_says_that_it_asks_for_no_list_of_models(tmp_path: Path) -> None:
+    found = agent(tmp_path, "codex")
+    found.through(PROXY)
+    assert found.notes[0].startswith("With an API key Codex asks for no list of models through a proxy")
+    write(tmp_path / ".codex/config.toml", '[model_providers.openai]\nmodel_catalog_url = "https://chatgpt.com/m"')
+    found = agent(tmp_path, "codex")
+    found.through(PROXY)
+    assert found.notes == []
+
+
 def test_an_older_codex_gets_no_option_that_it_does_not_know(tmp_path: Path) -> None:
     assert "--no-daemon" not in agent(tmp_path, "codex", printed="Usage").through(PROXY).arguments
 
@@ -161,6 +173,14 @@ def test_codex_gets_the_window_of_the_settings(tmp_path: Path, words: list[str],
     write(tmp_path / ".codex/config.toml", config)
     command = agent(tmp_path, "codex", *words, CODEX_API_KEY="k").through(ConfiguredProxy(URL, "1.0"))
     assert ("model_context_window=64000" in command.arguments) is is_given
+    assert ("model_auto_compact_token_limit=57600" in command.arguments) is is_given
+
+
+def test_a_limit_that_the_user_has_set_stays(tmp_path: Path) -> None:
+    write(tmp_path / ".codex/config.toml", "model_auto_compact_token_limit = 9")
+    command = agent(tmp_path, "codex", "-m", "mine", CODEX_API_KEY="k").through(ConfiguredProxy(URL, "1.0"))
+    assert "model_context_window=64000" in command.arguments
+    assert "model_auto_compact_token_limit" not in " ".join(command.arguments)
 
 
 async def test_a_proxy_is_asked_for_the_windows_of_its_settings() -> None:
@@ -181,6 +201,7 @@ def test_requests_with_a_chatgpt_login_go_where_codex_sends_them(tmp_path: Path)
     found = agent(tmp_path, "codex", printed=login)
     assert found.upstreams == chatgpt
     assert f'openai_base_url="{URL}/backend-api/codex"' in found.through(PROXY).arguments
+    assert found.notes == []
     assert agent(tmp_path, "codex", printed=login, CODEX_API_KEY="k").upstreams == {}
 
 
@@ -307,6 +328,130 @@ def test_gemini_cli_with_another_login_is_refused(tmp_path: Path, login: str) ->
         agent(tmp_path, "gemini", **environ)
 
 
+# -- pi ------------------------------------------------------------------------------------------------------------
+
+
+def extension(found: Agent) -> dict[str, str]:
+    """Returns the address of each provider in the extension that pi gets."""
+    option, file, *_ = found.through(PROXY).arguments[1:]
+    assert option == "-e"
+    return dict(re.findall(r'registerProvider\("(.+)", \{ baseUrl: "(.+)" \}\)', Path(file).read_text()))
+
+
+def test_pi_gets_an_extension_with_the_address_of_each_provider(tmp_path: Path) -> None:
+    found = agent(tmp_path, "pi", "-p", "hi")
+    assert extension(found) == {"anthropic": URL, "openai": f"{URL}/v1", "google": f"{URL}/v1beta"}
+    assert (found.upstreams, found.notes, found.through(PROXY).arguments[3:]) == ({}, [], ("-p", "hi"))
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["--provider", "openai-codex"], ""),
+        (["--model", "openai-codex/gpt-5"], ""),
+        ([], '{"defaultProvider": "openai-codex"}'),
+    ],
+)
+def test_pi_with_a_chatgpt_login_sends_its_requests_to_chatgpt(tmp_path: Path, words: list[str], settings: str) -> None:
+    write(tmp_path / ".pi/agent/auth.json", '{"openai-codex": {"type": "oauth"}}')
+    write(tmp_path / ".pi/agent/settings.json", settings)
+    found = agent(tmp_path, "pi", *words)
+    assert found.upstreams == {OPENAI: "https://chatgpt.com/backend-api/codex", "summaries.writer": "extractive"}
+    assert extension(found)["openai-codex"] == f"{URL}/backend-api/codex"
+    assert "openai" not in extension(found)
+
+
+def test_the_providers_of_pi_are_read_from_its_models(tmp_path: Path) -> None:
+    providers = {
+        "mine": {"api": "openai-completions", "baseUrl": "http://one/v1", "models": [{"id": "m"}]},
+        "other": {"api": "openai-completions", "baseUrl": "http://two/v1", "models": [{"id": "m"}]},
+        "google": {"baseUrl": "http://three/v1beta"},
+    }
+    write(tmp_path / ".pi/agent/models.json", json.dumps({"providers": providers}))
+    found = agent(tmp_path, "pi", "--model", "mine/m")
+    assert found.upstreams == {OPENAI: "http://one/v1", GEMINI: "http://three"}
+    assert extension(found) == {"mine": f"{URL}/v1", "anthropic": URL, "google": f"{URL}/v1beta"}
+    assert found.notes == ["These providers of pi do not go through Accordion: other."]
+    (note, _) = agent(tmp_path, "pi", "--provider", "groq").notes
+    assert note.startswith("pi's provider groq does not go through Accordion")
+
+
+# -- Qwen Code -----------------------------------------------------------------------------------------------------
+
+
+ALIBABA = "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"
+QWEN_MODELS = {
+    "openai": [
+        {"id": "qwen3-coder-plus", "envKey": "KEY", "baseUrl": ALIBABA},
+        {"id": "other", "baseUrl": "http://other/v1"},
+        {"id": "plain"},
+    ]
+}
+
+
+def qwen_settings(**settings: object) -> str:
+    return json.dumps({"security": {"auth": {"selectedType": "openai"}}, **settings})
+
+
+def test_qwen_code_keeps_the_features_of_alibabas_hosts(tmp_path: Path) -> None:
+    write(tmp_path / ".qwen/.env", f'export OPENAI_BASE_URL="{ALIBABA}"\n')
+    found = agent(tmp_path, "qwen", "hi")
+    environ = found.through(PROXY).environ
+    assert (found.upstreams, found.notes) == ({OPENAI: ALIBABA}, [])
+    assert environ["OPENAI_BASE_URL"] == environ["DASHSCOPE_PROXY_BASE_URL"] == f"{URL}/v1"
+    assert environ["ANTHROPIC_BASE_URL"] == environ["GOOGLE_GEMINI_BASE_URL"] == URL
+
+
+def test_qwen_code_with_openais_api_says_what_stays_lost(tmp_path: Path) -> None:
+    found = agent(tmp_path, "qwen")
+    assert "DASHSCOPE_PROXY_BASE_URL" not in found.through(PROXY).environ
+    assert found.notes == ["Qwen Code sends OpenAI's API no key of a prompt cache through a proxy."]
+
+
+def test_models_of_qwen_code_get_the_address_in_a_file_of_the_run(tmp_path: Path) -> None:
+    write(tmp_path / "system.json", '{"ui": {"theme": "dark"}}')
+    write(tmp_path / ".qwen/settings.json", qwen_settings(modelProviders=QWEN_MODELS, model={"name": "other"}))
+    system = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": str(tmp_path / "system.json")}
+    found = agent(tmp_path, "qwen", "-m", "qwen3-coder-plus", **system)
+    assert found.upstreams == {OPENAI: ALIBABA}
+    written = json.loads(Path(found.through(PROXY).environ["QWEN_CODE_SYSTEM_SETTINGS_PATH"]).read_text())
+    assert written["ui"] == {"theme": "dark"}
+    models = {entry["id"]: entry.get("baseUrl") for entry in written["modelProviders"]["openai"]}
+    assert models == {"qwen3-coder-plus": f"{URL}/v1", "other": "http://other/v1", "plain": None}
+    assert found.notes == ["These providers of Qwen Code do not go through Accordion: openai http://other/v1."]
+    assert agent(tmp_path, "qwen", **system).upstreams == {OPENAI: "http://other/v1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "user", "project", "message"),
+    [
+        (["--openai-base-url", "http://x"], "", "", "the option --openai-base-url"),
+        (["--auth-type", "qwen-oauth"], "", "", "login is qwen-oauth"),
+        (["--auth-type=anthropic"], "", "", "as a bearer token, which Anthropic's API refuses"),
+        ([], "", '{"modelProviders": {}}', "takes no address from a project's file"),
+        ([], "", '{"security": {"auth": {"baseUrl": "http://evil"}}}', "takes no address from a project's file"),
+    ],
+)
+def test_qwen_code_that_cannot_be_routed_is_refused(
+    tmp_path: Path, words: list[str], user: str, project: str, message: str
+) -> None:
+    write(tmp_path / ".qwen/settings.json", user)
+    write(tmp_path / "project/.qwen/settings.json", project)
+    with pytest.raises(AgentError, match=message):
+        agent(tmp_path, "qwen", *words)
+
+
+def test_a_variable_chooses_the_provider_of_qwen_code(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="as a bearer token"):
+        agent(tmp_path, "qwen", ANTHROPIC_MODEL="claude")
+    agent(tmp_path, "qwen", ANTHROPIC_MODEL="claude", OPENAI_MODEL="m")
+
+
+def test_qwen_code_with_anthropics_protocol_of_another_provider_is_routed(tmp_path: Path) -> None:
+    found = agent(tmp_path, "qwen", "--auth-type", "anthropic", ANTHROPIC_BASE_URL="http://gate")
+    assert (found.upstreams, found.through(PROXY).environ["ANTHROPIC_BASE_URL"]) == ({ANTHROPIC: "http://gate"}, URL)
+
+
 # -- what agents leave out -----------------------------------------------------------------------------------------
 
 
@@ -342,6 +487,14 @@ def test_models_of_opencode_without_a_window_are_named(tmp_path: Path) -> None:
     config = {"provider": {"mine": {"npm": "@ai-sdk/openai", "options": {"baseURL": URL}, "models": models}}}
     (loss,) = agent(tmp_path, "opencode", printed=json.dumps(config)).find_losses()
     assert loss == "the provider mine has no `limit` for unknown: OpenCode assumes no window"
+
+
+def test_qwen_code_behind_an_address_names_the_variable_that_it_lacks(tmp_path: Path) -> None:
+    own = {"OPENAI_BASE_URL": f"{URL}/v1"}
+    (loss,) = agent(tmp_path, "qwen", **own).find_losses()
+    assert "DASHSCOPE_PROXY_BASE_URL" in loss
+    assert [*agent(tmp_path, "qwen", **own, DASHSCOPE_PROXY_BASE_URL=f"{URL}/v1").find_losses()] == []
+    assert [*agent(tmp_path, "qwen").find_losses()] == []
 
 
 def test_gemini_cli_without_a_login_names_the_setting(tmp_path: Path) -> None:

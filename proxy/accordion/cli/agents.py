@@ -1,9 +1,9 @@
-"""Points agents at a proxy: Claude Code, Codex, OpenCode, Gemini CLI, and any other command.
+"""Points agents at a proxy: Claude Code, Codex, OpenCode, Gemini CLI, pi, Qwen Code, and any other command.
 
-Only environment variables and command-line options are used, so that no file of the user changes. `find_losses` says
-what an agent leaves out that its user points at a proxy without `accordion run`. An agent may already
-send its requests to a provider other than the default one, by its own settings. The proxy then has to send them there:
-`Agent.upstreams` has that address as a setting of the proxy.
+Only environment variables, command-line options and files of the run are used, so that no file of the user changes.
+`find_losses` says what an agent leaves out that its user points at a proxy without `accordion run`. An agent may
+already send its requests to a provider other than the default one, by its own settings. The proxy then has to send
+them there: `Agent.upstreams` has that address as a setting of the proxy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,10 +27,13 @@ OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
 GEMINI = "upstreams.gemini.base_url"
 UPSTREAMS = (OPENAI, ANTHROPIC, GEMINI)
 """The keys of the default upstreams' addresses."""
-_ANTHROPIC = "https://api.anthropic.com"
+_ANTHROPIC, _OPENAI = "https://api.anthropic.com", "https://api.openai.com"
 _GOOGLE_LOGIN = "GOOGLE_GENAI_USE_GCA"
 _COMMENT = re.compile(rb"^\s*//.*$", re.MULTILINE)
-_WINDOW_KEY = "model_context_window"
+_ALIBABA = re.compile(r"(.+\.)?(dashscope(-intl|-us)?|maas)\.aliyuncs\.com")
+_WINDOW_KEY, _LIMIT_KEY = "model_context_window", "model_auto_compact_token_limit"
+_COMPACTION_SHARE = 0.9
+"""The share of a window at which Codex compacts by itself, if its catalog says nothing of the model."""
 _OUTPUT_SECONDS = 30.0
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -45,11 +48,12 @@ class AgentError(Exception):
 
 @dataclass(frozen=True)
 class AgentCommand:
-    """A command line with its environment, and the folder that it starts in."""
+    """A command line with its environment, and the folder that it starts in; `files` is for files of this run."""
 
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
     folder: Path
+    files: Path | None = None
 
     @property
     def program(self) -> str:
@@ -63,11 +67,22 @@ class AgentCommand:
 
     def with_options(self, *options: str) -> AgentCommand:
         """Returns the command with options before its other arguments."""
-        return AgentCommand((self.program, *options, *self.arguments[1:]), self.environ, self.folder)
+        return replace(self, arguments=(self.program, *options, *self.arguments[1:]))
 
     def with_variables(self, **variables: str) -> AgentCommand:
         """Returns the command with more environment variables."""
-        return AgentCommand(self.arguments, {**self.environ, **variables}, self.folder)
+        return replace(self, environ={**self.environ, **variables})
+
+    def write(self, name: str, text: str) -> str:
+        """Writes a file of this run, and returns its path."""
+        if self.files is None:
+            raise ValueError("a command that is not run has no files")
+        (self.files / name).write_text(text)
+        return str(self.files / name)
+
+    def values(self, *options: str) -> list[str]:
+        """Returns the values of options: `-c V`, `-cV` or `--config V`, `--config=V`."""
+        return [value for option in options for value in _option_values(self.arguments[1:], option)]
 
 
 _CHATGPT = {OPENAI: f"https://chatgpt.com{CODEX_PATH}", "summaries.writer": "extractive"}
@@ -77,8 +92,9 @@ _CHATGPT = {OPENAI: f"https://chatgpt.com{CODEX_PATH}", "summaries.writer": "ext
 class Agent:
     """An agent's command that is to run through a proxy. This class knows no agent: it is for any other command."""
 
-    name, client = "", ""
-    """The name for people, and the client's name in the records of sessions; empty if every session counts."""
+    name, client, install = "", "", ""
+    """The name for people, the client's name in the records of sessions (empty if every session counts), and the
+    command that installs it."""
     opens_websockets = False
     """Whether it opens WebSockets, which the proxy must not relay unread."""
 
@@ -122,7 +138,7 @@ class ClaudeCode(Agent):
     it may assume that address; elsewhere it gets at least its search for tools.
     """
 
-    name, client = "Claude Code", "claude-code"
+    name, client, install = "Claude Code", "claude-code", "npm install -g @anthropic-ai/claude-code"
     _CLOUDS = (
         "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_MANTLE",
     )  # fmt: skip
@@ -164,9 +180,9 @@ class ClaudeCode(Agent):
 
     def find_losses(self) -> Iterator[str]:
         """Yields what Claude Code leaves out behind an address that is not Anthropic's."""
-        host = urlsplit(self.upstreams.get(ANTHROPIC, _ANTHROPIC)).hostname
+        host = _host(self.upstreams.get(ANTHROPIC, _ANTHROPIC))
         missing = sorted({**self._HINTS, **self._AT_ANTHROPIC, **self._ELSEWHERE}.keys() - self._own_variables)
-        if host != urlsplit(_ANTHROPIC).hostname and missing:
+        if host != _host(_ANTHROPIC) and missing:
             yield (
                 f"ANTHROPIC_BASE_URL names {host}: Claude Code does not say what a request is for; older versions "
                 f"assume a window of 200,000 tokens and send all tools with each request. Not set: {', '.join(missing)}"
@@ -184,7 +200,7 @@ class ClaudeCode(Agent):
 class Codex(Agent):
     """Codex. It keeps its provider, so that its record of sessions does; only the provider's address changes."""
 
-    name, client = "Codex", "codex"
+    name, client, install = "Codex", "codex", "npm install -g @openai/codex"
     opens_websockets = True
     _OWN_CHOICES = ("model_provider", "model_providers", "openai_base_url")
 
@@ -193,15 +209,14 @@ class Codex(Agent):
         for option in ("--oss", "--remote"):
             if option in arguments:
                 raise AgentError(f"codex {option} sends no request to a provider; run codex without Accordion.")
-        for value in (*_option_values(arguments, "-c"), *_option_values(arguments, "--config")):
+        for value in self.command.values("-c", "--config"):
             if (key := value.partition("=")[0].partition(".")[0].strip()) in self._OWN_CHOICES:
                 raise AgentError(
                     f"the option -c {key} chooses the provider, and so does Accordion. Put it into config.toml: "
                     "Accordion reads it there, and sends requests to that provider."
                 )
-        self._config = config = self._read_config(arguments)
-        models = [value for option in ("-m", "--model") for value in _option_values(arguments, option)]
-        self._model = str(next(iter(models), "") or config.get("model") or "")
+        self._config = config = self._read_config()
+        self._model = str(next(iter(self.command.values("-m", "--model")), "") or config.get("model") or "")
         self._provider = str(config.get("model_provider", "openai"))
         own: object = config.get("openai_base_url")
         self._entry: Mapping[str, object] = config.get("model_providers", {}).get(self._provider, {})
@@ -225,15 +240,11 @@ class Codex(Agent):
         if name != "openai" and not entry.get("supports_websockets"):
             yield f"the provider {name} has no `supports_websockets = true`: no WebSocket"
 
-    def _read_config(self, arguments: Sequence[str]) -> dict[str, Any]:
+    def _read_config(self) -> dict[str, Any]:
         """Reads config.toml with the profile that the arguments name on top of it."""
-        home = Path(
-            self.command.environ.get("CODEX_HOME")
-            or Path(self.command.environ.get("HOME", "~")).expanduser() / ".codex"
-        )
+        home = self.command.home("CODEX_HOME", ".codex")
         files = [home / "config.toml"]
-        for option in ("-p", "--profile"):
-            files += [home / f"{name}.config.toml" for name in _option_values(arguments, option)]
+        files += [home / f"{name}.config.toml" for name in self.command.values("-p", "--profile")]
         config: dict[str, Any] = {}
         for file in files:
             try:
@@ -251,55 +262,49 @@ class Codex(Agent):
         key = "openai_base_url" if self._provider == "openai" else f"model_providers.{self._provider}.base_url"
         # Some of its features exist behind the path of a ChatGPT login alone.
         path = CODEX_PATH if self.upstreams.get(OPENAI, "").endswith(CODEX_PATH) else "/v1"
+        if self._provider == "openai" and path != CODEX_PATH and not self._entry.get("model_catalog_url"):
+            page = see("docs/clients.md#codex")
+            self.notes.append(
+                f"With an API key Codex asks for no list of models through a proxy; it has its own.{page}"
+            )
         options = ["-c", f'{key}="{proxy.url}{path}"']
-        if window := self._find_window(proxy):
-            options += ["-c", f"{_WINDOW_KEY}={window}"]
+        for setting in self._find_window(proxy):
+            options += ["-c", setting]
         # A server that already runs in the background would use another provider.
         if "--no-daemon" in _output(command, "--help"):
             options.append("--no-daemon")
         return command.with_options(*options)
 
-    def _find_window(self, proxy: RunningProxy) -> int:
-        """Returns the window that the proxy has for the model in its settings, if Codex has none of the user's; else 0.
+    def _find_window(self, proxy: RunningProxy) -> list[str]:
+        """Returns settings with the window that the proxy's settings have for the model; empty if the user has set one.
 
         Codex's own compaction then comes after Accordion's, and its display is right.
         """
-        own = [value.partition("=")[0].strip() for value in _option_values(self.command.arguments[1:], "-c")]
-        if self._model and _WINDOW_KEY not in (*own, *self._config):
-            key = self.command.environ.get("CODEX_API_KEY") or self.command.environ.get("OPENAI_API_KEY")
-            return proxy.find_configured_window(self._model, {"authorization": f"Bearer {key}"} if key else {})
-        return 0
+        own = {*self._config, *(value.partition("=")[0].strip() for value in self.command.values("-c", "--config"))}
+        if not self._model or _WINDOW_KEY in own:
+            return []
+        key = self.command.environ.get("CODEX_API_KEY") or self.command.environ.get("OPENAI_API_KEY")
+        window = proxy.find_configured_window(self._model, {"authorization": f"Bearer {key}"} if key else {})
+        values = {_WINDOW_KEY: window, _LIMIT_KEY: int(window * _COMPACTION_SHARE)} if window else {}
+        return [f"{name}={value}" for name, value in values.items() if name not in own]
 
 
-_FAMILIES: Mapping[str, str] = {
-    "@ai-sdk/openai": OPENAI,
-    "@ai-sdk/openai-compatible": OPENAI,
-    "openai": OPENAI,
-    "@ai-sdk/anthropic": ANTHROPIC,
-    "anthropic": ANTHROPIC,
-}
-"""The proxy's upstream for OpenCode's packages and built-in providers."""
+class ProviderAgent(Agent):
+    """An agent with several providers in its configuration. Those of one family share one address: the proxy's."""
 
+    _where = ""
+    """Where a provider's address is set, for people."""
+    _OWN_PROVIDERS: tuple[str, ...] = ()
+    """The providers that the agent brings along; a provider of the user's comes before them."""
 
-class OpenCode(Agent):
-    """OpenCode. Its configuration is merged from several files; it prints the result."""
+    def _route(self, addresses: Mapping[str, tuple[str, str]], chosen: str) -> None:
+        """Chooses the providers that go through the proxy, and the address of each family.
 
-    name, client = "OpenCode", "opencode"
-
-    def _read(self) -> None:
-        try:
-            config = msgspec.json.decode(_output(self.command, "debug", "config"))
-        except msgspec.DecodeError:
-            config = {}
-        config = config if isinstance(config, dict) else {}
-        self._providers: Mapping[str, Any] = config.get("provider") or {}
-        addresses = self._read_addresses(config)
-        values = [value for option in ("-m", "--model") for value in _option_values(self.command.arguments, option)]
-        model = next(iter(values), "") or str(config.get("model") or "")
-        chosen = model.partition("/")[0]
-        self._routed = []
+        `addresses` has the family and the configured address of each provider; empty for its default one.
+        """
+        self._routed: list[str] = []
         # The chosen model's provider first: all providers of one family share its address.
-        for provider in sorted(addresses, key=lambda each: (each != chosen, each in ("openai", "anthropic"))):
+        for provider in sorted(addresses, key=lambda each: (each != chosen, each in self._OWN_PROVIDERS)):
             family, address = addresses[provider]
             if self.upstreams.setdefault(family, address) == address:
                 self._routed.append(provider)
@@ -308,26 +313,56 @@ class OpenCode(Agent):
             self.upstreams |= _CHATGPT
         if chosen and chosen not in self._routed:
             self.notes.append(
-                f"OpenCode's provider {chosen} does not go through Accordion: its configuration names no baseURL. "
-                f"Set options.baseURL of this provider to the address of its API.{see('docs/run-an-agent.md#opencode')}"
+                f"{self.name}'s provider {chosen} does not go through Accordion: its configuration names no address. "
+                f"Set {self._where} of this provider to the address of its API.{see(self._page)}"
             )
         skipped = [each for each in addresses if addresses[each][1] and each not in self._routed]
         if skipped:
-            self.notes.append(f"These providers of OpenCode do not go through Accordion: {', '.join(skipped)}.")
+            self.notes.append(f"These providers of {self.name} do not go through Accordion: {', '.join(skipped)}.")
+
+    @property
+    def _page(self) -> str:
+        return f"docs/run-an-agent.md#{self.name.lower().replace(' ', '-')}"
+
+
+class OpenCode(ProviderAgent):
+    """OpenCode. Its configuration is merged from several files; it prints the result."""
+
+    name, client, install = "OpenCode", "opencode", "npm install -g opencode-ai"
+    _where = "options.baseURL"
+    _OWN_PROVIDERS = ("openai", "anthropic")
+    _FAMILIES: Mapping[str, str] = {
+        "@ai-sdk/openai": OPENAI,
+        "@ai-sdk/openai-compatible": OPENAI,
+        "openai": OPENAI,
+        "@ai-sdk/anthropic": ANTHROPIC,
+        "anthropic": ANTHROPIC,
+    }
+    """The proxy's upstream for packages and built-in providers."""
+
+    def _read(self) -> None:
+        try:
+            config = msgspec.json.decode(_output(self.command, "debug", "config"))
+        except msgspec.DecodeError:
+            config = {}
+        config = config if isinstance(config, dict) else {}
+        self._providers: Mapping[str, Any] = config.get("provider") or {}
+        model = next(iter(self.command.values("-m", "--model")), "") or str(config.get("model") or "")
+        self._route(self._read_addresses(config), model.partition("/")[0])
 
     def find_losses(self) -> Iterator[str]:
         """Yields the models of which OpenCode knows no window."""
         for provider, entry in self._providers.items():
             models = entry.get("models") or {}
             unknown = [name for name, model in models.items() if not ((model or {}).get("limit") or {}).get("context")]
-            if provider not in _FAMILIES and unknown:
+            if provider not in self._FAMILIES and unknown:
                 yield f"the provider {provider} has no `limit` for {', '.join(unknown)}: OpenCode assumes no window"
 
     def _read_addresses(self, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         """Returns the family and the configured address of each provider; empty for a built-in one's own address."""
         addresses = {"openai": (OPENAI, self._read_chatgpt_address()), "anthropic": (ANTHROPIC, "")}
         for provider, entry in (config.get("provider") or {}).items():
-            family = _FAMILIES.get(entry.get("npm") or provider)
+            family = self._FAMILIES.get(entry.get("npm") or provider)
             address = (entry.get("options") or {}).get("baseURL")
             if family and isinstance(address, str):
                 addresses[provider] = (family, address)
@@ -335,12 +370,8 @@ class OpenCode(Agent):
 
     def _read_chatgpt_address(self) -> str:
         """Returns the address of requests with a ChatGPT login; empty if there is none."""
-        data = self.command.home("XDG_DATA_HOME", ".local/share")
-        try:
-            logins = msgspec.json.decode((data / "opencode" / "auth.json").read_bytes(), type=dict[str, dict[str, Any]])
-        except (OSError, msgspec.MsgspecError):
-            return ""
-        return _CHATGPT[OPENAI] if logins.get("openai", {}).get("type") == "oauth" else ""
+        logins = _read_json(self.command.home("XDG_DATA_HOME", ".local/share") / "opencode" / "auth.json")
+        return _CHATGPT[OPENAI] if _find(logins, "openai", "type") == "oauth" else ""
 
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         own = command.environ.get("OPENCODE_CONFIG_CONTENT") or "{}"
@@ -353,7 +384,7 @@ class OpenCode(Agent):
         paths = {provider: CODEX_PATH if has_login and provider == "openai" else "/v1" for provider in self._routed}
         options = {provider: {"options": {"baseURL": f"{proxy.url}{path}"}} for provider, path in paths.items()}
         merged = _merge(config, {"provider": options})
-        return command.with_variables(OPENCODE_CONFIG_CONTENT=msgspec.json.encode(merged).decode())
+        return command.with_variables(OPENCODE_CONFIG_CONTENT=_to_json(merged))
 
 
 class GeminiCli(Agent):
@@ -362,14 +393,14 @@ class GeminiCli(Agent):
     No variable or option sets that, so that the user has to; its own dialog is preset.
     """
 
-    name, client = "Gemini CLI", "gemini-cli"
+    name, client, install = "Gemini CLI", "gemini-cli", "npm install -g @google/gemini-cli"
     _KEY_LOGIN = "gemini-api-key"
     _PRESET = "GEMINI_DEFAULT_AUTH_TYPE"
 
     def _read(self) -> None:
         environ = self.command.environ
         file = self.command.home("GEMINI_CLI_HOME", "") / ".gemini" / "settings.json"
-        self._login = _read_login(file)
+        self._login = str(_find(_read_json(file), "security", "auth", "selectedType") or "")
         self._advice = f'{{"security": {{"auth": {{"selectedType": "{self._KEY_LOGIN}"}}}}}} in {file}'
         if self._login not in ("", self._KEY_LOGIN) or (not self._login and _is_on(environ.get(_GOOGLE_LOGIN, ""))):
             raise AgentError(
@@ -394,19 +425,177 @@ class GeminiCli(Agent):
         return command.with_variables(GOOGLE_GEMINI_BASE_URL=proxy.url, **preset)
 
 
+class Pi(ProviderAgent):
+    """pi. Neither a variable nor an option of its own sets an address; an extension does, by an option."""
+
+    name, install = "pi", "npm install -g @mariozechner/pi-coding-agent"
+    opens_websockets = True
+    _where = "baseUrl and api in models.json"
+    _OWN_PROVIDERS = ("anthropic", "openai", "google")
+    _FAMILIES: Mapping[str, str] = {
+        "anthropic-messages": ANTHROPIC,
+        "anthropic": ANTHROPIC,
+        "openai-responses": OPENAI,
+        "openai-completions": OPENAI,
+        "openai": OPENAI,
+        "google-generative-ai": GEMINI,
+        "google": GEMINI,
+    }
+    """The proxy's upstream for its APIs and built-in providers."""
+    _CHATGPT_PROVIDER = "openai-codex"
+    _GOOGLE_PATH = "/v1beta"
+    """The version, which belongs to an address of Google's here."""
+
+    def _read(self) -> None:
+        home = self.command.home("PI_CODING_AGENT_DIR", ".pi/agent")
+        addresses = {provider: (self._FAMILIES[provider], "") for provider in self._OWN_PROVIDERS}
+        if _find(_read_json(home / "auth.json"), self._CHATGPT_PROVIDER):
+            addresses[self._CHATGPT_PROVIDER] = (OPENAI, _CHATGPT[OPENAI])
+        for provider, entry in (_find(_read_json(home / "models.json"), "providers") or {}).items():
+            family = self._FAMILIES.get(_find(entry, "api") or provider)
+            address = _find(entry, "baseUrl")
+            if family and isinstance(address, str):
+                addresses[provider] = (family, address.rstrip("/").removesuffix(self._GOOGLE_PATH))
+        self._families = {provider: family for provider, (family, _) in addresses.items()}
+        model = next(iter(self.command.values("--model")), "")
+        options = [*self.command.values("--provider"), model.rpartition("/")[0].partition("/")[0]]
+        own = _find(_read_json(home / "settings.json"), "defaultProvider")
+        self._route(addresses, next(filter(None, (*options, own)), ""))
+
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
+        paths = {OPENAI: "/v1", ANTHROPIC: "", GEMINI: self._GOOGLE_PATH}
+        calls = ""
+        for provider in self._routed:
+            is_login = provider == self._CHATGPT_PROVIDER
+            url = proxy.url + (CODEX_PATH if is_login else paths[self._families[provider]])
+            calls += f"  pi.registerProvider({_to_json(provider)}, {{ baseUrl: {_to_json(url)} }});\n"
+        extension = command.write("accordion.ts", f"export default function (pi) {{\n{calls}}}\n")
+        return command.with_options("-e", extension)
+
+
+class QwenCode(ProviderAgent):
+    """Qwen Code. Settings name an address for each model; else the environment does.
+
+    At Alibaba's hosts it asks for a prompt cache; a variable names one more such address.
+    """
+
+    name, install = "Qwen Code", "npm install -g @qwen-code/qwen-code"
+    _where = "baseUrl in modelProviders"
+    _OWN_PROVIDERS = ("openai", "anthropic", "gemini")
+    _FAMILIES: Mapping[str, str] = {
+        "openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI,
+    }  # fmt: skip
+    _VARIABLES: Mapping[str, str] = {
+        OPENAI: "OPENAI_BASE_URL", ANTHROPIC: "ANTHROPIC_BASE_URL", GEMINI: "GOOGLE_GEMINI_BASE_URL",
+    }  # fmt: skip
+    _MODELS: Mapping[str, str] = {
+        "openai": "OPENAI_MODEL", "gemini": "GEMINI_MODEL", "anthropic": "ANTHROPIC_MODEL",
+    }  # fmt: skip
+    """The variables that choose a provider where no setting does; the first one that is set counts."""
+    _ALIBABA_VARIABLE = "DASHSCOPE_PROXY_BASE_URL"
+    _SYSTEM = ("QWEN_CODE_SYSTEM_SETTINGS_PATH", "/etc/qwen-code/settings.json")
+    """The variable and the default path of the settings that override all others."""
+
+    def _read(self) -> None:
+        home, file = self.command.home("QWEN_HOME", ".qwen"), self.command.folder / ".qwen" / "settings.json"
+        self._system = _read_json(Path(self.command.environ.get(self._SYSTEM[0]) or self._SYSTEM[1]))
+        settings = _merge(_read_json(home / "settings.json"), self._system)
+        if self.command.values("--openai-base-url"):
+            raise AgentError("the option --openai-base-url chooses the provider. Set OPENAI_BASE_URL in its place.")
+        project = _read_json(file) if file.parent != home else {}
+        if "modelProviders" in project or _find(project, "security", "auth", "baseUrl"):
+            # A project that somebody else wrote must not choose who receives the user's credential.
+            raise AgentError(
+                f"{file} sets an address. Accordion takes no address from a project's file. To send requests there, "
+                f"write it into {home / 'settings.json'}."
+            )
+        self._models: Mapping[str, list[Any]] = _find(settings, "modelProviders") or {}
+        self._protocols: Mapping[str, str] = _find(settings, "providerProtocol") or {}
+        own = {**(_find(settings, "env") or {}), **_read_dotenv(home / ".env"), **self.command.environ}
+        chosen = self._find_chosen(settings, own)
+        addresses = self._read_addresses(own)
+        self._route(addresses, chosen)
+        address = self.upstreams.get(OPENAI, "")
+        is_named = bool(address) and own.get(self._ALIBABA_VARIABLE) == address
+        self._is_alibaba = is_named or bool(_ALIBABA.fullmatch(_host(address)))
+        self._refuse_bearer_keys(addresses.get(chosen, ("", ""))[0])
+
+    def _find_chosen(self, settings: Mapping[str, Any], own: Mapping[str, str]) -> str:
+        """Returns the provider of the chosen model; empty if none is chosen. Raises AgentError."""
+        by_variable = next((provider for provider, name in self._MODELS.items() if own.get(name)), "")
+        setting = _find(settings, "security", "auth", "selectedType") or by_variable
+        kind = next(iter(self.command.values("--auth-type")), setting)
+        if kind in ("qwen-oauth", "vertex-ai"):
+            raise AgentError(f"Qwen Code's login is {kind}: it uses an API that passes no proxy. Choose another one.")
+        configured = _find(settings, "model", "name") or own.get(self._MODELS.get(kind, ""))
+        model = next(iter(self.command.values("-m", "--model")), configured)
+        for provider, entry in self._list_models():
+            if _find(entry, "id") == model and self._find_kind(provider) == kind and _find(entry, "baseUrl"):
+                return f"{provider} {entry['baseUrl']}"
+        return str(kind)
+
+    def _refuse_bearer_keys(self, family: str) -> None:
+        host = _host(self.upstreams.get(ANTHROPIC, _ANTHROPIC))
+        if family == ANTHROPIC and host == _host(_ANTHROPIC):
+            raise AgentError(
+                "through a proxy Qwen Code sends Anthropic's key as a bearer token, which Anthropic's API refuses. "
+                "Use a model of another provider, or run qwen without Accordion."
+            )
+
+    def _list_models(self) -> Iterator[tuple[str, Any]]:
+        """Yields each configured model with the name of its provider."""
+        for provider, models in self._models.items():
+            yield from ((provider, entry) for entry in (models if isinstance(models, list) else ()))
+
+    def _find_kind(self, provider: str) -> str:
+        return self._protocols.get(provider, provider)
+
+    def _read_addresses(self, own: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Returns the family and the address of each provider: those of the environment, and those of the models."""
+        families = {provider: self._FAMILIES[provider] for provider in self._OWN_PROVIDERS}
+        addresses = {provider: (family, own.get(self._VARIABLES[family], "")) for provider, family in families.items()}
+        for provider, entry in self._list_models():
+            family, address = self._FAMILIES.get(self._find_kind(provider)), _find(entry, "baseUrl")
+            if family and isinstance(address, str):
+                addresses[f"{provider} {address}"] = (family, address)
+        return addresses
+
+    def find_losses(self) -> Iterator[str]:
+        """Yields that Qwen Code asks Alibaba's models for no prompt cache behind an address of this machine."""
+        address = self.upstreams.get(OPENAI, "")
+        if _host(address) in ("127.0.0.1", "localhost") and not self._is_alibaba:
+            yield (
+                f"its address is one of this machine: without the same in {self._ALIBABA_VARIABLE}, it asks Alibaba's "
+                "models for no prompt cache"
+            )
+
+    def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
+        urls = {OPENAI: f"{proxy.url}/v1", ANTHROPIC: proxy.url, GEMINI: proxy.url}
+        variables = {name: urls[family] for family, name in self._VARIABLES.items()}
+        if self._is_alibaba:
+            variables[self._ALIBABA_VARIABLE] = urls[OPENAI]
+        elif _host(self.upstreams.get(OPENAI, _OPENAI)) == _host(_OPENAI):
+            self.notes.append("Qwen Code sends OpenAI's API no key of a prompt cache through a proxy.")
+        if self._models:
+            models: dict[str, list[Any]] = {provider: [] for provider in self._models}
+            for provider, entry in self._list_models():
+                is_routed = f"{provider} {_find(entry, 'baseUrl')}" in self._routed
+                address = {"baseUrl": urls[self._FAMILIES[self._find_kind(provider)]]} if is_routed else {}
+                models[provider].append({**entry, **address} if address else entry)
+            text = _to_json({**self._system, "modelProviders": models})
+            variables[self._SYSTEM[0]] = command.write("qwen-settings.json", text)
+        return command.with_variables(**variables)
+
+
 AGENTS: Mapping[str, type[Agent]] = {
     "claude": ClaudeCode,
     "codex": Codex,
     "opencode": OpenCode,
     "gemini": GeminiCli,
+    "pi": Pi,
+    "qwen": QwenCode,
 }
 """The known agents, by the names of their programs."""
-INSTALL: Mapping[str, str] = {
-    "claude": "npm install -g @anthropic-ai/claude-code",
-    "codex": "npm install -g @openai/codex",
-    "opencode": "npm install -g opencode-ai",
-    "gemini": "npm install -g @google/gemini-cli",
-}
 
 
 def find_agent(command: AgentCommand) -> Agent:
@@ -456,21 +645,41 @@ def _option_values(arguments: Sequence[str], option: str) -> list[str]:
 
 def _read_variables(file: Path) -> dict[str, str]:
     """Returns `env` of a settings file of Claude Code; empty if there is none that can be read."""
-    try:
-        variables = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("env")
-    except (OSError, msgspec.MsgspecError):
-        return {}
+    variables = _find(_read_json(file), "env")
     items = variables.items() if isinstance(variables, dict) else ()
     return {name: value for name, value in items if isinstance(value, str)}
 
 
-def _read_login(file: Path) -> str:
-    """Returns the kind of login in a settings file of Gemini CLI; empty if there is none that can be read."""
+def _read_dotenv(file: Path) -> dict[str, str]:
+    """Returns the variables of a file of lines NAME=VALUE; empty if there is none that can be read."""
     try:
-        settings = msgspec.json.decode(_COMMENT.sub(b"", file.read_bytes()), type=dict[str, Any])
-        return str(settings["security"]["auth"]["selectedType"] or "")
-    except (OSError, msgspec.MsgspecError, LookupError, TypeError):
-        return ""
+        lines = [line.removeprefix("export ").partition("=") for line in file.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {name.strip(): value.strip().strip("\"'") for name, _, value in lines}
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file, without lines of comments; empty if there is none that can be read."""
+    try:
+        return msgspec.json.decode(_COMMENT.sub(b"", file.read_bytes()), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def _find(value: Any, *names: str) -> Any:
+    """Returns what is at a path of names in a JSON value; None if there is nothing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 def _add_claude_setting(command: AgentCommand, url: str) -> AgentCommand:
@@ -493,8 +702,8 @@ def _add_claude_setting(command: AgentCommand, url: str) -> AgentCommand:
         settings = msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise AgentError(f"the settings of the option --settings cannot be read: {error}") from None
-    merged = msgspec.json.encode(_merge(settings, {"env": {"ANTHROPIC_BASE_URL": url}})).decode()
-    return AgentCommand(tuple(arguments), command.environ, command.folder).with_options("--settings", merged)
+    merged = _to_json(_merge(settings, {"env": {"ANTHROPIC_BASE_URL": url}}))
+    return replace(command, arguments=tuple(arguments)).with_options("--settings", merged)
 
 
 def _is_on(value: str) -> bool:

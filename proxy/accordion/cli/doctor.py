@@ -14,7 +14,7 @@ import msgspec
 
 from accordion import __version__
 from accordion.accounting.calibration import LearnedLimits
-from accordion.cli.agents import AGENTS, INSTALL, AgentCommand, AgentError
+from accordion.cli.agents import AGENTS, AgentCommand, AgentError
 from accordion.cli.installation import find_page, own_command
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.composition.configured_store import build_spool
@@ -76,7 +76,7 @@ def _check_versions() -> Iterator[Finding]:
     advice = f"to use them: {how_to_install(missing)}" if missing else ""
     not_installed = f"; not installed: {', '.join(missing)}" if missing else ""
     yield Finding("ok", "extras", f"{installed}{not_installed}", advice)
-    agents = ", ".join(name for name in INSTALL if shutil.which(name)) or "none of " + ", ".join(INSTALL)
+    agents = ", ".join(name for name in AGENTS if shutil.which(name)) or "none of " + ", ".join(AGENTS)
     yield Finding("ok", "agents", f"{agents}, for `{own_command('run')}`")
 
 

@@ -106,7 +106,9 @@ def serve(
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND [ARGUMENT...]", help="claude, codex, opencode, gemini, or another command."),
+        typer.Argument(
+            metavar="COMMAND [ARGUMENT...]", help="claude, codex, opencode, gemini, pi, qwen, or another command."
+        ),
     ],
     observe: Annotated[
         bool, typer.Option("--observe", help="Change no request; say at the end what would have been compacted.")

@@ -18,12 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
 import msgspec
 
-from accordion.cli.agents import INSTALL, UPSTREAMS, Agent, AgentCommand, AgentError, find_agent, origin
+from accordion.cli.agents import AGENTS, UPSTREAMS, Agent, AgentCommand, AgentError, find_agent, origin
 from accordion.cli.installation import own_command, see
 from accordion.cli.listing import count_with_noun, format_dollars
 from accordion.cli.running_proxy import QueryError, RunningProxy, find_proxy, is_listening, loopback_url
@@ -63,8 +64,12 @@ class ProxyAccess:
 
 def run(words: Sequence[str], options: RunOptions) -> int:
     """Runs an agent's command line. Returns its exit code. Raises AgentError and ConfigError before it starts."""
-    command = AgentCommand((_find_program(words[0]), *words[1:]), dict(os.environ), Path.cwd())
-    agent = find_agent(command)
+    with TemporaryDirectory(prefix="accordion-") as files:
+        command = AgentCommand((_find_program(words[0]), *words[1:]), dict(os.environ), Path.cwd(), Path(files))
+        return _run(find_agent(command), options)
+
+
+def _run(agent: Agent, options: RunOptions) -> int:
     with _open_proxy(agent, options) as access:
         command = agent.through(access.proxy)
         report = RunReport(access.proxy, agent.client, command.environ, is_observing=options.is_observing)
@@ -84,8 +89,10 @@ def _find_program(name: str) -> str:
         return path
     if os.path.exists(name) and os.sep in name:
         raise AgentError(f"{name} is no program that can be run", 126)
-    known = INSTALL.get(name)
-    advice = f"install it: {known}" if known else f"known agents: {', '.join(INSTALL)}; or give any other command"
+    known = AGENTS.get(name)
+    advice = (
+        f"install it: {known.install}" if known else f"known agents: {', '.join(AGENTS)}; or give any other command"
+    )
     raise AgentError(f"{name} is not installed, or its folder is not in PATH; {advice}", 127)
 
 
@@ -153,7 +160,7 @@ def _why_not_to_join(agent: Agent, proxy: RunningProxy | None, options: RunOptio
         addresses = " and ".join(value for key, value in agent.upstreams.items() if key in UPSTREAMS)
         return f"the agent's requests belong to {addresses}"
     if agent.opens_websockets and proxy.relays_websockets:
-        return "it relays WebSockets unread (server.responses_websocket), and Codex opens one"
+        return f"it relays WebSockets unread (server.responses_websocket), and {agent.name} opens one"
     return ""
 
 

@@ -85,6 +85,7 @@ _CLIENTS: Mapping[str, str] = {
     "opencode": "OpenCode",
     "gemini-cli": "Gemini CLI",
     "geminicli": "Gemini CLI",
+    "qwencode": "Qwen Code",
     "openai-agents": "OpenAI Agents SDK",
     "openai/python": "OpenAI SDK",
     "asyncopenai/python": "OpenAI SDK",
