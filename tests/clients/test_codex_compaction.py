@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import replies
 from client_link import ClientLink, Proxy, run
 from replies import Call
@@ -25,14 +26,15 @@ def settings(port: int) -> str:
     return json.dumps({"model_list": [entry], "summaries": {"writer": "extractive"}})
 
 
-def test_codex_has_its_history_compacted_and_works_on(upstream: Upstream, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/v1", "/backend-api/codex"])
+def test_codex_has_its_history_compacted_and_works_on(upstream: Upstream, tmp_path: Path, path: str) -> None:
     for number in range(FILES):
         (tmp_path / f"notes{number}.txt").write_text(notes(number))
     upstream.reset()
     proxy = Proxy(upstream.port, tmp_path, settings(upstream.port))
     link = ClientLink("through", upstream, upstream.record_connections(proxy.port))
     upstream.rule = reading = ReadingModel(CALL, [])
-    command, environment = codex(tmp_path, link.v1)
+    command, environment = codex(tmp_path, f"{link.origin}{path}")
     config = tmp_path / ".codex" / "config.toml"
     config.write_text(f"model_auto_compact_token_limit = {LIMIT}\n{config.read_text()}")
     printed = run(command, link, environment, tmp_path)

@@ -29,6 +29,8 @@ PROGRAMS = {
     "codex": "@openai/codex/bin/codex.js",
     "opencode": "opencode-linux-*/bin/opencode",
     "gemini": "@google/gemini-cli/bundle/gemini.js",
+    "pi": "@mariozechner/pi-coding-agent/dist/cli.js",
+    "qwen": "@qwen-code/qwen-code/cli-entry.js",
 }
 CONFIGS = {
     "claude": (".claude/settings.json", '{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:PORT"}}\n'),
@@ -124,7 +126,7 @@ def prepare(agent: str, upstream: Upstream, home: Path) -> tuple[ReadingModel, s
     return reading, text
 
 
-@pytest.mark.parametrize("agent", list(PROGRAMS))
+@pytest.mark.parametrize("agent", list(WORDS))
 def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upstream: Upstream, tmp_path: Path) -> None:
     reading, text = prepare(agent, upstream, tmp_path)
     printed, said = run(agent, tmp_path, upstream.port)
@@ -140,7 +142,7 @@ def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upst
     assert not any(seen.request.is_upgrade for seen in upstream.received)
 
 
-@pytest.mark.parametrize("agent", list(PROGRAMS))
+@pytest.mark.parametrize("agent", list(WORDS))
 def test_observing_an_agent_changes_no_byte(agent: str, upstream: Upstream, tmp_path: Path) -> None:
     reading, _ = prepare(agent, upstream, tmp_path)
     printed, said = run(agent, tmp_path, upstream.port, "--observe")
