@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import httpx
 from starlette.testclient import TestClient
 
 from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.feature_records import FeatureRecords
 from accordion.features.page.feed import ExchangeFeed
 from accordion.features.page.routes import Pages
 from accordion.features.page.services import PageServices
@@ -15,7 +18,6 @@ from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.metrics import Metrics
 from accordion.protocols.registry import PROTOCOLS
-from tests.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup
 
 
@@ -28,7 +30,7 @@ def location(answer: httpx.Response) -> str:
 def client(
     setup: PipelineSetup,
     reader: ArchiveReader | None = None,
-    memories: FakeMemories | None = None,
+    feature_records: Sequence[FeatureRecords] = (),
     base_url: str = "http://127.0.0.1:8787",
     token: str = OWNER_TOKEN,
 ) -> TestClient:
@@ -39,9 +41,6 @@ def client(
         lambda: setup.forward.tenants, setup.created_keys, setup.key_usage, lambda: setup.observe
     )
 
-    async def open_memories() -> FakeMemories:
-        return memories or FakeMemories()
-
     pages = Pages(
         PageServices(
             lambda: setup.observe,
@@ -50,7 +49,7 @@ def client(
             sent,
             setup.builder.session_overrides,
             (),
-            open_memories,
+            feature_records,
             lambda tenant: Health("memory://", setup.store.is_available, "", 0, {}, []),
             ExchangeFeed(),
             setup.clock,
@@ -64,7 +63,7 @@ def client(
         lambda: setup.forward.tenants,
         reader,
         setup.builder.session_overrides,
-        open_memories,
+        feature_records,
         sent,
         setup.clock.now,
     )

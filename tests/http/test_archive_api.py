@@ -18,13 +18,12 @@ from accordion.protocols.odd_json import make_readable
 from accordion.protocols.registry import PROTOCOLS
 from accordion.sessions.prefix_nodes import PrefixNode, decode
 from accordion.sessions.proxy_keys import ProxyKey
-from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, Caller
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller
 from accordion.stores.memory_store import InMemoryStore
 from tests.archive.archive_setup import chat
+from tests.archive.test_feature_records import Notes
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.http.api_client import client
-from tests.memories import memory, put
-from tests.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
 
 TENANT = TenantScope("default", b"key of default")
@@ -472,45 +471,35 @@ async def test_a_tenant_erases_all_of_its_own_and_nothing_else() -> None:
     assert all(http.get(f"/accordion/artifacts/{each['id']}", headers=own).status_code == 200 for each in listed)
     again = http.delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
     nothing = {"sessions": 0, "entries": 0, "values": 0, "shared": 0, "verified": True}
-    assert again.json() == {**nothing, "memories": {"before": 0, "after": 0}}
+    assert again.json() == nothing
 
 
-class Late(FakeMemories):
-    """Something is written as soon as all was erased."""
+async def erase_all(setup: PipelineSetup, late: str = "") -> tuple[int, dict[str, Any]]:
+    """Erases all of tenant one, with the records of a feature; `late` is written meanwhile."""
+    await setup.store.put(Key(caller(setup, "key-one").tenant.feature_collection, "note/1"), b"")
+    http = client(setup, feature_records=[Notes(late).records()])
+    answer = http.delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
+    return answer.status_code, answer.json()
 
-    async def erase(self, tenant: TenantScope) -> int:
-        found = await super().erase(tenant)
-        await put(self, memory("The gate is red."), tenant=tenant)
-        return found
+
+async def test_records_of_features_are_erased_with_a_tenant() -> None:
+    status, answer = await erase_all(small_window_setup(keys=(ONE, TWO)))
+    assert (status, answer["verified"], answer["notes"]) == (200, True, {"before": 1, "after": 0})
 
 
-async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_session() -> None:
-    setup, memories = small_window_setup(keys=(ONE, TWO)), FakeMemories()
+async def test_records_of_features_stay_when_a_session_is_erased() -> None:
+    setup = small_window_setup(keys=(ONE, TWO))
     session, _ = await compacted(setup, "key-one")
-    mine, theirs = caller(setup, "key-one"), caller(setup, "key-two")
-    session_memory = memory("All of it.", type="session")
-    await put(memories, memory("The gate is red."), session_memory, tenant=mine.tenant)
-    await put(memories, memory("The gate is blue."), tenant=theirs.tenant)
-    for each in (mine, theirs):
-        await setup.store.put(Key(TENANTS_WITH_MEMORIES, each.tenant.name), b"")
-    http, key = client(setup, memories=memories), {"x-accordion-key": "key-one"}
-    told = http.delete(f"/accordion/sessions/{session}", headers=key).json()
-    assert (told["verified"], "memories" in told, len(memories.of(mine.tenant).memories)) == (True, False, 2)
-    told = http.delete("/accordion/archive", headers=key).json()
-    assert (told["verified"], told["memories"]) == (True, {"before": 2, "after": 0})
-    assert memories.of(mine.tenant).memories == {}
-    assert len(memories.of(theirs.tenant).memories) == 1
-    assert [name for name, _ in await setup.store.scan(TENANTS_WITH_MEMORIES)] == [theirs.tenant.name]
+    key = Key(caller(setup, "key-one").tenant.feature_collection, "note/1")
+    await setup.store.put(key, b"")
+    http = client(setup, feature_records=[Notes().records()])
+    answer = http.delete(f"/accordion/sessions/{session}", headers={"x-accordion-key": "key-one"}).json()
+    assert (answer["verified"], "notes" in answer, await setup.store.get(key)) == (True, False, b"")
 
 
-async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> None:
-    setup = small_window_setup(keys=(ONE,))
-    mine = caller(setup, "key-one")
-    await setup.store.put(Key(TENANTS_WITH_MEMORIES, mine.tenant.name), b"")
-    answer = client(setup, memories=Late()).delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
-    assert (answer.status_code, answer.json()["verified"]) == (409, False)
-    assert answer.json()["memories"] == {"before": 0, "after": 1}
-    assert [name for name, _ in await setup.store.scan(TENANTS_WITH_MEMORIES)] == [mine.tenant.name]
+async def test_records_that_are_written_during_an_erasure_make_it_a_conflict() -> None:
+    status, answer = await erase_all(small_window_setup(keys=(ONE,)), "note/2")
+    assert (status, answer["verified"], answer["notes"]) == (409, False, {"before": 1, "after": 1})
 
 
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:

@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.archive.artifacts import Artifact
+from accordion.archive.feature_records import erase_feature_records
 from accordion.archive.reader import ReadRequest
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.tenant_store import (
     TIMEOUT,
     TenantStore,
-    open_stored_memories,
     print_error,
     print_json,
     print_text,
@@ -29,12 +29,11 @@ from accordion.cli.tenant_store import (
     run_for_tenant,
     tenant_rows,
 )
+from accordion.composition.features import feature_records
 from accordion.config import Settings
 from accordion.http.json_views import artifact_json, artifact_part_json
 from accordion.http.session_export import export_records
-from accordion.model.memories import MemoryStore
 from accordion.pipeline.queries import erase as erase_archive
-from accordion.pipeline.queries import forget_memories
 from accordion.stores.open import open_store
 
 _ALL = 10**9
@@ -68,16 +67,12 @@ def export(settings: Settings, tenant: str | None, session: str | None) -> int:
 
 
 def erase(settings: Settings, tenant: str | None, session: str | None, confirm: Callable[[str], bool]) -> int:
-    """Erases a session, or all of a tenant with its memories, if `confirm` agrees.
+    """Erases a session, or all of a tenant with the records of features, if `confirm` agrees.
 
     Returns the exit code: 1 without agreement, for an unknown session, or if data is left.
     """
 
-    async def work(store: TenantStore) -> int:
-        async with open_stored_memories(settings) as memories:
-            return await _erase(store, memories, session, confirm)
-
-    return run_for_tenant(settings, tenant, work)
+    return run_for_tenant(settings, tenant, lambda store: _erase(store, session, confirm))
 
 
 def tenants(settings: Settings, as_json: bool) -> int:
@@ -86,19 +81,19 @@ def tenants(settings: Settings, as_json: bool) -> int:
     async def run() -> int:
         store = open_store(settings.store.url.reveal(), timeout=TIMEOUT)
         try:
-            async with open_stored_memories(settings) as memories:
-                rows = await tenant_rows(settings, store, memories)
+            rows = await tenant_rows(settings, store)
         finally:
             await store.close()
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("tenant", no_wrap=True)
-        for name in ("sessions", "bytes", "memories"):
+        for name in ("sessions", "bytes", *(records.noun for records in feature_records())):
             table.add_column(name, no_wrap=True, justify="right")
         for row in rows:
-            memory_count = "sealed" if row.memories is None else f"{row.memories:,}"
-            table.add_row(row.tenant, f"{row.sessions:,}", f"{row.held:,}", memory_count)
+            numbers = (row.sessions, row.held, *row.feature_records.values())
+            table.add_row(row.tenant, *(f"{number:,}" for number in numbers))
             if as_json:
-                print_json(row)
+                fields = {"tenant": row.tenant, "sessions": row.sessions, "held": row.held}
+                print_json(fields | row.feature_records)
         if not as_json:
             if rows:
                 print_table(table)
@@ -177,9 +172,10 @@ async def _export(store: TenantStore, session: str | None) -> int:
     return 0
 
 
-async def _erase(store: TenantStore, memories: MemoryStore, session: str | None, confirm: Callable[[str], bool]) -> int:
+async def _erase(store: TenantStore, session: str | None, confirm: Callable[[str], bool]) -> int:
     caller = store.caller
-    subject = f"session {session}" if session is not None else "all sessions and all memories"
+    everything = " and ".join(f"all {noun}" for noun in ("sessions", *(each.noun for each in feature_records())))
+    subject = f"session {session}" if session is not None else everything
     if not confirm(f"Erase {subject} of tenant {caller.tenant.name!r}? This cannot be undone."):
         return 1
     sessions, erased = await erase_archive(
@@ -196,12 +192,9 @@ async def _erase(store: TenantStore, memories: MemoryStore, session: str | None,
         count_with_noun(erased.values, "value"),
     )
     sys.stdout.write(f"erased: {', '.join(parts)}{shared_note}{repeat_note}\n")
-    are_memories_erased = session is not None or await _erase_memories(store, memories)
-    return 0 if erased.verified and are_memories_erased else 1
-
-
-async def _erase_memories(store: TenantStore, memories: MemoryStore) -> bool:
-    """Erases all memories and prints the counts. Returns whether none is left."""
-    before, after = await forget_memories(memories, store.queries.store, store.caller)
-    sys.stdout.write(f"memories: {before:,} before, {after:,} after\n")
-    return not after
+    is_complete = erased.verified
+    if session is None:
+        for each in await erase_feature_records(store.queries.store, caller.tenant, feature_records()):
+            sys.stdout.write(f"{each.noun}: {each.before:,} before, {each.after:,} after\n")
+            is_complete = is_complete and not each.after
+    return 0 if is_complete else 1

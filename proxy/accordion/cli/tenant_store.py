@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from accordion.archive.archive import Archive
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.feature_records import TENANTS_WITH_FEATURE_RECORDS
 from accordion.archive.reader import UnanswerableRequest
 from accordion.archive.tool_calls import define_tool
 from accordion.archive.transcripts import TranscriptStore
@@ -31,6 +32,7 @@ from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.composition.configured_store import MARK, TENANT_SECRET, build_spool, identity_from_mark
+from accordion.composition.features import feature_records
 from accordion.composition.tables import (
     build_prices,
     build_windows,
@@ -39,22 +41,18 @@ from accordion.composition.tables import (
 from accordion.config import Settings
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore
-from accordion.model.errors import AccordionError, BadRequest, ConfigError, InvalidPath, StoreUnavailable
-from accordion.model.memories import ALL_TYPES, MemoryFilter, MemoryStore
+from accordion.model.errors import AccordionError, BadRequest, ConfigError, InvalidPath
 from accordion.model.ports import Key, KeyValueStore
-from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.sent_history import SentHistory
 from accordion.protocols.odd_json import replace_marks
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
-from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.session_names import SessionNames
-from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, Tenants
+from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, Caller, Tenants
 from accordion.stores.encryption import open_sealer
-from accordion.stores.memories import StoredMemories
 from accordion.stores.open import open_store
 from accordion.stores.spool import SpooledStore, StoreRecord
 from accordion.stores.write_queue import WriteQueue
@@ -182,16 +180,6 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
     return spooled
 
 
-@asynccontextmanager
-async def open_stored_memories(settings: Settings) -> AsyncIterator[MemoryStore]:
-    """Opens the memories of the configured store. Raises StoreUnavailable."""
-    store, sealer = open_store(settings.store.url.reveal(), timeout=TIMEOUT), open_sealer(settings.archive.key.reveal())
-    try:
-        yield StoredMemories(store, StaticEmbedder(), sealer=sealer)
-    finally:
-        await store.close()
-
-
 def report_missing(store: TenantStore, session: str) -> int:
     """Prints that a tenant has no such session; returns the exit code."""
     print_error(f"{session}: tenant {store.caller.tenant.name!r} has no such session")
@@ -217,24 +205,23 @@ def print_text(text: str) -> None:
 
 
 class TenantRow(msgspec.Struct, frozen=True):
-    """A tenant with its number of sessions, the bytes of its archive (at most), and its number of memories."""
+    """A tenant with its number of sessions, the bytes of its archive (at most), and the records of features by noun."""
 
     tenant: str
     sessions: int
     held: int
-    memories: int | None
-    """None if they are sealed with a key that is not in the config."""
+    feature_records: dict[str, int]
 
 
 async def list_tenants(settings: Settings, store: KeyValueStore) -> list[str]:
-    """Returns all tenants: those of proxy keys, recent ones of the store, and those with memories.
+    """Returns all tenants: those of proxy keys, recent ones of the store, and those with records of features.
 
     Raises StoreUnavailable.
     """
     names = [key.id for key in settings.proxy_keys]
-    return list(
-        dict.fromkeys([*names, *await _list_names(store, TENANTS), *await _list_names(store, TENANTS_WITH_MEMORIES)])
-    )
+    for collection in (TENANTS, TENANTS_WITH_FEATURE_RECORDS):
+        names += await _list_names(store, collection)
+    return list(dict.fromkeys(names))
 
 
 async def _list_names(store: KeyValueStore, collection: str) -> list[str]:
@@ -243,13 +230,6 @@ async def _list_names(store: KeyValueStore, collection: str) -> list[str]:
         names += [name for name, _ in page]
         after = page[-1][0]
     return names
-
-
-async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> int | None:
-    """Counts memories; None if they are sealed with another key."""
-    with suppress(StoreUnavailable):
-        return await memories.count(tenant, MemoryFilter(types=ALL_TYPES))
-    return None
 
 
 async def _resolve_tenant(settings: Settings, store: KeyValueStore, option: str | None) -> str:
@@ -273,7 +253,7 @@ async def _resolve_tenant(settings: Settings, store: KeyValueStore, option: str 
     raise BadRequest(f"--tenant: there is no tenant {option!r}{known_tenants}")
 
 
-async def tenant_rows(settings: Settings, store: KeyValueStore, memories: MemoryStore) -> list[TenantRow]:
+async def tenant_rows(settings: Settings, store: KeyValueStore) -> list[TenantRow]:
     """Returns every tenant with the amount of its data. Raises StoreUnavailable."""
     rows = []
     for name in await list_tenants(settings, store):
@@ -285,7 +265,8 @@ async def tenant_rows(settings: Settings, store: KeyValueStore, memories: Memory
         while session_page := await store.scan(sessions_collection(caller.tenant), after=after, limit=_PAGE):
             sessions.update(row.partition(".")[0] for row, _ in session_page)
             after = session_page[-1][0]
-        rows.append(TenantRow(name, len(sessions), size, await _count_memories(memories, caller.tenant)))
+        counts = {records.noun: await records.count(store, caller.tenant) for records in feature_records()}
+        rows.append(TenantRow(name, len(sessions), size, counts))
     return rows
 
 

@@ -26,9 +26,8 @@ from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import ArchiveServices, CompactionBuilder
 from accordion.composition.configured_store import StoreIdentity, build_spool, propose_secret
-from accordion.composition.features import Core, create_translator, open_features
+from accordion.composition.features import Core, create_translator, feature_records, open_features
 from accordion.composition.pipeline_builder import LastingParts, VisibilityBuilder, build_pipelines, build_steps
-from accordion.composition.stored_memories import open_stored_memories
 from accordion.composition.tables import (
     build_prices,
     build_windows,
@@ -48,7 +47,6 @@ from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import MemoryStore
 from accordion.model.ports import Key, Observer, Upstream
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.compaction_stops import ROUND_SECONDS as STOP_ROUNDS
@@ -237,7 +235,6 @@ class Application:
             renderer=self._compaction_builder.request_renderer,
             count_message=self._compaction_builder.count_message,
             administration=self._administration,
-            open_memories=self._open_memories,
             insertion_store=self._compaction_builder.insertion_store,
             transcripts=self._archive.transcripts,
             counter=self.counter,
@@ -340,10 +337,6 @@ class Application:
             await feature.close()
         await self.tasks.close()
 
-    async def _open_memories(self) -> MemoryStore:
-        """Opens the memories in the store, for an erasure."""
-        return await self.tasks.offload(open_stored_memories, self.settings, self.store)
-
     async def artifact_text(self, artifact_id: str, tenant: TenantScope) -> str | None:
         """Returns the whole text of a tenant's artifact; None if there is no artifact with this id."""
         return await self._compaction_builder.artifact_text(artifact_id, tenant, self._compaction_builder.protocols)
@@ -357,7 +350,7 @@ class Application:
             lambda: self.tenants,
             self._compaction_builder.archive_reader,
             overrides,
-            self._open_memories,
+            feature_records(),
             self._sent_history,
             self.clock.now,
         )

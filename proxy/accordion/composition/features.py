@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from accordion.accounting.calibration import LearnedLimits
     from accordion.archive.archive_reader import ArchiveReader
+    from accordion.archive.feature_records import FeatureRecords
     from accordion.archive.transcripts import TranscriptStore
     from accordion.compaction.rendering import RequestRenderer
     from accordion.compaction.session_overrides import SessionOverrideStore
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from accordion.insertions.recall_source import RecallSource
     from accordion.insertions.store import InsertionStore
     from accordion.model.conversation import Conversation, Message
-    from accordion.model.memories import MemoryStore
     from accordion.model.ports import Clock, Observer, Route, Tasks, TokenCounter, Translator, UpstreamResponse
     from accordion.pipeline.mentions import Mentions
     from accordion.pipeline.queries import Queries
@@ -86,8 +86,6 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
     count_message: CountMessage
     """Counts a message of a conversation for a model."""
     administration: Administration
-    open_memories: Callable[[], Awaitable[MemoryStore]]
-    """Opens the memories in the store, for erasures."""
     insertion_store: InsertionStore
     transcripts: TranscriptStore
     counter: TokenCounter
@@ -159,6 +157,9 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """Adds the feature's commands to those of the program. The work of a command is imported when it runs."""
     greet: Callable[[Settings, str, str], str] = lambda *_: ""
     """Returns lines for the greeting of a proxy that starts, by its settings, base URL and owner's token."""
+    records: FeatureRecords | None = None
+    """The records that it keeps in the store for each tenant, by which the erasure and the list of tenants reach them.
+    """
     create_translator: Callable[[], Translator] | None = None
     """Creates what gets the requests, in place of the upstream, for models whose provider has another protocol."""
 
@@ -177,6 +178,11 @@ def open_features(core: Core) -> tuple[RunningFeature, ...]:
     """Opens the features that are switched on, in their order."""
     opened = (feature.open(core) for feature in load_features())
     return tuple(feature for feature in opened if feature is not None)
+
+
+def feature_records() -> tuple[FeatureRecords, ...]:
+    """Returns the records that features keep in the store for each tenant."""
+    return tuple(feature.records for feature in load_features() if feature.records is not None)
 
 
 def create_translator() -> Translator:

@@ -6,7 +6,7 @@ same steps.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.feature_records import FeatureRecords, erase_feature_records
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.http.api_requests import (
@@ -30,8 +31,7 @@ from accordion.http.api_requests import (
 from accordion.http.json_views import artifact_json, artifact_part_json, compared_block_json
 from accordion.http.session_export import export_records
 from accordion.model.errors import BadRequest, InvalidPath, NotFound
-from accordion.model.memories import MemoryStore
-from accordion.pipeline.queries import Queries, erase, forget_memories
+from accordion.pipeline.queries import Queries, erase
 from accordion.pipeline.sent_history import SentHistory, SentRequest, compare_histories, find_artifacts
 from accordion.pipeline.undo import undo_compaction
 from accordion.sessions.tenants import Caller, Tenants
@@ -49,7 +49,7 @@ class ArchiveApi:
         tenants: Callable[[], Tenants],
         archive: ArchiveReader,
         overrides: SessionOverrideStore,
-        memories: Callable[[], Awaitable[MemoryStore]],
+        feature_records: Sequence[FeatureRecords],
         sent: SentHistory,
         now: Callable[[], float],
     ) -> None:
@@ -57,7 +57,7 @@ class ArchiveApi:
         self._tenants = tenants
         self._archive = archive
         self._overrides = overrides
-        self._memories = memories
+        self._feature_records = feature_records
         self._sent = sent
         self._now = now
 
@@ -212,7 +212,7 @@ class ArchiveApi:
         return await self._erase_and_report(caller, session)
 
     async def _erase(self, request: Request) -> Response:
-        """Erases everything that is stored for the tenant, including its memories."""
+        """Erases everything that is stored for the tenant, including the records of features."""
         return await self._erase_and_report(self._eraser(request), None)
 
     async def _erase_and_report(self, caller: Caller, session: str | None) -> Response:
@@ -221,8 +221,9 @@ class ArchiveApi:
         result: dict[str, Any] = {} if session is None else {"session": session}
         result |= {"sessions": count, **asdict(erased)}
         if session is None:
-            before, after = await forget_memories(await self._memories(), self._queries().store, caller)
-            result |= {"memories": {"before": before, "after": after}, "verified": erased.verified and not after}
+            records = await erase_feature_records(self._queries().store, caller.tenant, self._feature_records)
+            result |= {each.noun: {"before": each.before, "after": each.after} for each in records}
+            result["verified"] = erased.verified and not any(each.after for each in records)
         return json_response(result, 200 if result["verified"] else 409)
 
     # -- caller -----------------------------------------------------------------

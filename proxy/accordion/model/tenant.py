@@ -9,7 +9,7 @@ from typing import Final, NewType
 from accordion.model.hidden_fields import StructWithHiddenFields
 
 ArchiveNamespace = NewType("ArchiveNamespace", str)
-"""The name of a tenant in the keys of the archive and of memories: a hash that does not reveal the tenant's key.
+"""The name of a tenant in the keys of the archive and of features: a hash that does not reveal the tenant's key.
 
 Retention knows tenants only by these names, which it reads from the store.
 """
@@ -28,8 +28,13 @@ class TenantScope(StructWithHiddenFields, frozen=True, dict=True):
 
     @cached_property
     def archive_namespace(self) -> ArchiveNamespace:
-        """Its name in the keys of the archive and of memories."""
+        """Its name in the keys of the archive and of features."""
         return ArchiveNamespace(hashlib.sha256(b"archive" + self.key).hexdigest()[:24])
+
+    @property
+    def feature_collection(self) -> str:
+        """The collection of all that features keep for it (archive/feature_records.py)."""
+        return f"memories/{self.archive_namespace}"
 
     @cached_property
     def delegation_namespace(self) -> str:

@@ -32,6 +32,7 @@ from accordion.accounting.ledger import (
     sessions_collection,
 )
 from accordion.archive.erasure import ErasureResult, ExportAndErasure
+from accordion.archive.feature_records import TENANTS_WITH_FEATURE_RECORDS
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
 from accordion.delegation.tracker import DelegationTracker
@@ -39,7 +40,6 @@ from accordion.model.budget import Thresholds, TokenLimits, Utilization
 from accordion.model.costs import Costs, PriceTable
 from accordion.model.delegation import DelegationNode, node_kind
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import ALL_TYPES, MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
 from accordion.model.records import Exchange, HoldoutEntry, Session, Totals
 from accordion.model.stored_values import decode_all, decode_stored
@@ -54,7 +54,7 @@ from accordion.pipeline.session_exchanges import (
 )
 from accordion.pipeline.session_filter import SessionFilter, SessionHead
 from accordion.sessions.session_names import SessionNames, SessionTitle
-from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
+from accordion.sessions.tenants import TENANTS, Caller
 
 
 class _HoldoutHead(msgspec.Struct):
@@ -332,9 +332,9 @@ class Queries(msgspec.Struct, frozen=True):
         return units.compare((now // DAY - (min(days, DAYS) - 1)) * DAY)
 
     async def list_tenants(self) -> set[str]:
-        """Returns the names of the tenants with sessions or memories."""
+        """Returns the names of the tenants with sessions or records of features."""
         await self._flush()
-        return {name for each in (TENANTS, TENANTS_WITH_MEMORIES) async for name, _ in self._scan_rows(each)}
+        return {name for each in (TENANTS, TENANTS_WITH_FEATURE_RECORDS) async for name, _ in self._scan_rows(each)}
 
     async def scan_titles(self, tenant: TenantScope, session_id: str | None) -> AsyncIterator[tuple[str, SessionTitle]]:
         """Yields the titles of a tenant's sessions that have one, or of one session, with their ids."""
@@ -523,18 +523,6 @@ async def _erase_session_rows(
     if session_id is None:
         await queries.forget_tenant(caller.tenant)
     return sessions
-
-
-async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: Caller) -> tuple[int, int]:
-    """Removes all of the caller's memories; returns their number before and after.
-
-    Memories that are being written meanwhile may remain. Raises StoreUnavailable.
-    """
-    before = await memories.erase(caller.tenant)
-    after = await memories.count(caller.tenant, MemoryFilter(types=ALL_TYPES))
-    if not after:
-        await store.delete([Key(TENANTS_WITH_MEMORIES, caller.tenant.name)])
-    return before, after
 
 
 def _updated(row: SessionHead) -> float:

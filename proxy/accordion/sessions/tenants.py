@@ -19,8 +19,6 @@ from accordion.sessions.request_origins import find_forwarding_sign, is_web_site
 DEFAULT_TENANT = "default"
 TENANTS = "tenants"
 """The collection that lists tenants by name."""
-TENANTS_WITH_MEMORIES = "tenants/memories"
-"""The collection that lists the tenants with memories; an entry stays until the tenant is erased."""
 
 _CAPACITY, _SCOPE_BYTES = 8 * 2**20, 500
 """Bytes of all scopes in memory, and of one without its name."""

@@ -14,7 +14,7 @@ operation the worker reads the changes after the last one that it knows.
 
 What a change replaces or deletes is then removed: the memory, and its entry in the older change. If the process ends
 before, the next worker that builds the index does it. An erasure is a change, too: it removes all that is before it.
-Values are sealed like those of the archive; names say nothing about the content.
+Values are sealed like those of the archive, but for erasures; names say nothing about the content.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class StoredMemories:
         """See MemoryStore."""
         is_changed = False
         for prefix in ("change/", "memory/"):
-            async for rows in self._scan(tenant, prefix):
+            async for rows in _scan(self._store, tenant, prefix):
                 puts = await self._run(self._reseal, tenant, rows)
                 if puts:
                     await self._store.write(puts)
@@ -223,18 +223,8 @@ class StoredMemories:
 
     async def erase(self, tenant: TenantScope) -> int:
         """See MemoryStore. A Redis server's own files lose the data when the server rewrites them."""
-        names = [name async for rows in self._scan(tenant, "") for name, _ in rows]
-        number = max((_number(name) for name in names if name.startswith("change/")), default=0)
-        if not names:
-            return 0
-        for _ in range(_ATTEMPTS):
-            number += 1
-            erasure = _Change(os.urandom(8).hex(), is_erasure=True)
-            (put,) = await self._run(self._seal_all, tenant, [_change_key(tenant, number)], [erasure])
-            if await self._store.put_if_absent(put.key, put.value) == put.value:
-                self._indexes.pop(tenant)
-                return await self._delete_before(tenant, number)
-        raise _changing_error()
+        self._indexes.pop(tenant)
+        return await erase_records(self._store, tenant)
 
     def forget(self) -> None:
         """Drops all indexes, because another store took the place of this one."""
@@ -247,7 +237,7 @@ class StoredMemories:
         old = self._indexes.get(tenant)
         index = old or TenantIndex()
         removed, erasure = list[IndexEntry](), 0
-        async for rows in self._scan(tenant, "change/", _change_name(index.number) if index.number else ""):
+        async for rows in _scan(self._store, tenant, "change/", _change_name(index.number) if index.number else ""):
             update = await self._run(self._read_changes, tenant, index, rows)
             index, erasure = update.index, max(erasure, update.erasure)
             removed += update.removed
@@ -258,7 +248,7 @@ class StoredMemories:
             # What a process that ended has not removed. One that is about to does no harm.
             with suppress(StoreUnavailable):
                 if erasure:
-                    await self._delete_before(tenant, erasure)
+                    await _delete_before(self._store, tenant, erasure)
                 await self._remove(tenant, removed)
         return index
 
@@ -284,14 +274,6 @@ class StoredMemories:
 
     async def _read(self, tenant: TenantScope, ids: Sequence[str]) -> dict[str, _StoredMemory]:
         return (await self._read_chosen(tenant, lambda _: ids))[1]
-
-    async def _scan(self, tenant: TenantScope, prefix: str, after: str = "") -> AsyncIterator[list[tuple[str, bytes]]]:
-        """Yields names and values of the tenant's collection, in pages."""
-        while rows := await self._store.scan(_collection(tenant), prefix=prefix, after=after, limit=_PAGE):
-            yield rows
-            if len(rows) < _PAGE:
-                return
-            after = rows[-1][0]
 
     async def _check_requirements(self, tenant: TenantScope, index: TenantIndex, change: MemoryChange) -> None:
         """Raises Conflict if a requirement is not met or a marker exists."""
@@ -319,15 +301,6 @@ class StoredMemories:
         puts = await self._run(self._without_entries, tenant, keys, await self._store.get_many(keys), orders)
         if puts:
             await self._store.write(puts)
-
-    async def _delete_before(self, tenant: TenantScope, number: int) -> int:
-        """Deletes all that was written before an erasure; returns the number of memories."""
-        count = 0
-        async for rows in self._scan(tenant, ""):
-            names = [name for name, _ in rows if _number(name) <= number and name != _change_name(number)]
-            count += sum(name.startswith("memory/") for name in names)
-            await self._store.delete([_key(tenant, name) for name in names])
-        return count
 
     async def _delete_unused(self, tenant: TenantScope, names: Sequence[str]) -> None:
         """Deletes memories that no change names, such as those of a writer that ended before it wrote its change."""
@@ -393,6 +366,49 @@ class StoredMemories:
         return puts
 
 
+async def count_records(store: KeyValueStore, tenant: TenantScope) -> int:
+    """Counts the memories in a tenant's records, without reading them. Raises StoreUnavailable."""
+    return sum([len(rows) async for rows in _scan(store, tenant, "memory/")])
+
+
+async def erase_records(store: KeyValueStore, tenant: TenantScope) -> int:
+    """Removes all memories and markers of a tenant; returns the number of memories. Raises StoreUnavailable.
+
+    No key is needed: an erasure says nothing, so it is not sealed.
+    """
+    names = [name async for rows in _scan(store, tenant, "") for name, _ in rows]
+    number = max((_number(name) for name in names if name.startswith("change/")), default=0)
+    if not names:
+        return 0
+    for _ in range(_ATTEMPTS):
+        number += 1
+        erasure = _ENCODER.encode(_Change(os.urandom(8).hex(), is_erasure=True))
+        if await store.put_if_absent(_change_key(tenant, number), erasure) == erasure:
+            return await _delete_before(store, tenant, number)
+    raise _changing_error()
+
+
+async def _delete_before(store: KeyValueStore, tenant: TenantScope, number: int) -> int:
+    """Deletes all that was written before an erasure; returns the number of memories."""
+    count = 0
+    async for rows in _scan(store, tenant, ""):
+        names = [name for name, _ in rows if _number(name) <= number and name != _change_name(number)]
+        count += sum(name.startswith("memory/") for name in names)
+        await store.delete([_key(tenant, name) for name in names])
+    return count
+
+
+async def _scan(
+    store: KeyValueStore, tenant: TenantScope, prefix: str, after: str = ""
+) -> AsyncIterator[list[tuple[str, bytes]]]:
+    """Yields names and values of the tenant's records, in pages."""
+    while rows := await store.scan(tenant.feature_collection, prefix=prefix, after=after, limit=_PAGE):
+        yield rows
+        if len(rows) < _PAGE:
+            return
+        after = rows[-1][0]
+
+
 def _apply(index: TenantIndex, changes: Sequence[tuple[int, _Change]]) -> _Update:
     """Applies changes, given with their numbers, to an index."""
     entries, markers, removed, erasure = dict(index.entries), dict(index.markers), list[IndexEntry](), 0
@@ -414,12 +430,8 @@ def _existing(index: TenantIndex, change: MemoryChange) -> tuple[str, ...]:
     return tuple(memory_id for memory_id in dict.fromkeys(change.delete) if memory_id in index.entries)
 
 
-def _collection(tenant: TenantScope) -> str:
-    return f"memories/{tenant.archive_namespace}"
-
-
 def _key(tenant: TenantScope, name: str) -> Key:
-    return Key(_collection(tenant), name)
+    return Key(tenant.feature_collection, name)
 
 
 def _change_name(number: int) -> str:

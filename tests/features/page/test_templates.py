@@ -17,6 +17,7 @@ from accordion.accounting.ledger import AgentSavings, ModelSavings, SavingsRepor
 from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ErasureResult
+from accordion.archive.feature_records import ErasedRecords
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.features.memory.memory_view import MemoryRow
 from accordion.features.page import rendering
@@ -58,10 +59,10 @@ TYPES: dict[str, Types] = {
         "verdict": Verdict,
         "blocks": list[BlockView],
     },
-    "confirm_complete_erasure.html": {},
+    "confirm_complete_erasure.html": {"nouns": list[str]},
     "confirm_erasure.html": {"session": Session},
     "confirm_undo.html": {"session": Session, "compaction": Compaction},
-    "erased.html": {"erased": ErasureResult},
+    "erased.html": {"erased": ErasureResult, "records": list[ErasedRecords]},
     "created_key.html": {"record": ProxyKeyRecord},
     "error.html": {},
     "health.html": {"health": Health},

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from accordion.archive.feature_records import FeatureRecords
 from accordion.composition.features import Core, Feature, RunningFeature
 
 if TYPE_CHECKING:
     import typer
 
     from accordion.config import Settings
+    from accordion.model.ports import KeyValueStore
+    from accordion.model.tenant import TenantScope
 
 
 def open_memory(core: Core) -> RunningFeature:
@@ -37,4 +40,25 @@ def greet(settings: Settings, base: str, owner_token: str) -> str:
     return f"    not installed    {names}: {how_to_install(['mcp'])}\n"
 
 
-FEATURE = Feature(open=open_memory, add_commands=add_commands, greet=greet)
+async def count_memories(store: KeyValueStore, tenant: TenantScope) -> int:
+    """Counts the memories of a tenant, of all types."""
+    from accordion.stores.memories import count_records  # noqa: PLC0415  # rarely needed
+
+    return await count_records(store, tenant)
+
+
+async def erase_memories(store: KeyValueStore, tenant: TenantScope) -> None:
+    """Erases all memories of a tenant."""
+    from accordion.stores.memories import erase_records  # noqa: PLC0415  # rarely needed
+
+    await erase_records(store, tenant)
+
+
+FEATURE = Feature(
+    open=open_memory,
+    add_commands=add_commands,
+    greet=greet,
+    records=FeatureRecords(
+        noun="memories", prefixes=("change/", "memory/"), count=count_memories, erase=erase_memories
+    ),
+)

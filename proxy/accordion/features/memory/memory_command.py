@@ -21,7 +21,7 @@ from rich.text import Text
 
 from accordion import __version__
 from accordion.cli.listing import print_table
-from accordion.cli.tenant_store import TIMEOUT, caller_of, list_tenants, open_stored_memories, open_tenant, run_command
+from accordion.cli.tenant_store import TIMEOUT, caller_of, list_tenants, open_tenant, run_command
 from accordion.composition.configured_store import TENANT_SECRET
 from accordion.config import Settings
 from accordion.config.extras import how_to_install, is_installed
@@ -32,9 +32,12 @@ from accordion.features.memory.memory_process import note_tenant
 from accordion.features.memory.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.memory.session_memory import ExportResponse, ImportResponse, ListedMemory, SaveOptions, render_box
 from accordion.model.errors import BadRequest, ConfigError
+from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.tenants import Caller
+from accordion.stores.encryption import open_sealer
+from accordion.stores.memories import StoredMemories
 from accordion.stores.open import open_store
 
 _CALLS_BY_NAME = {call.name: call for call in CALLS}
@@ -171,10 +174,10 @@ def seal(settings: Settings) -> int:
             raise ConfigError("no key is set, so nothing can be encrypted", path="$.archive.key")
         store, done = open_store(settings.store.url.reveal(), timeout=TIMEOUT), list[str]()
         try:
-            async with open_stored_memories(settings) as memories:
-                for name in await list_tenants(settings, store):
-                    if await memories.seal((await caller_of(settings, store, name)).tenant):
-                        done.append(name)
+            memories = StoredMemories(store, StaticEmbedder(), sealer=open_sealer(settings.archive.key.reveal()))
+            for name in await list_tenants(settings, store):
+                if await memories.seal((await caller_of(settings, store, name)).tenant):
+                    done.append(name)
         finally:
             await store.close()
         sys.stdout.write(f"encrypted: the memories of {', '.join(done)}\n" if done else "nothing to encrypt\n")

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from accordion import __version__
+from accordion.archive.feature_records import TENANTS_WITH_FEATURE_RECORDS
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.features import Core, PageView, RunningFeature
 from accordion.config import Settings
@@ -31,7 +32,7 @@ from accordion.model.records import RecallUsage
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.mentions import Mentions
 from accordion.pipeline.response_hooks import ResponseHook
-from accordion.sessions.tenants import TENANTS_WITH_MEMORIES, Caller
+from accordion.sessions.tenants import Caller
 
 if TYPE_CHECKING:
     from accordion.features.memory.memory_parts import MemoryParts
@@ -180,5 +181,5 @@ def _refuse(purpose: str, extra: str, *paths: str) -> list[HttpRoute]:
 
 
 def note_tenant(outbox: Outbox, tenant: TenantScope) -> None:
-    """Adds a tenant to the list of tenants with memories."""
-    outbox.put(Key(TENANTS_WITH_MEMORIES, tenant.name), bytes)
+    """Adds a tenant to the list of tenants with records of features."""
+    outbox.put(Key(TENANTS_WITH_FEATURE_RECORDS, tenant.name), bytes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from accordion import __version__
-from accordion.composition.features import Core, RunningFeature
+from accordion.composition.features import Core, RunningFeature, feature_records
 from accordion.features.page.addresses import ALL_PATHS
 from accordion.features.page.feed import ExchangeFeed
 from accordion.features.page.recent_log import RecentLog
@@ -59,7 +59,7 @@ class RunningPage(RunningFeature):
                 core.sent_history,
                 core.session_overrides,
                 core.page_views(),
-                core.open_memories,
+                feature_records(),
                 self._health,
                 self._feed,
                 core.clock,

@@ -23,6 +23,7 @@ from accordion.accounting.holdout_text import list_compared_rows
 from accordion.accounting.ledger import DAYS, SavingsReport
 from accordion.archive.archive_reader import ArtifactPage
 from accordion.archive.artifacts import Artifact
+from accordion.archive.feature_records import erase_feature_records
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides
 from accordion.composition.features import PageView
@@ -73,7 +74,7 @@ from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, BadRequest, NotFound, Unauthorized
 from accordion.model.records import Session
-from accordion.pipeline.queries import SessionView, erase, forget_memories
+from accordion.pipeline.queries import SessionView, erase
 from accordion.pipeline.sent_history import compare_histories
 from accordion.pipeline.undo import find_compaction, undo_compaction
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
@@ -510,12 +511,13 @@ class Pages:
         )
         status = 200 if erased.verified else 409
         return await self._render(
-            "erased.html", request, caller, status, session=session, sessions=1, memories=0, erased=erased
+            "erased.html", request, caller, status, session=session, sessions=1, records=[], erased=erased
         )
 
     async def _confirm_complete_erasure(self, request: Request, caller: Caller) -> Response:
         check_eraser(caller)
-        return await self._render("confirm_complete_erasure.html", request, caller)
+        nouns = [each.noun for each in self._services.feature_records]
+        return await self._render("confirm_complete_erasure.html", request, caller, nouns=nouns)
 
     async def _erase_all(self, request: Request, caller: Caller, form: Form) -> Response:
         check_eraser(caller)
@@ -525,10 +527,10 @@ class Pages:
         count, erased = await erase(
             services.queries(), services.archive.export_and_erasure, services.overrides, caller, None
         )
-        before, after = await forget_memories(await services.stored_memories(), services.queries().store, caller)
-        status = 200 if erased.verified and not after else 409
+        records = await erase_feature_records(services.queries().store, caller.tenant, services.feature_records)
+        status = 200 if erased.verified and not any(each.after for each in records) else 409
         return await self._render(
-            "erased.html", request, caller, status, session="", sessions=count, memories=before - after, erased=erased
+            "erased.html", request, caller, status, session="", sessions=count, records=records, erased=erased
         )
 
     # -- signing in ---------------------------------------------------------------

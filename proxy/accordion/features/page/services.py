@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.feature_records import FeatureRecords
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.composition.features import PageView
 from accordion.features.page.feed import ExchangeFeed
 from accordion.features.page.views import Health
 from accordion.http.admin_api import Administration
-from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Tasks
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.sent_history import SentHistory
@@ -28,7 +28,7 @@ class PageServices(msgspec.Struct, frozen=True):
     sent: SentHistory
     overrides: SessionOverrideStore
     more_views: Sequence[PageView]
-    stored_memories: Callable[[], Awaitable[MemoryStore]]
+    feature_records: Sequence[FeatureRecords]
     health: Callable[[str], Health]
     feed: ExchangeFeed
     clock: Clock

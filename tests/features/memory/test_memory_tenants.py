@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from accordion.archive.feature_records import TENANTS_WITH_FEATURE_RECORDS, erase_feature_records
 from accordion.cli.main import app
 from accordion.composition.application import Application
+from accordion.composition.configured_store import TENANT_SECRET
 from accordion.config.load import build
 from accordion.model.memories import MemoryFilter
-from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
+from accordion.sessions.tenants import Tenants
+from accordion.stores.open import open_store
 from tests.features.memory.running import running_memory
 from tests.memories import memory, put
 
@@ -67,7 +71,7 @@ async def test_a_proxy_lists_those_for_whom_something_was_remembered(tmp_path: P
     await put(memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant)
     await memories.count(two.tenant, MemoryFilter())
     await application.outbox.flush()
-    assert [name for name, _ in await application.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant.name]
+    assert [name for name, _ in await application.store.scan(TENANTS_WITH_FEATURE_RECORDS)] == [one.tenant.name]
     await application.stop()
 
 
@@ -87,6 +91,29 @@ def test_to_erase_a_tenant_is_to_erase_its_memories_too(tmp_path: Path) -> None:
     assert b"deploy key" in held
     kept.keys = "[]"
     assert kept.tenants() == {"two": 1}
+
+
+async def erase_without_the_feature(folder: Path, tenant: str, other: str) -> None:
+    """Erases what features keep for a tenant, as a program without the feature does; the other tenant's stays."""
+    store = open_store(f"sqlite:///{folder}/kept.db", timeout=60)
+    try:
+        secret = await store.get(TENANT_SECRET)
+        assert secret is not None
+        mine, theirs = (Tenants(secret).scope(name) for name in (tenant, other))
+        assert await erase_feature_records(store, mine, ()) == []
+        assert await store.scan(mine.feature_collection) == []
+        assert await store.scan(theirs.feature_collection)
+        assert [name for name, _ in await store.scan(TENANTS_WITH_FEATURE_RECORDS)] == [other]
+    finally:
+        await store.close()
+
+
+def test_the_core_erases_memories_without_the_feature(tmp_path: Path) -> None:
+    kept = TenantStore(tmp_path)
+    kept.add("one", "The ledger runs on PostgreSQL 16.", "Nobody deploys on a Friday.")
+    kept.add("two", "The deploy key is with Ann.")
+    asyncio.run(erase_without_the_feature(tmp_path, "one", "two"))
+    assert kept.tenants() == {"one": 0, "two": 1}
 
 
 def test_to_erase_a_session_leaves_memories_alone(tmp_path: Path) -> None:
@@ -118,8 +145,7 @@ def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
 def test_memories_of_a_lost_key_can_be_listed_and_erased(tmp_path: Path) -> None:
     kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.", key=KEY)
-    assert kept.tenants() == {"one": None, "two": 0}
-    assert "sealed" in kept.run("tenants").stdout
+    assert kept.tenants() == {"one": 1, "two": 0}
     read = kept.run("memory", "list", "--tenant", "one")
     assert read.exit_code == 2
     assert "archive.key" in " ".join(read.stderr.split())
