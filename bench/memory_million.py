@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from accordion.archive.sealing import PlainSealer
-from accordion.memory.entries import finish_memory
-from accordion.memory.search import MemorySearch, SearchQuery
-from accordion.model.memories import Memory, MemoryChange, MemoryFilter, MemoryStore, MemoryType
+from accordion.features.memory.entries import finish_memory
+from accordion.features.memory.memories import Memory, MemoryChange, MemoryFilter, MemoryStore, MemoryType
+from accordion.features.memory.search.memory_search import MemorySearch, SearchQuery
+from accordion.features.memory.store.static_embedder import StaticEmbedder
+from accordion.features.memory.store.stored_memories import StoredMemories
 from accordion.model.tenant import TenantScope
-from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.stores.encryption import AesSealer
-from accordion.stores.memories import StoredMemories
 from accordion.stores.open import open_store
 
 BATCH = 500

@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from accordion.memory.entries import finish_memory
-from accordion.memory.search import DEEP_RESULTS, RESULTS, MemorySearch, SearchQuery
-from accordion.model.memories import Memory, MemoryChange
+from accordion.features.memory.entries import finish_memory
+from accordion.features.memory.memories import Memory, MemoryChange
+from accordion.features.memory.search.memory_search import DEEP_RESULTS, RESULTS, MemorySearch, SearchQuery
+from accordion.features.memory.store.static_embedder import StaticEmbedder
+from accordion.features.memory.store.stored_memories import StoredMemories
 from accordion.model.tenant import TenantScope
-from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.stores.memories import StoredMemories
 from accordion.stores.memory_store import InMemoryStore
 
 TENANT = TenantScope("tenant", b"bench")

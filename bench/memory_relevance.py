@@ -21,19 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accordion.memory.entries import finish_memory
-from accordion.memory.extraction import find_candidates
-from accordion.memory.recall import choose_relevant, find_questions
-from accordion.memory.search import MemorySearch, SearchQuery, SearchResult
-from accordion.memory.sentences import build_background, split_conversation
-from accordion.memory.steps import build_record
+from accordion.features.memory.conversation.sentences import build_background, split_conversation
+from accordion.features.memory.conversation.steps import build_record
+from accordion.features.memory.entries import finish_memory
+from accordion.features.memory.extraction.candidates import find_candidates
+from accordion.features.memory.memories import Memory, MemoryChange
+from accordion.features.memory.search.memory_search import MemorySearch, SearchQuery, SearchResult
+from accordion.features.memory.search.relevant_memories import choose_relevant, find_questions
+from accordion.features.memory.store.static_embedder import StaticEmbedder
+from accordion.features.memory.store.stored_memories import StoredMemories
 from accordion.model.conversation import Conversation
-from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
-from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.stores.memories import StoredMemories
 from accordion.stores.memory_store import InMemoryStore
 from bench.memory_recall import evidence, memories
 

@@ -8,12 +8,19 @@ from pathlib import Path
 
 from redis import Redis
 
-from accordion.memory.entries import finish_memory
-from accordion.model.memories import Embedding, Memory, MemoryChange, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.features.memory.entries import finish_memory
+from accordion.features.memory.memories import (
+    Embedding,
+    Memory,
+    MemoryChange,
+    MemoryFilter,
+    MemoryStore,
+    SearchCandidate,
+)
+from accordion.features.memory.store.stored_memories import StoredMemories
 from accordion.model.ports import KeyValueStore
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
-from accordion.stores.memories import StoredMemories
 
 TENANT, OTHER = TenantScope("tenant", b"tenant"), TenantScope("other", b"other")
 PET, WORK = b"test\x64\x00", b"test\x00\x64"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from accordion.model.memories import Memory
-from tests.memory.fake_memories import FakeMemories
+from accordion.features.memory.memories import Memory
+from tests.features.memory.fake_memories import FakeMemories
 from tests.pipeline_setup import PipelineSetup
 
 Json = dict[str, Any]

@@ -20,7 +20,7 @@ from accordion.config.settings import RecallConfig
 from accordion.insertions.excerpts import ArchiveSearch, Excerpt
 from accordion.model.compaction import CompactedConversation, Compaction, CompactionEntry, apply_compaction
 from accordion.model.conversation import Conversation, Message, Text
-from accordion.providers.models.static_embedder import load_table
+from accordion.providers.models.static_embedding import load_table
 from accordion.providers.models.tokenizer import TiktokenCounter
 from bench import compaction_steps
 from bench.questions import (

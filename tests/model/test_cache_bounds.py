@@ -31,7 +31,7 @@ from accordion.delegation.origins import OpenCalls, OriginFinder
 from accordion.delegation.tree import DelegationTree
 from accordion.delegation.visibility_decisions import ResultViewer, VisibilityDecisions, _Decision
 from accordion.features.memory.memory_mentions import MemoryMentions
-from accordion.memory import recall
+from accordion.features.memory.search import relevant_memories as recall
 from accordion.model.cache import BoundedCache
 from accordion.model.ports import Key, Put
 from accordion.model.records import ObservedCall

@@ -358,6 +358,6 @@ class CompactionBuilder:
 
 
 def _load_embedding() -> TokenEmbedding:
-    from accordion.providers.models.static_embedder import load_table  # noqa: PLC0415  # only recall that is set up so
+    from accordion.providers.models.static_embedding import load_table  # noqa: PLC0415  # only recall that is set up so
 
     return load_table()

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accordion.cli.main import app
-from accordion.memory.session_text import render_sections
+from accordion.features.memory.session.session_text import render_sections
 from tests.conftest import Start
 from tests.e2e.memory_samples import PLAN, RECORDED, SUMMARY, memory_arguments, record_conversation
 

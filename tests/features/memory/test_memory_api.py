@@ -427,7 +427,7 @@ async def test_with_memories_disabled_nothing_answers(tmp_path: Path):
 
 
 async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from accordion.stores.memories import StoredMemories
+    from accordion.features.memory.store.stored_memories import StoredMemories
 
     async def away(*args: Any, **more: Any) -> None:
         raise StoreUnavailable("the file is locked")

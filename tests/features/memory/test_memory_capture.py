@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import fields
 
+from accordion.features.memory.extraction.memory_extractor import CompletedRange, MemoryExtractor
 from accordion.features.memory.memory_capture import MemoryCapture, MemoryCaptureHook
-from accordion.memory.compact import CompletedRange, MemoryExtractor
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from tests.archive.archive_setup import TENANT
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
+from tests.features.memory.compaction_setup import ID, CompactionSetup, build_setup, talk
 from tests.insertions.test_artifact_recall import assistant_entry, user_entry
 from tests.insertions.test_artifact_recall import request as long
-from tests.memory.compaction_setup import ID, CompactionSetup, build_setup, talk
 from tests.pipeline_setup import CHAT, PipelineSetup
 
 

@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 
+from accordion.features.memory.memories import Embedding, Memory, MemoryFilter, SearchCandidate
 from accordion.features.memory.memory_mentions import MemoryMentions
 from accordion.features.memory.memory_recall import MemoryRecall, MemoryRecallLimits
+from accordion.features.memory.search.memory_search import MemorySearch
+from accordion.features.memory.search.relevant_memories import load_recalled_ids
 from accordion.features.memory.session_import import SessionImport
 from accordion.http.metrics import Metrics
-from accordion.memory.recall import load_recalled_ids
-from accordion.memory.search import MemorySearch
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate
 from accordion.model.ports import Waiter
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
+from tests.features.memory.fake_memories import FakeMemories
 from tests.insertions.test_artifact_recall import (
     LISTING,
     PATHS,
@@ -33,7 +34,6 @@ from tests.insertions.test_artifact_recall import (
     sent,
     user_entry,
 )
-from tests.memory.fake_memories import FakeMemories
 from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 

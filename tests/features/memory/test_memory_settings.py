@@ -8,12 +8,12 @@ import pytest
 from accordion.composition.application import Application
 from accordion.config import Settings, find_hints
 from accordion.config.load import build
+from accordion.features.memory.memories import Memory, MemoryChange
 from accordion.features.memory.memory_parts import build_endpoints
-from accordion.memory.search import SearchQuery
+from accordion.features.memory.search.memory_search import SearchQuery
+from accordion.features.memory.store.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints
 from accordion.model.errors import ConfigError
-from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
-from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints
 from tests.features.memory.running import running_memory
 from tests.loopback import Answer, Loopback, Recorded
 

@@ -14,7 +14,7 @@ from accordion.cli.main import app
 from accordion.composition.application import Application
 from accordion.composition.configured_store import TENANT_SECRET
 from accordion.config.load import build
-from accordion.model.memories import MemoryFilter
+from accordion.features.memory.memories import MemoryFilter
 from accordion.sessions.tenants import Tenants
 from accordion.stores.open import open_store
 from tests.features.memory.running import running_memory

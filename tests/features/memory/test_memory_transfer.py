@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from accordion.features.memory.entries import export_line, finish_memory
+from accordion.features.memory.memories import Memory, MemoryChange
 from accordion.features.memory.memory_responses import ImportMemoriesResponse
 from accordion.features.memory.memory_transfer import import_memories
-from accordion.memory.entries import export_line, finish_memory
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeClock
-from tests.memory.fake_memories import FakeMemories
+from tests.features.memory.fake_memories import FakeMemories
 
 TENANT = TenantScope("tenant", b"one")
 CALLER = Caller(TENANT, has_proxy_key=True, credential="")

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from accordion.features.memory.memories import Memory
 from accordion.features.memory.memory_mentions import MemoryMentions
+from accordion.features.memory.session.import_requests import unknown_notice, unreachable_notice
 from accordion.features.memory.session_import import SessionImport
-from accordion.memory.session_import import unknown_notice, unreachable_notice
 from accordion.model.conversation import Message, Text, ToolResult
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
+from tests.features.memory.fake_memories import FakeMemories
 from tests.http.api_client import client
 from tests.insertions.test_artifact_recall import (
     LISTING,
@@ -27,7 +28,6 @@ from tests.insertions.test_artifact_recall import (
     sent,
     user_entry,
 )
-from tests.memory.fake_memories import FakeMemories
 from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline.test_compact import refused
 from tests.pipeline.test_estimates import LONG, SOURCE

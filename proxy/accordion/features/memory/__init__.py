@@ -42,14 +42,14 @@ def greet(settings: Settings, base: str, owner_token: str) -> str:
 
 async def count_memories(store: KeyValueStore, tenant: TenantScope) -> int:
     """Counts the memories of a tenant, of all types."""
-    from accordion.stores.memories import count_records  # noqa: PLC0415  # rarely needed
+    from accordion.features.memory.store.stored_memories import count_records  # noqa: PLC0415  # rarely needed
 
     return await count_records(store, tenant)
 
 
 async def erase_memories(store: KeyValueStore, tenant: TenantScope) -> None:
     """Erases all memories of a tenant."""
-    from accordion.stores.memories import erase_records  # noqa: PLC0415  # rarely needed
+    from accordion.features.memory.store.stored_memories import erase_records  # noqa: PLC0415  # rarely needed
 
     await erase_records(store, tenant)
 

@@ -11,9 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from accordion.memory.compact import SEARCH_REQUIRED, CompactionCaller, CompletedRange, MemoryExtractor
-from accordion.memory.entries import ConcurrentWrite
-from accordion.memory.message_ranges import RecordedTranscripts
+from accordion.features.memory.conversation.message_ranges import RecordedTranscripts
+from accordion.features.memory.entries import ConcurrentWrite
+from accordion.features.memory.extraction.memory_extractor import (
+    SEARCH_REQUIRED,
+    CompactionCaller,
+    CompletedRange,
+    MemoryExtractor,
+)
 from accordion.model.errors import AccordionError, BadRequest, StoreUnavailable
 from accordion.model.ports import Tasks
 from accordion.model.records import ObservedResponse

@@ -30,14 +30,20 @@ from accordion.features.memory.memory_operations import CALLS, MemoryServices
 from accordion.features.memory.memory_parts import MemoryParts
 from accordion.features.memory.memory_process import note_tenant
 from accordion.features.memory.memory_transfer import erase_memories, export_memories, import_memories
-from accordion.memory.session_memory import ExportResponse, ImportResponse, ListedMemory, SaveOptions, render_box
+from accordion.features.memory.session.session_memory import (
+    ExportResponse,
+    ImportResponse,
+    ListedMemory,
+    SaveOptions,
+    render_box,
+)
+from accordion.features.memory.store.static_embedder import StaticEmbedder
+from accordion.features.memory.store.stored_memories import StoredMemories
 from accordion.model.errors import BadRequest, ConfigError
-from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.tenants import Caller
 from accordion.stores.encryption import open_sealer
-from accordion.stores.memories import StoredMemories
 from accordion.stores.open import open_store
 
 _CALLS_BY_NAME = {call.name: call for call in CALLS}

@@ -12,7 +12,7 @@ import typer
 
 from accordion.cli.config import ask_confirmation, load_settings
 from accordion.cli.options import Config, Tenant
-from accordion.model.memories import FactType, MemoryStatus, MemoryType
+from accordion.features.memory.memories import FactType, MemoryStatus, MemoryType
 from accordion.model.suggestions import describe_choices
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def save(
 ) -> None:
     """Save a session so that it can be continued elsewhere; prints its recovery id."""
     from accordion.features.memory.memory_command import save as run  # noqa: PLC0415
-    from accordion.memory.session_memory import SaveOptions  # noqa: PLC0415
+    from accordion.features.memory.session.session_memory import SaveOptions  # noqa: PLC0415
 
     options = SaveOptions(description, tuple(tag or ()), force, project or "")
     raise typer.Exit(run(_make_command(config, tenant, as_json), session, text, options, ask_confirmation))

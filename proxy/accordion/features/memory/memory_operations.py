@@ -18,13 +18,12 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.reader import ReadRequest, TextPart, UnanswerableRequest
 from accordion.features.memory import memory_requests as requests
 from accordion.features.memory import memory_responses as responses
-from accordion.memory import compact
-from accordion.memory.add import MemoryWriter
-from accordion.memory.compact import CompactionResponse, CompletedRange, MemoryExtractor
-from accordion.memory.consolidation import Consolidator
-from accordion.memory.message_ranges import RecordedTranscripts
-from accordion.memory.search import MemorySearch, SearchQuery
-from accordion.memory.session_memory import (
+from accordion.features.memory.conversation.message_ranges import RecordedTranscripts
+from accordion.features.memory.extraction import memory_extractor as compact
+from accordion.features.memory.extraction.memory_extractor import CompactionResponse, CompletedRange, MemoryExtractor
+from accordion.features.memory.memories import FactType, Memory, MemoryChange, MemoryStatus, MemoryStore, MemoryType
+from accordion.features.memory.search.memory_search import MemorySearch, SearchQuery
+from accordion.features.memory.session.session_memory import (
     ExportResponse,
     ImportResponse,
     ListResponse,
@@ -32,9 +31,10 @@ from accordion.memory.session_memory import (
     SearchResponse,
     SessionMemories,
 )
+from accordion.features.memory.store.consolidation import Consolidator
+from accordion.features.memory.store.memory_writer import MemoryWriter
 from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
-from accordion.model.memories import FactType, Memory, MemoryChange, MemoryStatus, MemoryStore, MemoryType
 from accordion.model.ports import Clock
 from accordion.sessions.tenants import Caller
 

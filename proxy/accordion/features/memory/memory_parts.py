@@ -21,33 +21,33 @@ from accordion.composition.features import create_translator
 from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings
 from accordion.config.settings import EndpointModel
+from accordion.features.memory.conversation.message_ranges import RecordedConversations
+from accordion.features.memory.extraction.memory_extractor import MemoryExtractor
+from accordion.features.memory.extraction.narration import Narrator
 from accordion.features.memory.mcp_app import McpApp
+from accordion.features.memory.memories import MemoryStore
 from accordion.features.memory.memory_api import MemoryApi
 from accordion.features.memory.memory_capture import MemoryCapture
 from accordion.features.memory.memory_operations import MemoryServices
 from accordion.features.memory.memory_recall import MemoryRecall, MemoryRecallLimits
+from accordion.features.memory.search.memory_search import MemorySearch, SearchQuery
+from accordion.features.memory.session.session_memory import SessionMemories
 from accordion.features.memory.session_import import SessionImport
+from accordion.features.memory.store.consolidation import Consolidator
+from accordion.features.memory.store.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
+from accordion.features.memory.store.memory_writer import MemoryWriter
+from accordion.features.memory.store.static_embedder import StaticEmbedder
+from accordion.features.memory.store.stored_memories import StoredMemories
 from accordion.insertions.store import InsertionStore
-from accordion.memory.add import MemoryWriter
-from accordion.memory.compact import MemoryExtractor
-from accordion.memory.consolidation import Consolidator
-from accordion.memory.message_ranges import RecordedConversations
-from accordion.memory.narration import Narrator
-from accordion.memory.search import MemorySearch, SearchQuery
-from accordion.memory.session_memory import SessionMemories
-from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, KeyValueStore, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
-from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
-from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, TokenUsageCallback
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.tenants import Tenants
 from accordion.stores.encryption import open_sealer
-from accordion.stores.memories import StoredMemories
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from accordion.insertions.recall_source import RecallRequest
-from accordion.insertions.store import InsertionStore
-from accordion.memory.recall import (
+from accordion.features.memory.memories import Memory, MemoryFilter, MemoryStore
+from accordion.features.memory.search.memory_search import MemorySearch, SearchQuery, SearchResult
+from accordion.features.memory.search.relevant_memories import (
     RecalledMemory,
     VisibleContent,
     choose_relevant,
@@ -25,10 +25,10 @@ from accordion.memory.recall import (
     quote_memories,
     record_recall,
 )
-from accordion.memory.search import MemorySearch, SearchQuery, SearchResult
+from accordion.insertions.recall_source import RecallRequest
+from accordion.insertions.store import InsertionStore
 from accordion.model.errors import AccordionError
 from accordion.model.insertions import RecallInsertion
-from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks, Waiter
 from accordion.model.records import RecallUsage
 from accordion.model.tenant import TenantScope

@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from accordion.memory.entries import CONTENT_MOST, NAME_MOST, NAMES_MOST
-from accordion.memory.search import DEEP_RESULTS, QUERY_MOST, RESULTS
-from accordion.memory.session_memory import MOST
+from accordion.features.memory.entries import CONTENT_MOST, NAME_MOST, NAMES_MOST
+from accordion.features.memory.memories import FactType, MemoryFilter, MemoryStatus, MemoryType
+from accordion.features.memory.search.memory_search import DEEP_RESULTS, QUERY_MOST, RESULTS
+from accordion.features.memory.session.session_memory import MOST
 from accordion.model.errors import BadRequest
-from accordion.model.memories import FactType, MemoryFilter, MemoryStatus, MemoryType
 
 MAX_IDS = 100
 """Memories that one call may read or delete."""

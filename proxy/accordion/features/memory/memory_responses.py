@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from accordion.memory.compact import CompletedRange
-from accordion.memory.entries import format_time, preview
-from accordion.memory.search import SearchResult
-from accordion.memory.session_memory import session_preview
-from accordion.model.memories import Memory
+from accordion.features.memory.entries import format_time, preview
+from accordion.features.memory.extraction.memory_extractor import CompletedRange
+from accordion.features.memory.memories import Memory
+from accordion.features.memory.search.memory_search import SearchResult
+from accordion.features.memory.session.session_memory import session_preview
 
 
 class MemoryResponse(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,11 +10,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from accordion.features.memory.memory_operations import EVERY_PROJECT, MemoryServices
-from accordion.features.memory.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
-from accordion.memory import entries
-from accordion.model.errors import BadRequest
-from accordion.model.memories import (
+from accordion.features.memory import entries
+from accordion.features.memory.memories import (
     ALL_TYPES,
     Conflict,
     Memory,
@@ -22,6 +19,9 @@ from accordion.model.memories import (
     MemoryFilter,
     MemoryStore,
 )
+from accordion.features.memory.memory_operations import EVERY_PROJECT, MemoryServices
+from accordion.features.memory.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
+from accordion.model.errors import BadRequest
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 

@@ -12,19 +12,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from accordion.insertions.recall_source import RecallRequest
-from accordion.insertions.store import InsertionStore
-from accordion.memory.session_import import (
+from accordion.features.memory.memories import MemoryStore
+from accordion.features.memory.session.import_requests import (
     LONGEST,
     RestoredMemories,
     find_requested_ids,
     restore_memories,
     unreachable_notice,
 )
+from accordion.insertions.recall_source import RecallRequest
+from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError
 from accordion.model.insertions import RecallInsertion
-from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock
 from accordion.model.records import RecallUsage
 

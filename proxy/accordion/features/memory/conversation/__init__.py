@@ -1,0 +1,1 @@
+"""Reads conversations: statements, steps, sentences, and what in them stands alone."""

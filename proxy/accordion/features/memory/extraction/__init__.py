@@ -1,0 +1,1 @@
+"""Makes memories of conversations, by rules or by a model."""

@@ -1,0 +1,1 @@
+"""Session memories: the text with which another agent continues a session."""

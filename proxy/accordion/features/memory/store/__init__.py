@@ -1,0 +1,1 @@
+"""Stores memories, with their index and their embeddings."""

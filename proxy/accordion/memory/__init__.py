@@ -1,1 +1,0 @@
-"""Long-term memories: capture, search, consolidation, and recovery of sessions."""
