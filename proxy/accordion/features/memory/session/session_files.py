@@ -88,25 +88,14 @@ _STATED_DIRECTORY: Final = re.compile(
     r"|working in the directory: *(?P<gemini>\S[^\n]*)",
     re.MULTILINE,
 )
-_RESET: Final = re.compile(r"Shell cwd was reset to (\S[^\n]*)")
-_CD_COMMAND: Final = re.compile(r"""(?:^|[;&|(]\s*)cd +(?:"([^"\n]+)"|'([^'\n]+)'|([^\s;&|)]+))""", re.MULTILINE)
-_RELATIVE: Final = re.compile(r"(?<![\w/.~@:$-])(?:\./)?([\w@.-]+(?:/[\w@.-]+)+/?)")
-_ROOT_COMMAND_MOST: Final = 4_000
 _HOME_DIRECTORY: Final = re.compile(r"(?:/Users|/home|[A-Za-z]:[\\/]Users)[\\/][^\\/]+|/root|/", re.IGNORECASE)
 _OUTSIDE_PROJECTS: Final = re.compile(
     r"(?:/private)?/(?:tmp|var(?!/www/)|dev|proc|etc|usr(?!/src/)|opt/homebrew)(?:/|\Z)|.*[\\/]\.(?:claude|codex|config|cache|gemini)[\\/]"
     r"|.*[\\/]AppData[\\/]",
     re.IGNORECASE,
 )
-_ROOT_MARKERS: Final = frozenset(
-    (
-        *(".git", ".claude", ".hg", ".github", ".vscode", ".idea", "claude.md", "agents.md", "gemini.md"),
-        *("package.json", "pyproject.toml", "setup.py", "setup.cfg", "go.mod", "cargo.toml", "pom.xml", "makefile"),
-        *("build.gradle", "composer.json", "gemfile", "cmakelists.txt", "tsconfig.json", "mix.exs", "deno.json"),
-    )
-)
-"""Names of files and folders in the root of a project, in lower case."""
-_LARGE_SHARE, _MEDIUM_SHARE = 0.9, 0.6
+_COMMON_SHARE: Final = 0.9
+"""The share of the accessed files that are in the root of a project, if no client states it."""
 _MAX_WORKING, _MAX_REFERENCE = 8, 8
 """Files that a session memory lists at most."""
 _IGNORED_PATH: Final = re.compile(
@@ -336,34 +325,19 @@ def _split_path(path: str) -> list[str]:
 
 
 def find_root(record: ConversationRecord, paths: Sequence[str]) -> str:
-    """Returns the root of the project, empty if it is unknown.
+    """Returns the root of the project: the working directory that the client stated last.
 
-    It is the client's working directory, or a directory above it that has a file of `_ROOT_MARKERS`; without one it is
-    derived from commands and from `paths`, the files that were accessed.
+    Without one, it is the deepest directory of nearly all of `paths`, the accessed files; empty if there is none.
     """
-    roots = set(_find_project_roots(path for path in paths if is_absolute(path)))
-    directory = _find_working_directory(record)
-    if directory:
-        enclosing_roots = [root for root in roots if _is_within(directory, root)]
-        return min(enclosing_roots, key=len, default=directory)
+    if directory := _find_working_directory(record):
+        return directory
     absolute = [path for path in paths if is_absolute(path)]
     project_paths = [path for path in absolute if not _OUTSIDE_PROJECTS.match(path)] or absolute
-    if project_paths:
-        if base_directory := _find_base_directory(record, project_paths):
-            return base_directory
-        enclosing = [
-            root
-            for root in roots
-            if sum(_is_within(path, root) for path in project_paths) >= _LARGE_SHARE * len(project_paths)
-        ]
-        if enclosing:
-            return min(enclosing, key=len)
-        return _deepest_common(project_paths, _LARGE_SHARE) or _deepest_common(project_paths, _MEDIUM_SHARE)
-    return ""
+    return _find_common_directory(project_paths)
 
 
 def _find_working_directory(record: ConversationRecord) -> str:
-    """Returns the working directory: the client's last statement, else the shell's, else the most frequent `cd`."""
+    """Returns the working directory that the client stated last; empty if it stated none."""
     for text in reversed(record.background):
         for match in reversed(list(_STATED_DIRECTORY.finditer(text))):
             directory = (
@@ -371,74 +345,11 @@ def _find_working_directory(record: ConversationRecord) -> str:
             )
             if is_absolute(directory) and len(directory) <= _MAX_LENGTH:
                 return directory
-    visit_counts: Counter[str] = Counter()
-    for step in reversed(record.steps):
-        text = step.result or ""
-        if (reset := _RESET.search(text[-300:])) is not None and is_absolute(reset[1]):
-            return reset[1].strip()
-        command = step.text("command", "cmd", "script")
-        if "rev-parse --show-toplevel" in command and step.is_done and is_absolute(text) and "\n" not in text.strip():
-            return text.strip()
-        for groups in _CD_COMMAND.findall(command[:_ROOT_COMMAND_MOST]):
-            directory = next(filter(None, groups), "")
-            if (
-                is_absolute(directory)
-                and not _OUTSIDE_PROJECTS.match(directory)
-                and not _HOME_DIRECTORY.fullmatch(directory.rstrip("\\/") or "/")
-            ):
-                visit_counts[directory.rstrip("\\/")] += 1
-    return _find_common_directory(visit_counts)
+    return ""
 
 
-def _find_common_directory(visit_counts: Counter[str]) -> str:
-    """Returns the visited directory that contains most visits; of equal ones the most visited."""
-    if not visit_counts:
-        return ""
-    return max(
-        visit_counts,
-        key=lambda root: (
-            sum(count for directory, count in visit_counts.items() if _is_within(directory, root)),
-            visit_counts[root],
-        ),
-    )
-
-
-def _find_base_directory(record: ConversationRecord, paths: Sequence[str]) -> str:
-    """Returns the directory that relative paths in commands start from, given absolute paths of the same files.
-
-    Of several it is the most frequent one; without such paths it is empty.
-    """
-    by_suffix: dict[str, set[str]] = {}
-    for path in paths:
-        names = normalize_path(path).split("/")
-        for index in range(2, len(names) - 1):
-            by_suffix.setdefault("/".join(names[index:]), set()).add(path)
-            # A command may name a folder, too.
-            by_suffix.setdefault("/".join(names[index:-1]), set()).add(path[: len(path) - len(names[-1]) - 1])
-    match_counts: Counter[str] = Counter()
-    for step in record.steps:
-        for relative in dict.fromkeys(_RELATIVE.findall(step.text("command", "cmd", "script")[:_ROOT_COMMAND_MOST])):
-            suffix = relative.removesuffix("/...").rstrip("/.")
-            # A suffix of several paths with different roots decides nothing.
-            if "/" in suffix and len(roots := {path[: -len(suffix) - 1] for path in by_suffix.get(suffix, ())}) == 1:
-                match_counts[roots.pop()] += 1
-    return max(match_counts, key=lambda root: (match_counts[root], -len(root))) if match_counts else ""
-
-
-def _find_project_roots(paths: Iterable[str]) -> Iterator[str]:
-    """Returns the directories that have a file or folder of `_ROOT_MARKERS`."""
-    for path in paths:
-        names = re.split(r"([\\/])", path)
-        for index, name in enumerate(names):
-            if name.lower() in _ROOT_MARKERS:
-                root = "".join(names[: max(0, index - 1)])
-                if root and not _HOME_DIRECTORY.fullmatch(root) and not _OUTSIDE_PROJECTS.match(root + "/"):
-                    yield root
-                break
-
-
-def _deepest_common(paths: Sequence[str], share: float) -> str:
-    """Returns the deepest directory with this share of the paths; empty if it is only a home directory."""
+def _find_common_directory(paths: Sequence[str]) -> str:
+    """Returns the deepest directory with nearly all of the paths; empty if that is only a home directory."""
     counts: Counter[str] = Counter()
     for path in paths:
         path_module, child = _path_module(path), path
@@ -448,7 +359,7 @@ def _deepest_common(paths: Sequence[str], share: float) -> str:
     shared_directories = [
         directory
         for directory, count in counts.items()
-        if count >= share * len(paths) and not _HOME_DIRECTORY.fullmatch(directory)
+        if count >= _COMMON_SHARE * len(paths) and not _HOME_DIRECTORY.fullmatch(directory)
     ]
     return max(shared_directories, key=len, default="")
 

@@ -53,7 +53,7 @@ _MIN_STEPS: Final = 3
 _MAX_CHARACTERS: Final = 60_000
 _TYPED_CHARACTERS: Final = 4_000
 """Characters of a message that a person likely typed. Longer ones have pasted documents or output."""
-_PATCH_FILE: Final = re.compile(r"^\*\*\* (Add|Update|Delete) File: (\S[^\n\r]*)", re.MULTILINE)
+_PATCH_PART: Final = re.compile(r"^\*\*\* (?=(?:Add|Update|Delete) File: )", re.MULTILINE)
 _PATCH_END: Final = "*** End Patch"
 _LIST_TOOLS: Final = frozenset(
     (
@@ -249,73 +249,20 @@ def _describe_file_work(file: SessionFile) -> str:
 # -- plan files -------------------------------------------------------------------------------------------------------
 
 
-class PatchResult(msgspec.Struct, frozen=True):
-    """The result of a patch for one file.
-
-    `text` is None if the patch cannot be applied exactly; `piece` is the file's part of the patch.
-    """
-
-    text: str | None
-    piece: str
-    is_deleted: bool = False
-
-
-def apply_patch(patch: str, path: str, text: str | None) -> PatchResult:
-    """Applies a patch to one file. `text` is the file's previous text, None if it is unknown."""
-    headers, pieces, is_deleted = list(_PATCH_FILE.finditer(patch)), list[str](), False
-    for index, header in enumerate(headers):
-        if header[2].strip() != path:
+def _apply_patch(file: PlanFile, patch: str, path: str) -> bool:
+    """Applies a patch to a plan file; returns False if it deletes the file. A changed part stays unapplied."""
+    for part in _PATCH_PART.split(patch.split(_PATCH_END, maxsplit=1)[0])[1:]:
+        heading, _, body = part.partition("\n")
+        act, _, name = heading.partition(" File: ")
+        if name.strip() != path:
             continue
-        end = headers[index + 1].start() if index + 1 < len(headers) else len(patch)
-        piece = patch[header.start() : end].split(_PATCH_END, maxsplit=1)[0].rstrip("\n")
-        pieces.append(piece)
-        body, is_deleted = piece.split("\n")[1:], header[1] == "Delete"
-        if is_deleted:
-            text = None
-        elif header[1] == "Add":
-            text = "".join(f"{line[1:]}\n" for line in body if line.startswith("+"))
-        elif text is not None:
-            text = _apply_hunks(text, body)
-    return PatchResult(text, "\n".join(pieces), is_deleted) if pieces else PatchResult(None, patch)
-
-
-def _apply_hunks(text: str, body: list[str]) -> str | None:
-    """Applies all hunks; returns None if one does not match at exactly one place after the previous one."""
-    lines, result, end = text.split("\n"), list[str](), 0
-    for hint, hunk in _split_hunks(body):
-        old = [line[1:] for line in hunk if line[:1] in (" ", "-", "")]
-        new = [line[1:] for line in hunk if line[:1] in (" ", "+", "")]
-        start = end
-        if hint:
-            start = next((n for n in range(end, len(lines)) if lines[n].strip() == hint), -1)
-            if start < 0:
-                return None
-        positions = (
-            [n for n in range(start, len(lines) - len(old) + 1) if lines[n : n + len(old)] == old] if old else []
-        )
-        if not old:
-            # A hunk without old lines is appended, before the last line end.
-            positions = [len(lines) - 1 if lines[-1:] == [""] else len(lines)]
-        if not positions or (len(positions) > 1 and not hint):
-            return None
-        result += [*lines[end : positions[0]], *new]
-        end = positions[0] + len(old)
-    return "\n".join([*result, *lines[end:]])
-
-
-def _split_hunks(body: list[str]) -> list[tuple[str, list[str]]]:
-    """Splits a patch into hunks, each with the line after which it is searched for (empty for none)."""
-    hunks: list[tuple[str, list[str]]] = []
-    for line in body:
-        if line.startswith("@@"):
-            hunks.append((line[2:].strip(), []))
-        elif line.startswith("*** "):
-            continue
+        if act == "Delete":
+            return False
+        if act == "Add":
+            _set_text(file, "".join(f"{line[1:]}\n" for line in body.split("\n") if line.startswith("+")))
         else:
-            if not hunks:
-                hunks.append(("", []))
-            hunks[-1][1].append(line)
-    return [(hint, hunk) for hint, hunk in hunks if hunk]
+            _add_unapplied(file, f"*** {part}".rstrip("\n"))
+    return True
 
 
 _PLAN_NAME: Final = re.compile(
@@ -388,10 +335,7 @@ def _apply_step(file: PlanFile, step: RecordedStep, path: str) -> bool:
     if tool_kind(step) == "exitplanmode":
         return _set_text(file, step.text("plan"))
     if patch := find_patch(step):
-        result = apply_patch(patch, path, None if file.unapplied else file.text)
-        if result.is_deleted:
-            return False
-        return _set_text(file, result.text) if result.text is not None else _add_unapplied(file, result.piece)
+        return _apply_patch(file, patch, path)
     if is_shell(step):
         return _apply_command(file, step, path)
     acts = {access.act for access in find_file_accesses(step)}

@@ -14,7 +14,7 @@ from typing import Final
 from accordion.features.memory.conversation.credentials import mask_credentials
 from accordion.features.memory.conversation.sentences import Sentence, split_conversation
 from accordion.features.memory.conversation.steps import ConversationRecord, RecordedStep, build_record
-from accordion.features.memory.extraction.candidates import is_safe
+from accordion.features.memory.extraction.candidates import OPEN, SOLVES, is_decision, is_preference, is_safe
 from accordion.features.memory.session.session_files import (
     SessionFile,
     describe_reference_files,
@@ -75,41 +75,7 @@ _MAX_ITEMS: Final = 12
 _MAX_CHARACTERS: Final = 320
 _MAX_EXAMINED: Final = 100_000
 
-_USER_DECISION: Final = re.compile(
-    r"\blet['’]?s (?:go|do|use|keep|switch|stick|add|make|drop|skip|remove|not)\b"
-    r"|\b(?:i|we)['’]d (?:go|stick) (?:with|for)\b|\b(?:i|we) (?:like|prefer|choose|chose|pick|want to go with) "
-    r"(?:the |your )?(?:option|approach|idea|version|solution)"
-    r"|\bgo with\b|\buse [^.?!]{2,80} instead of\b",
-    re.IGNORECASE,
-)
-_ASSISTANT_DECISION: Final = re.compile(
-    r"\b(?:decided|chose|chosen|opted|settled on|picked|going with|went with)\b"
-    r"|\b(?:i['’]ll|i will|we['’]ll|we) (?:use|used|keep|kept) [^.]{3,160}"
-    r"\b(?:because|since|instead of|rather than|so that)\b"
-    r"|\b(?:the )?(?:better|best|cleanest|simplest|right) (?:approach|solution|option|fix|way) (?:is|was|would be)\b",
-    re.IGNORECASE,
-)
 _REASON: Final = re.compile(r",?\s+(?:\(?because|since|so that|as it|as this|to avoid|in order to)\b", re.IGNORECASE)
-_CONSTRAINT: Final = re.compile(
-    r"\b(?:must|mustn['’]t|never|always"
-    r"|(?:don['’]?t|do not) (?!think|know|see|have|understand|get|remember|believe|we|you|they|like to)\w+"
-    r"|should(?:n['’]?t| not)|avoid|no more than|at most|at least|maximum|make sure|ensure|prefer|not too|ideally"
-    r"|keep (?:it|them|this|things)|stick (?:to|with)|only (?:use|change|touch|edit|modify|run)"
-    r"|needs? to be|has to be|have to be|without \w+ing)\b",
-    re.IGNORECASE,
-)
-_ISSUE: Final = re.compile(
-    r"\b(?:known (?:issue|limitation|bug)s?|limitations?:|not (?:yet|currently) (?:\w+ )?(?:implemented|handled|"
-    r"supported|fixed|covered|tested|working)|still (?:fail(?:s|ing)?|broken|missing|open|doesn['’]?t|not)|flaky"
-    r"|out of scope|follow-?up|defer(?:red)?|workaround|TO[- ]?DO|FIX[- ]?ME|unrelated (?:failure|issue)"
-    r"|race condition)\b"
-)
-_HYPOTHESIS: Final = re.compile(
-    r"\b(?:suspect|hypothes[ie]s|probably|likely because|might be|may be (?:because|due)|could be (?:because|due|that)"
-    r"|root cause|turns out|turned out|interesting(?:ly)?|i think"
-    r"|the (?:issue|problem|bug) (?:is|was) (?:that|in|with))\b",
-    re.IGNORECASE,
-)
 _FEWEST_SPACES: Final = 4
 """Spaces that a noteworthy sentence has at least."""
 _ANNOUNCEMENT: Final = re.compile(
@@ -347,8 +313,7 @@ def _find_decisions(sentences: Sequence[Sentence], steps: Iterable[RecordedStep]
             ]
     sentences_by_position = {(sentence.at, sentence.position): sentence for sentence in sentences}
     for sentence in sentences:
-        pattern = _USER_DECISION if sentence.speaker == "user" else _ASSISTANT_DECISION
-        if pattern.search(sentence.text) and _is_noteworthy(sentence.text):
+        if is_decision(sentence) and _is_noteworthy(sentence.text):
             decisions.append(
                 (sentence.at, _with_reason(sentence, sentences_by_position.get((sentence.at, sentence.position + 1))))
             )
@@ -357,12 +322,8 @@ def _find_decisions(sentences: Sequence[Sentence], steps: Iterable[RecordedStep]
 
 def _find_constraints(sentences: Iterable[Sentence]) -> list[str]:
     """Returns the user's constraints and rules in the user's words, the earliest first."""
-    statements = (
-        statement for statement in sentences if statement.speaker == "user" and not statement.text.endswith("?")
-    )
-    return list(
-        dict.fromkeys(_shorten(statement.text) for statement in statements if _CONSTRAINT.search(statement.text))
-    )[:_MAX_ITEMS]
+    rules = (each.text for each in sentences if each.speaker == "user" and is_preference(each.text))
+    return list(dict.fromkeys(map(_shorten, rules)))[:_MAX_ITEMS]
 
 
 def _find_dependencies(steps: Sequence[RecordedStep]) -> list[str]:
@@ -382,11 +343,7 @@ def _find_dependencies(steps: Sequence[RecordedStep]) -> list[str]:
 
 def _find_issues(sentences: Iterable[Sentence], steps: Sequence[RecordedStep]) -> list[str]:
     """Returns statements about open or broken things, and the latest failed commands."""
-    issues = [
-        _shorten(sentence.text)
-        for sentence in sentences
-        if _ISSUE.search(sentence.text) and _is_noteworthy(sentence.text)
-    ]
+    issues = [_shorten(each.text) for each in sentences if OPEN.search(each.text) and _is_noteworthy(each.text)]
     latest: dict[str, RecordedStep] = {}
     for step in steps:
         if is_shell(step) and step.result is not None:
@@ -414,11 +371,11 @@ def _describe_changes(files: Iterable[SessionFile], steps: Iterable[RecordedStep
 
 
 def _find_notes(sentences: Iterable[Sentence]) -> list[str]:
-    """Returns the assistant's newest hypotheses and insights."""
+    """Returns the newest causes and solutions that the assistant named."""
     notes = [
-        _shorten(sentence.text)
-        for sentence in sentences
-        if sentence.speaker == "assistant" and _HYPOTHESIS.search(sentence.text) and _is_noteworthy(sentence.text)
+        _shorten(each.text)
+        for each in sentences
+        if each.speaker == "assistant" and SOLVES.search(each.text) and _is_noteworthy(each.text)
     ]
     return _newest(notes, 8)
 
