@@ -152,14 +152,6 @@ async def test_focus_topics_change_what_is_taken():
     assert "lunch" in focused.memories_created[-1].topics
 
 
-async def test_topics_that_are_no_texts_are_refused():
-    setup = await build_setup()
-    for topics in (["", "x"], ["x" * 101], ["x"] * 21, [3]):
-        with pytest.raises(BadRequest, match="focus_topics"):
-            await setup.compact(*ALL, *topics)
-    assert stored_memories(setup) == []
-
-
 # -- what is refused ---------------------------------------------------------------
 
 
@@ -180,9 +172,8 @@ async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
 
 @pytest.mark.parametrize(
     ("first", "last", "words"),
-    [(-1, 3, "out of range"), (0, 17, "0 to 16"), (5, 4, "is greater than"), (99, 100, "17 recorded"),
-     (True, 3, "whole"), ("0", 3, "whole number")],
-)  # fmt: skip
+    [(-1, 3, "out of range"), (0, 17, "0 to 16"), (5, 4, "is greater than"), (99, 100, "17 recorded")],
+)
 async def test_a_bad_range_is_refused_and_nothing_is_written(first, last, words):
     setup = await build_setup()
     await setup.compactions.find_completed(TENANT, ID)

@@ -97,10 +97,6 @@ async def test_words_vector_and_filter_reach_the_store(shelf, search):
     [
         (SearchQuery(""), "search_without_words"),
         (SearchQuery(" ?! … "), "search_without_words"),
-        (SearchQuery("x" * 2_001), "query_too_long"),
-        (SearchQuery("dog", limit=33), "bad_limit"),
-        (SearchQuery("dog", limit=-1), "bad_limit"),
-        (SearchQuery("dog", deep=True, limit=101), "bad_limit"),
     ],
 )
 async def test_a_search_that_cannot_be_made_is_refused_with_its_reason(search, query, code):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -72,7 +72,7 @@ class RecordedConversations(msgspec.Struct, frozen=True):
         range, and StoreUnavailable.
         """
         transcript = await self.find_transcript(tenant, session)
-        first, last = check_range(first, last, len(transcript))
+        check_range(first, last, len(transcript))
         raw_messages = await self.recordings.read(tenant, session, 0, last)
         if missing := [first + index for index, raw in enumerate(raw_messages[first : last + 1]) if raw is None]:
             raise NotFound(
@@ -84,11 +84,8 @@ class RecordedConversations(msgspec.Struct, frozen=True):
         return await self.tasks.offload(_build_range, transcript, parser, session, first, last, raw_messages)
 
 
-def check_range(first: Any, last: Any, length: int) -> tuple[int, int]:
-    """Checks a range of indexes, both inclusive, in a list of this length. Raises BadRequest."""
-    for name, value in (("start_index", first), ("end_index", last)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise BadRequest(f"{name} must be a whole number, counted from 0.", code="invalid_range", param=name)
+def check_range(first: int, last: int, length: int) -> None:
+    """Raises BadRequest unless both indexes, the last one inclusive, are a range in a list of this length."""
     if first < 0 or last >= length:
         raise BadRequest(
             f"Messages {first} to {last} are out of range: this conversation has {length:,} recorded messages, 0 to "
@@ -102,7 +99,6 @@ def check_range(first: Any, last: Any, length: int) -> tuple[int, int]:
             code="invalid_range",
             param="start_index",
         )
-    return first, last
 
 
 def _build_range(

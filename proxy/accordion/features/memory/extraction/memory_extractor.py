@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -182,8 +182,6 @@ _MAX_MEMORIES: Final = 40
 _CONTEXT: Final = 300
 """Characters that are kept of each of the two turns before."""
 _NOT_PERMITTED: Final = "{} is asked only for callers with a proxy key, or on this machine."
-_TOPICS: Final = 20
-_TOPIC: Final = 100
 
 
 class CompactionCaller(msgspec.Struct, frozen=True):
@@ -236,11 +234,11 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
     ) -> CompactionResponse:
         """Compacts messages `first` to `last` (inclusive, counted from 0 with the system prompt).
 
-        Raises NotFound if they are not recorded, BadRequest for a bad range, bad topics or a missing search,
+        Raises NotFound if they are not recorded, BadRequest for a bad range or a missing search,
         ConcurrentWrite (also if the conversation or the memories were erased meanwhile) and StoreUnavailable.
         Nothing is written then.
         """
-        caller, focus = caller or CompactionCaller(), check_topics(focus)
+        caller, focus = caller or CompactionCaller(), _normalize_topics(focus)
         await self.erasures.poll()
         started_at = self.clock.monotonic()
         message_range = await self._add_imported_background(
@@ -440,18 +438,9 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
         return build_response(memories, entry)
 
 
-def check_topics(topics: Sequence[Any]) -> tuple[str, ...]:
-    """Returns focus topics in lower case, without duplicates, sorted. Raises BadRequest."""
-    valid = (isinstance(topic, str) and 0 < len(topic.strip()) <= _TOPIC for topic in topics)
-    if isinstance(topics, str) or not all(valid):
-        raise BadRequest(
-            f"focus_topics must be a list of strings of 1 to {_TOPIC} characters each.",
-            code="invalid_topics",
-            param="focus_topics",
-        )
-    if len(topics) > _TOPICS:
-        raise BadRequest(f"Give at most {_TOPICS} focus_topics.", code="invalid_topics", param="focus_topics")
-    return tuple(sorted({" ".join(topic.lower().split()) for topic in topics}))
+def _normalize_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """Returns focus topics in lower case, without duplicates and empty ones, sorted."""
+    return tuple(sorted({" ".join(topic.lower().split()) for topic in topics} - {""}))
 
 
 def _find_by_rule(message_range: MessageRange) -> tuple[list[Sentence], list[MemoryCandidate], KnownText]:

@@ -33,7 +33,7 @@ _BATCH_SIZE: Final = 500
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
-    """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum.
+    """A search. There are at most `limit` results, and never more than 32, or 100 of a deep search; 0 stands for these.
 
     `everything` also returns results if none fits the query, `inactive` also what is superseded or resolved.
     """
@@ -76,17 +76,11 @@ class MemorySearch:
     async def search(self, tenant: TenantScope, query: SearchQuery) -> SearchResults:
         """Returns the memories that answer a query best; none if none fits.
 
-        Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`) and StoreUnavailable.
+        Raises BadRequest (`search_without_words`) and StoreUnavailable.
         """
         text = clean_text(query.text)
         _check_query(text)
         max_results, pool_size = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
-        if not 0 <= query.limit <= max_results:
-            raise BadRequest(
-                f"A {'deep ' if query.deep else ''}search returns 1 to {max_results} memories.",
-                code="bad_limit",
-                param="limit",
-            )
         forms = await self._find_forms(tenant, text)
         terms = list(dict.fromkeys(search_terms(" ".join(forms))))
         vector = await self._embedder.embed_query(forms[-1])
@@ -98,7 +92,7 @@ class MemorySearch:
         ranked = order_candidates(text, candidates, meanings)
         if not query.everything and not has_answer(text, ranked, self._embedder.least_relevance):
             return SearchResults((), len(candidates))
-        ranked = ranked[: query.limit or max_results]
+        ranked = ranked[: min(query.limit or max_results, max_results)]
         warnings = await self.find_warnings(tenant, [candidate.memory for candidate, _ in ranked])
         results = [
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
@@ -176,13 +170,7 @@ def _partition(text: str, name: str) -> tuple[str, str, str]:
 
 
 def _check_query(text: str) -> None:
-    """Raises BadRequest for a query that is too long or has no words."""
-    if len(text) > QUERY_MOST:
-        raise BadRequest(
-            f"A query has at most {QUERY_MOST:,} characters; this one has {len(text):,}.",
-            code="query_too_long",
-            param="query",
-        )
+    """Raises BadRequest for a query without words."""
     if not _WORD.search(text):
         raise BadRequest(
             "This query has no words. Give words to search for, or list the memories instead.",

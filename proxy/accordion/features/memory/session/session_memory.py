@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from accordion.features.memory.conversation.message_ranges import MessageRange, RecordedConversations
 from accordion.features.memory.entries import clean_names, finish_memory, format_time, preview
 from accordion.features.memory.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
-from accordion.features.memory.search.memory_search import RESULTS, MemorySearch, SearchQuery
+from accordion.features.memory.search.memory_search import MemorySearch, SearchQuery
 from accordion.features.memory.session.session_text import NONE, find_latest_plan, parse_sections, write_session_text
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.ports import Clock, Tasks
@@ -25,9 +25,8 @@ from accordion.model.tenant import TenantScope
 
 _PREVIEW_LENGTH: Final = 100
 _BOX_WIDTH: Final = 76
-MOST, SEARCH_MOST = 100, RESULTS
-"""Memories of one list, and of one search."""
-_DESCRIPTION: Final = 500
+MOST = 100
+"""Memories of one list."""
 _BATCH_SIZE: Final = 32
 _IN_A_SECOND: Final = 10_000
 _ID: Final = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d{1,5})?")
@@ -156,7 +155,7 @@ class SessionMemories(msgspec.Struct, frozen=True):
         without `force`, nothing is saved unless the user confirms. Raises BadRequest, NotFound and StoreUnavailable;
         nothing is written then.
         """
-        options = check_options(options or SaveOptions())
+        options = options or SaveOptions()
         recording = await self._load_recording(tenant, conversation) if conversation else None
         text = await self._make_text(text, recording)
         if all(content.strip() == NONE for content in parse_sections(text).values()):
@@ -203,7 +202,6 @@ class SessionMemories(msgspec.Struct, frozen=True):
 
         `after` is the `next` cursor of another page. Raises BadRequest and StoreUnavailable.
         """
-        _check_limit(limit, MOST)
         memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
         page = await self.memories.list_memories(tenant, memory_filter, after=after, limit=limit)
         count = len(page.memories)
@@ -214,7 +212,6 @@ class SessionMemories(msgspec.Struct, frozen=True):
         self, tenant: TenantScope, query: str, *, tags: Sequence[str] = (), project: str | None = None, limit: int = 10
     ) -> SearchResponse:
         """Searches session memories; returns the best first. Raises BadRequest and StoreUnavailable."""
-        _check_limit(limit, SEARCH_MOST)
         memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
         results = await self.searching.search(tenant, SearchQuery(query, memory_filter, limit=limit, everything=True))
         memories = [result.memory for result in results.results]
@@ -262,8 +259,8 @@ class SessionMemories(msgspec.Struct, frozen=True):
             first=0 if recording is not None else -1,
             last=recording.last if recording is not None else -1,
             author=options.author,
-            tags=options.tags,
-            description=options.description,
+            tags=_tags(options.tags),
+            description=" ".join(options.description.split()),
         )
         return finish_memory(memory, now=self.clock.now())
 
@@ -300,24 +297,10 @@ def normalize_id(text: str) -> str:
     return memory_id
 
 
-def check_options(options: SaveOptions) -> SaveOptions:
-    """Returns options with normalised tags. Raises BadRequest if a value is too long or there are too many tags."""
-    description = " ".join(options.description.split())
-    if len(description) > _DESCRIPTION:
-        message = f"A description has at most {_DESCRIPTION} characters; this one has {len(description)}."
-        raise BadRequest(message, code="description_too_long", param="description")
-    return replace(options, description=description, tags=_tags(options.tags))
-
-
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
     """Returns tags in lower case without duplicates. One text may hold several tags, separated by commas."""
     names = [name for text in ([tags] if isinstance(tags, str) else tags) for name in text.split(",")]
     return clean_names(names, lower=True)
-
-
-def _check_limit(limit: Any, highest: int) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= highest:
-        raise BadRequest(f"`limit` must be a whole number from 1 to {highest}.", code="bad_limit", param="limit")
 
 
 def _count_memories(count: int) -> str:
