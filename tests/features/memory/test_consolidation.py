@@ -246,7 +246,7 @@ async def test_a_search_tells_that_a_summary_is_stale():
     assert "edited since (mem-0001)" in told.warning
 
 
-@pytest.mark.parametrize("topic", ["", "  ", "x" * 201, None, 3])
+@pytest.mark.parametrize("topic", ["", "  ", "x" * 201])
 async def test_an_unknown_topic_is_refused(topic):
-    with pytest.raises(BadRequest, match="A topic must be"):
+    with pytest.raises(BadRequest, match=r"A topic needs|at most 200"):
         await TopicSetup().consolidate(topic=topic)

@@ -345,13 +345,18 @@ def test_a_todo_call_that_failed_is_left_out_and_an_emptied_list_is_none() -> No
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOL_NAMES)
-def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(protocol_name) -> None:
+def test_a_plan_that_the_user_states_is_the_whole_message(protocol_name) -> None:
     said = "Hello.\n\nHere's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it\n\nThanks!"
     found = find_latest_plan(conversation_of_texts(said, "I see.", "Go on.", protocol_name=protocol_name))
     assert found is not None
-    assert (found.source, found.text) == (
-        "user-stated", "Here's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it"
-    )  # fmt: skip
+    assert (found.source, found.text) == ("user-stated", said)
+
+
+def test_a_message_that_calls_itself_a_plan_is_preferred_to_later_steps() -> None:
+    said = "Here's my plan:\n1. Read it\n2. Write it\n3. Test it"
+    found = find_latest_plan(conversation_of_texts(said, "I see.", "- not a.py\n- not b.py\n- not c.py", "Good."))
+    assert found is not None
+    assert (found.source, found.text) == ("user-stated", said)
 
 
 def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None:
@@ -359,28 +364,6 @@ def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None
     found = find_latest_plan(conversation_of_texts(said, "Good."))
     assert found is not None
     assert found.text == said
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "1. Read it\n   1. the head\n   2. the body\n2. Write it\n3. Test it",
-        "1. Read it\n   1. the head\n2. Write it\n3. Test it",
-        "1. Read\n  1) the head\n  2) the body\n  3) the tail\n2. Write\n3. Test\n  1) once\n  2) twice\n  3) more",
-        " 1. Read it\n 2. Write it\n3. Test it\n4. Ship it",
-    ],
-)
-def test_a_plan_with_lists_in_its_steps_is_kept_from_the_first_step_to_the_last(steps: str) -> None:
-    found = find_latest_plan(conversation_of_texts(f"Here's my plan:\n{steps}\n\nThanks!", "I see."))
-    assert found is not None
-    assert (found.source, found.text) == ("user-stated", f"Here's my plan:\n{steps}")
-
-
-def test_a_short_list_behind_a_plan_does_not_hide_it() -> None:
-    steps = "Here's my plan:\n1. Read it\n2. Write it\n3. Test it"
-    found = find_latest_plan(conversation_of_texts(f"{steps}\n\nOpen:\n1. When?\n2. Where?", "I see."))
-    assert found is not None
-    assert (found.source, found.text) == ("user-stated", steps)
 
 
 def test_a_list_of_questions_or_of_two_is_no_plan() -> None:

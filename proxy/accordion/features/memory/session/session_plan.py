@@ -41,8 +41,11 @@ _ANNOUNCES_PLAN: Final = re.compile(
     r"|\b(?:i|we) (?:want|need|would like) (?:you )?to(?: do)?(?: the following)?:",
     re.IGNORECASE,
 )
-_NUMBERED_ITEM: Final = re.compile(r"^[ \t]{0,3}(?:step[ \t]+)?(\d{1,2})[.):][ \t]+\S", re.IGNORECASE)
-_BULLET: Final = re.compile(r"""^[ \t]{0,3}(?:[-*•][ \t]{1,3}(?:\[[ xX>]\][ \t])?|\[[ xX>]\][ \t]+)["'`*(\w]""")
+_STEP: Final = re.compile(
+    r"""[ \t]{0,3}(?:(?:step[ \t]+)?\d{1,2}[.):][ \t]+\S"""
+    r"""|(?:[-*•][ \t]{1,3}(?:\[[ xX>]\][ \t])?|\[[ xX>]\][ \t]+)["'`*(\w])""",
+    re.IGNORECASE,
+)
 _FIRST_AND_THEN: Final = re.compile(r"\bfirst(?:ly)?\b.{3,}?\bthen\b.{3,}", re.IGNORECASE | re.DOTALL)
 _FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
 _OPEN_BOX: Final = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+\[( |>|/)\][ \t]+(\S[^\n]*)", re.MULTILINE)
@@ -123,22 +126,22 @@ def shorten_handed_plan(text: str) -> str:
 
 
 def _find_stated_plan(statements: Sequence[Statement]) -> str:
-    """Returns the newest plan that the user stated, from its opening to its last step; empty if there is none.
+    """Returns the newest message in which the user stated a plan, whole; empty if there is none.
 
-    A message that calls itself a plan is preferred to a mere list.
+    A message that calls itself a plan is preferred to one that only has steps.
     """
-    plain_list = ""
+    with_steps = ""
     for statement in reversed(statements):
-        text = statement.text[:_MAX_CHARACTERS]
+        text = statement.text
         if (opening := _IMPLEMENT.match(text)) is not None:
-            return statement.text[opening.end() :]
-        plan_list = _find_list(text)
-        is_announced = _ANNOUNCES_PLAN.search(text) is not None
-        if is_announced and (plan_list or _FIRST_AND_THEN.search(text[:_TYPED_CHARACTERS])):
-            return plan_list or text
-        if plan_list and not plain_list and is_typed(text) and not _asks_only(plan_list):
-            plain_list = plan_list
-    return plain_list
+            return text[opening.end() :]
+        steps = _find_steps(text[:_MAX_CHARACTERS])
+        is_announced = _ANNOUNCES_PLAN.search(text[:_MAX_CHARACTERS]) is not None
+        if is_announced and (steps or _FIRST_AND_THEN.search(text[:_TYPED_CHARACTERS])):
+            return text
+        if steps and not with_steps and is_typed(text) and 2 * sum(map(_is_question, steps)) < len(steps):
+            with_steps = text
+    return with_steps
 
 
 def _complete_text(file: PlanFile) -> str:
@@ -154,92 +157,35 @@ def _open_todos(todos: TodoList | None) -> tuple[str, ...]:
     )
 
 
-def _find_list(text: str) -> str:
-    """Returns a list of at least three steps with its introduction and all its lines; empty if there is none."""
-    lines, in_fence = text.split("\n"), False
-    numbered: list[tuple[int, int]] = []
-    bullets: list[int] = []
-    for index, line in enumerate(lines):
+def _find_steps(text: str) -> list[str]:
+    """Returns the lines of a text that are steps of a list, outside of code; none if there are fewer than three."""
+    steps, in_fence = list[str](), False
+    for line in text.split("\n"):
         if _FENCE.match(line):
             in_fence = not in_fence
-        if in_fence:
-            continue
-        if (match := _NUMBERED_ITEM.match(line)) is not None:
-            numbered.append((index, int(match[1])))
-        elif _BULLET.match(line):
-            bullets.append(index)
-    item_lines = _find_numbered(lines, numbered) or bullets
-    if len(item_lines) < _MIN_STEPS:
-        return ""
-    first, last, steps = item_lines[0], item_lines[-1] + 1, frozenset(item_lines)
-    if any(
-        index not in steps and (line := lines[index]).strip() and line[0] not in " \t" for index in range(first, last)
-    ):
-        # The steps are paragraphs, so the end of the last one is unknown.
-        return "\n".join(lines[_find_introduction(lines, first) :]).strip("\n")
-    while (
-        last < len(lines)
-        and (lines[last].startswith((" ", "\t")) or _BULLET.match(lines[last]))
-        and lines[last].strip()
-    ):
-        last += 1
-    return "\n".join(lines[_find_introduction(lines, first) : last]).strip("\n")
+        elif not in_fence and _STEP.match(line):
+            steps.append(line)
+    return steps if len(steps) >= _MIN_STEPS else []
 
 
-def _find_numbered(lines: Sequence[str], numbered: Iterable[tuple[int, int]]) -> list[int]:
-    """Returns the line indexes of the last outermost list of at least three numbered steps; empty for none.
-
-    `numbered` are the line indexes and numbers of all numbered lines.
-    """
-    lists: list[list[int]] = []
-    open_lists: list[list[int]] = []
-    for position, number in numbered:
-        indent = _indent(lines[position])
-        if candidates := [line_indexes for line_indexes in reversed(open_lists) if len(line_indexes) + 1 == number]:
-            # The list with the same indent, else the innermost: numbers of two digits may be indented less.
-            matching = next(
-                (line_indexes for line_indexes in candidates if _indent(lines[line_indexes[-1]]) == indent),
-                candidates[0],
-            )
-            matching.append(position)
-            open_lists = open_lists[: open_lists.index(matching) + 1]
-        elif number == 1:
-            open_lists = [
-                *(line_indexes for line_indexes in open_lists if _indent(lines[line_indexes[0]]) < indent),
-                [position],
-            ]
-            lists.append(open_lists[-1])
-    plans = [line_indexes for line_indexes in lists if len(line_indexes) >= _MIN_STEPS]
-    return min(reversed(plans), key=lambda line_indexes: _indent(lines[line_indexes[0]]), default=[])
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _find_introduction(lines: Sequence[str], first: int) -> int:
-    """Returns the index of the line that introduces a list, or of the list's first line."""
-    start = first
-    while start and start > first - 2 and (not lines[start - 1].strip() or lines[start - 1].rstrip().endswith(":")):
-        start -= 1
-    return start
-
-
-def _asks_only(text: str) -> bool:
-    """Returns whether a list has questions rather than steps."""
-    items = [line for line in text.split("\n") if _NUMBERED_ITEM.match(line) or _BULLET.match(line)]
-    return 2 * sum(line.rstrip().endswith("?") for line in items) >= len(items)
+def _is_question(line: str) -> bool:
+    return line.rstrip().endswith("?")
 
 
 def _infer_plan(record: ConversationRecord, files: Sequence[SessionFile]) -> SessionPlan | None:
-    """Infers a plan: the assistant's last list of next steps, else the changes in their order."""
+    """Infers a plan: the assistant's last message with next steps, else the changes in their order."""
     for statement in reversed(record.statements_by("assistant")):
-        plan_list = _find_list(statement.text[:_MAX_CHARACTERS])
-        opening = plan_list.split("\n", 1)[0]
-        if plan_list and "?" not in opening and _NEXT_STEPS.search(opening):
-            return SessionPlan("inferred", "inferred (laid out by the assistant)", plan_list, _open_boxes(plan_list))
+        text = statement.text[:_MAX_CHARACTERS]
+        if (steps := _find_steps(text)) and _lists_next_steps(text[: text.index(steps[0])]):
+            return SessionPlan("inferred", "inferred (laid out by the assistant)", text, _open_boxes(text))
     changes = [f"- [x] {_describe_file_work(file)} {file.path}" for file in files if file.is_changed]
     return SessionPlan("inferred", "inferred (from what was done)", "\n".join(changes)) if changes else None
+
+
+def _lists_next_steps(introduction: str) -> bool:
+    """Returns whether the last line before a list introduces next steps."""
+    line = introduction.rstrip().rpartition("\n")[2]
+    return not _is_question(line) and _NEXT_STEPS.search(line) is not None
 
 
 def _describe_file_work(file: SessionFile) -> str:
