@@ -198,7 +198,7 @@ class MemoryStore(Protocol):
     async def find_candidates(
         self, tenant: TenantScope, terms: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
-        """Returns the best matches by terms and by vector, fused by rank (`accordion.memory.ranking.fuse`).
+        """Returns the best matches by terms and by vector, fused by rank (search/ranking.py).
 
         There are at most `pool`. One of the terms (`search_terms`) is enough. `vector` is the query's vector, empty for
         none.

@@ -17,12 +17,12 @@ from accordion.features.memory.session.import_requests import (
     LONGEST,
     RestoredMemories,
     find_requested_ids,
+    find_turn_start,
     restore_memories,
     unreachable_notice,
 )
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
-from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError
 from accordion.model.insertions import RecallInsertion
 from accordion.model.ports import Clock
@@ -71,21 +71,13 @@ class SessionImport(msgspec.Struct, frozen=True):
         names = find_requested_ids(client) if client.starts_turn else ()
         if not names:
             return None
-        anchor, turn = client.chain[-1], _find_turn_start(client)
+        anchor, turn = client.chain[-1], find_turn_start(client)
         insertions = await self.insertion_store.find(request.ref, client.chain, turn + 1, check_store=False)
         # Earlier messages of the turn that got no answer made their own requests.
-        already_requested = {
-            name
-            for each in insertions
-            if isinstance(each, RecallInsertion) and each.anchor != anchor
-            for name in each.names
-        }
+        recalls = [each for each in insertions if isinstance(each, RecallInsertion)]
+        already_requested = {name for each in recalls if each.anchor != anchor for name in each.names}
         names = tuple(name for name in names if name not in already_requested)
-        own_insertions = [
-            each
-            for each in insertions
-            if isinstance(each, RecallInsertion) and each.anchor == anchor and not each.before
-        ]
+        own_insertions = [each for each in recalls if each.anchor == anchor and not each.before]
         if not names:
             return None
         restored = await self._fetch_memories(request, names)
@@ -108,14 +100,6 @@ class SessionImport(msgspec.Struct, frozen=True):
         except AccordionError as error:
             _log.warning("a requested session memory could not be looked up: %s", error.message)
             return None
-
-
-def _find_turn_start(conversation: Conversation) -> int:
-    """Returns the index at which the user's latest messages begin: after the model's last message."""
-    at = len(conversation.messages)
-    while at > 0 and conversation.messages[at - 1].role != "assistant":
-        at -= 1
-    return at
 
 
 def _describe_outcomes(names: tuple[str, ...], result: RestoredMemories | None) -> tuple[str, ...]:

@@ -96,11 +96,6 @@ async def load_entries(memories: MemoryStore, tenant: TenantScope, conversation:
     return entries
 
 
-def make_marker(conversation: str, number: int, entry: LogEntry) -> tuple[str, bytes]:
-    """Returns the marker of a compaction."""
-    return _marker_name(conversation, number), msgspec.json.encode(entry)
-
-
 async def record_search(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> None:
     """Records a search after `number` compactions of a conversation. Raises StoreUnavailable."""
     try:
@@ -191,6 +186,15 @@ class CompactionCaller(msgspec.Struct, frozen=True):
     may_ask_model: bool = True
 
 
+class _RangeRequest(msgspec.Struct, frozen=True):
+    """What is compacted: a range of a tenant's conversation, with its topics, for a caller."""
+
+    tenant: TenantScope
+    range: MessageRange
+    focus: tuple[str, ...]
+    caller: CompactionCaller
+
+
 class _RangeCandidates(msgspec.Struct, frozen=True):
     """The candidates of a range, their writer, and the sentences of the range and of the turns before it."""
 
@@ -238,31 +242,30 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
         ConcurrentWrite (also if the conversation or the memories were erased meanwhile) and StoreUnavailable.
         Nothing is written then.
         """
-        caller, focus = caller or CompactionCaller(), _normalize_topics(focus)
         await self.erasures.poll()
         started_at = self.clock.monotonic()
         message_range = await self._add_imported_background(
             tenant, await self.conversations.load_range(tenant, conversation, first, last)
         )
+        request = _RangeRequest(tenant, message_range, _normalize_topics(focus), caller or CompactionCaller())
         log = await load_entries(self.memories, tenant, conversation)
         search_number = len(log)
-        if _find_same_range(log, message_range, focus) < 0 and not await was_searched(
+        if _find_same_range(log, request) is None and not await was_searched(
             self.memories, tenant, conversation, search_number
         ):
             raise _not_searched_error(conversation)
         found_candidates: _RangeCandidates | None = None
         for _ in range(_MAX_ATTEMPTS):
-            if (number := _find_same_range(log, message_range, focus)) >= 0:
-                return await self._repeat_response(tenant, log[number])
+            if (entry := _find_same_range(log, request)) is not None:
+                return await self._repeat_response(tenant, entry)
             if found_candidates is None:
-                found_candidates = await self._find_candidates(message_range, focus, caller)
-            candidates = _exclude_covered(found_candidates.candidates, log, message_range, focus)
+                found_candidates = await self._find_candidates(request)
             memories = await self._make_memories(
-                tenant, message_range, focus, caller, candidates, found_candidates.sentences
+                request, _exclude_covered(found_candidates.candidates, log, request), found_candidates.sentences
             )
             await self._check_not_erased(tenant, conversation, search_number, started_at)
             try:
-                return await self._write(tenant, len(log), message_range, focus, memories, found_candidates.writer)
+                return await self._write(request, len(log), memories, found_candidates.writer)
             except Conflict:
                 log = await load_entries(self.memories, tenant, conversation)
         raise ConcurrentWrite(
@@ -293,21 +296,17 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
             message_range, conversation=replace(conversation, preamble=(*conversation.preamble, *background))
         )
 
-    async def _find_candidates(
-        self, message_range: MessageRange, focus: Sequence[str], caller: CompactionCaller
-    ) -> _RangeCandidates:
+    async def _find_candidates(self, request: _RangeRequest) -> _RangeCandidates:
         """Returns all candidates of a range: from the model or, if there is none or it fails, from the rules."""
-        sentences, by_rule, background = await self.tasks.offload(_find_by_rule, message_range)
+        sentences, by_rule, background = await self.tasks.offload(_find_by_rule, request.range)
         if self.narrator is None:
             return _RangeCandidates(by_rule, WriterReport(), sentences)
-        if not caller.may_ask_model:
-            return _RangeCandidates(
-                by_rule, WriterReport(notice=_NOT_PERMITTED.format(self.narrator.summary_caller.model)), sentences
-            )
+        model = self.narrator.summary_caller.model
+        if not request.caller.may_ask_model:
+            return _RangeCandidates(by_rule, WriterReport(notice=_NOT_PERMITTED.format(model)), sentences)
         try:
-            narration = await self.narrator.narrate(message_range, background, focus)
+            narration = await self.narrator.narrate(request.range, background, request.focus)
         except SummaryFailed as error:
-            model = self.narrator.summary_caller.model
             _log.warning("the model %s could not write memories, so the rules write them: %s", model, error.message)
             tokens = (error.input, error.output) if isinstance(error, SummaryRejected) else (0, 0)
             return _RangeCandidates(
@@ -320,68 +319,51 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
         )
 
     async def _make_memories(
-        self,
-        tenant: TenantScope,
-        message_range: MessageRange,
-        focus: Sequence[str],
-        caller: CompactionCaller,
-        candidates: Sequence[MemoryCandidate],
-        sentences: Sequence[Sentence],
+        self, request: _RangeRequest, candidates: Sequence[MemoryCandidate], sentences: Sequence[Sentence]
     ) -> list[tuple[Memory, EntitiesAndRelations]]:
         """Returns the memories to write: the best of those not stored yet, in the order of the conversation."""
         by_id = {
-            make_memory_id("compaction", caller.project, normalize_words(candidate.text)): candidate
+            make_memory_id("compaction", request.caller.project, normalize_words(candidate.text)): candidate
             for candidate in candidates
         }
-        old_memories = await self.memories.get(tenant, list(by_id))
+        old_memories = await self.memories.get(request.tenant, list(by_id))
         new_candidates = [
             (memory_id, candidate)
             for (memory_id, candidate), memory in zip(by_id.items(), old_memories, strict=True)
             if memory is None
         ]
-        selection = _choose_candidates(new_candidates, focus, message_range.last - message_range.first + 1)
-        return await self.tasks.offload(self._memories_of, selection, message_range, focus, caller, sentences)
+        selection = _choose_candidates(new_candidates, request.focus, request.range.last - request.range.first + 1)
+        return await self.tasks.offload(self._build_memories, request, selection, sentences)
 
-    def _memories_of(
-        self,
-        selection: Sequence[tuple[str, MemoryCandidate]],
-        message_range: MessageRange,
-        focus: Sequence[str],
-        caller: CompactionCaller,
-        sentences: Sequence[Sentence],
+    def _build_memories(
+        self, request: _RangeRequest, selection: Sequence[tuple[str, MemoryCandidate]], sentences: Sequence[Sentence]
     ) -> list[tuple[Memory, EntitiesAndRelations]]:
         """Builds the memories. Slow: half a millisecond each."""
-        frequent_words = common_words(
-            each.text for each in sentences if each.at + message_range.shift >= message_range.first
-        )
-        return [
-            self._memory(memory_id, each, message_range, focus, caller, frequent_words, sentences)
-            for memory_id, each in selection
-        ]
+        first = request.range.first - request.range.shift
+        frequent_words = common_words(each.text for each in sentences if each.at >= first)
+        return [self._build_memory(request, *each, frequent_words, sentences) for each in selection]
 
-    def _memory(
+    def _build_memory(
         self,
+        request: _RangeRequest,
         memory_id: str,
         candidate: MemoryCandidate,
-        message_range: MessageRange,
-        focus: Sequence[str],
-        caller: CompactionCaller,
         frequent_words: Sequence[str],
         sentences: Sequence[Sentence],
     ) -> tuple[Memory, EntitiesAndRelations]:
-        relations = find_relations(candidate.text, self.classifier)
+        relations, project = find_relations(candidate.text, self.classifier), request.caller.project
         memory = Memory(
             id=memory_id,
             type=candidate.kind,
             content=candidate.content,
-            topics=find_topics(candidate.text, relations.entities, focus, frequent_words),
-            macro_topics=(caller.project.lower(),) if caller.project else (),
-            project=caller.project,
+            topics=find_topics(candidate.text, relations.entities, request.focus, frequent_words),
+            macro_topics=(project.lower(),) if project else (),
+            project=project,
             source="compaction",
-            conversation=message_range.session,
+            conversation=request.range.session,
             first=candidate.first,
             last=candidate.last,
-            context=_search_context(candidate.first - message_range.shift, sentences),
+            context=_search_context(candidate.first - request.range.shift, sentences),
             entities=tuple(entity.name for entity in relations.entities),
         )
         return finish_memory(memory, now=self.clock.now()), relations
@@ -404,21 +386,20 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
 
     async def _write(
         self,
-        tenant: TenantScope,
+        request: _RangeRequest,
         number: int,
-        message_range: MessageRange,
-        focus: Sequence[str],
         memories: Sequence[tuple[Memory, EntitiesAndRelations]],
         writer: WriterReport,
     ) -> CompactionResponse:
         """Writes memories and log entry in one transaction. Raises Conflict."""
-        merged = merge_relations(relations for _, relations in memories)
-        unknown_names = await self.memories.find_unknown_entities(tenant, [each.name for each in merged.entities])
+        message_range, merged = request.range, merge_relations(relations for _, relations in memories)
+        names = [each.name for each in merged.entities]
+        unknown_names = await self.memories.find_unknown_entities(request.tenant, names)
         entry = LogEntry(
             message_range.first,
             message_range.last,
             list(message_range.keys),
-            list(focus),
+            list(request.focus),
             [memory.id for memory, _ in memories],
             [(each.name, each.type, each.name in unknown_names) for each in merged.entities],
             list(merged.relations),
@@ -426,10 +407,10 @@ class MemoryExtractor(msgspec.Struct, frozen=True):
         )
         change = MemoryChange(
             put=tuple(memory for memory, _ in memories),
-            markers=(make_marker(message_range.session, number, entry),),
+            markers=((_marker_name(message_range.session, number), msgspec.json.encode(entry)),),
             require=tuple((memory.id, None) for memory, _ in memories),
         )
-        await self.memories.write(tenant, change)
+        await self.memories.write(request.tenant, change)
         return build_response([memory for memory, _ in memories], entry)
 
     async def _repeat_response(self, tenant: TenantScope, entry: LogEntry) -> CompactionResponse:
@@ -458,47 +439,34 @@ def _find_by_rule(message_range: MessageRange) -> tuple[list[Sentence], list[Mem
     sentences = [each for each in nearby_sentences if not background.contains(each.text) and is_safe(each.text)]
     return (
         sentences,
-        [_shift(each, message_range.shift) for each in candidates if not requested_ids(each.text)],
+        [
+            replace(each, first=each.first + message_range.shift, last=each.last + message_range.shift)
+            for each in candidates
+            if not requested_ids(each.text)
+        ],
         background,
     )
 
 
-def _shift(candidate: MemoryCandidate, shift: int) -> MemoryCandidate:
-    """Returns a candidate with the transcript's indexes."""
-    return MemoryCandidate(
-        candidate.kind,
-        candidate.text,
-        candidate.label,
-        candidate.first + shift,
-        candidate.last + shift,
-        candidate.worth,
-        candidate.weak,
-    )
-
-
-def _find_same_range(log: Sequence[LogEntry], message_range: MessageRange, focus: Sequence[str]) -> int:
-    """Returns the number of the compaction with the same messages and topics, or -1.
+def _find_same_range(log: Sequence[LogEntry], request: _RangeRequest) -> LogEntry | None:
+    """Returns the compaction with the same messages and topics; None if there is none.
 
     The comparison includes the message keys: after the client edited its history, equal indexes are another range.
     """
-    for number, entry in enumerate(log):
-        logged_range = (entry.first, entry.last, tuple(entry.focus), tuple(entry.keys))
-        if logged_range == (message_range.first, message_range.last, tuple(focus), message_range.keys):
-            return number
-    return -1
+    wanted = (request.range.first, request.range.last, request.focus, request.range.keys)
+    return next((each for each in log if (each.first, each.last, tuple(each.focus), tuple(each.keys)) == wanted), None)
 
 
 def _exclude_covered(
-    candidates: Sequence[MemoryCandidate], log: Sequence[LogEntry], message_range: MessageRange, focus: Sequence[str]
+    candidates: Sequence[MemoryCandidate], log: Sequence[LogEntry], request: _RangeRequest
 ) -> list[MemoryCandidate]:
     """Returns the candidates with at least one message that no earlier compaction with the same topics covers.
 
     A compaction for certain topics leaves out all other subjects, so it covers its messages for these topics only.
     """
-    covered_keys = {key for each in log if tuple(each.focus) == tuple(focus) for key in each.keys}
-    new_indexes = {
-        message_range.first + index for index, key in enumerate(message_range.keys) if key not in covered_keys
-    }
+    covered_keys = {key for each in log if tuple(each.focus) == request.focus for key in each.keys}
+    indexed_keys = enumerate(request.range.keys, request.range.first)
+    new_indexes = {index for index, key in indexed_keys if key not in covered_keys}
     return [each for each in candidates if any(index in new_indexes for index in range(each.first, each.last + 1))]
 
 

@@ -1,7 +1,7 @@
 """Searches memories: candidates from the store, their final order, and warnings about stale summaries.
 
 The store finds candidates by words and by vector; the embedder scores their relevance; ranking.py orders them. The
-memory tools, the REST API, `core_memory` and automatic recall (memory/recall.py) search through `MemorySearch`.
+memory tools, the REST API, `core_memory` and automatic recall (memory_recall.py) search through `MemorySearch`.
 """
 
 from __future__ import annotations

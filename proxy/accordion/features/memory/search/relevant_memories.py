@@ -71,7 +71,7 @@ _MAX_DISTANCE: Final = 0.1
 """Relevance below the best result's from which on a result is dropped."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 _LABELLED_QUOTATION: Final = re.compile(r'^[A-Z][\w ,]{1,60}: "(.+)"$', re.DOTALL)
-"""The content of a memory that was extracted from a conversation (memory/extraction.py): a label and a quotation."""
+"""The content of a memory that was made of a conversation (extraction/candidates.py): a label and a quotation."""
 _NAME: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,100}")
 """An id that is safe in a header and before a quotation. The id of an imported memory may be any text."""
 _COMMONPLACE_TEXT: Final = (

@@ -45,15 +45,18 @@ def find_requested_ids(conversation: Conversation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))[:MOST]
 
 
+def find_turn_start(conversation: Conversation) -> int:
+    """Returns the index at which the user's latest messages begin: after the model's last message."""
+    at = len(conversation.messages)
+    while at > 0 and conversation.messages[at - 1].role != "assistant":
+        at -= 1
+    return at
+
+
 def newest_user_texts(conversation: Conversation) -> list[str]:
     """Returns the texts of the user role after the last message of the model, in order."""
-    texts: list[str] = []
-    for message in reversed(conversation.messages):
-        if message.role == "assistant":
-            break
-        if message.role == "user":
-            texts[:0] = [part.text for part in message.parts if isinstance(part, Text)]
-    return texts
+    newest = (each for each in conversation.messages[find_turn_start(conversation) :] if each.role == "user")
+    return [part.text for message in newest for part in message.parts if isinstance(part, Text)]
 
 
 def requested_ids(text: str) -> tuple[str, ...]:

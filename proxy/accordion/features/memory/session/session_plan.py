@@ -132,11 +132,11 @@ def _find_stated_plan(statements: Sequence[Statement]) -> str:
     """
     with_steps = ""
     for statement in reversed(statements):
-        text = statement.text
+        text = statement.text[:_MAX_CHARACTERS]
         if (opening := _IMPLEMENT.match(text)) is not None:
-            return text[opening.end() :]
-        steps = _find_steps(text[:_MAX_CHARACTERS])
-        is_announced = _ANNOUNCES_PLAN.search(text[:_MAX_CHARACTERS]) is not None
+            return statement.text[opening.end() :]
+        steps = _find_steps(text)
+        is_announced = _ANNOUNCES_PLAN.search(text) is not None
         if is_announced and (steps or _FIRST_AND_THEN.search(text[:_TYPED_CHARACTERS])):
             return text
         if steps and not with_steps and is_typed(text) and 2 * sum(map(_is_question, steps)) < len(steps):

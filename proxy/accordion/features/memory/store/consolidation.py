@@ -34,7 +34,7 @@ _MAX_SOURCES: Final = 500
 _CITATION: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
 _FOOTER: Final = re.compile(r'\n+---\nWritten \d{4}-\d{2}-\d{2} from [\d,]+ memories on "[^\n]*"\.[ \t]*(?=\n|$)')
 _WARNING: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:\n|$)")
-"""The warning of a stale summary (search.py)."""
+"""The warning of a stale summary (search/memory_search.py)."""
 
 
 def _normalize_topic(topic: str) -> str:
