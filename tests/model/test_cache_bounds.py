@@ -31,7 +31,6 @@ from accordion.delegation.origins import OpenCalls, OriginFinder
 from accordion.delegation.tree import DelegationTree
 from accordion.delegation.visibility_decisions import ResultViewer, VisibilityDecisions, _Decision
 from accordion.features.memory.memory_mentions import MemoryMentions
-from accordion.features.memory.search import relevant_memories as recall
 from accordion.model.cache import BoundedCache
 from accordion.model.ports import Key, Put
 from accordion.model.records import ObservedCall
@@ -253,11 +252,3 @@ def test_models_with_names_too_long_are_not_remembered() -> None:
         known.learn("upstream", model, UNKNOWN, 1_000, 1_500)
         meter.count_message(talk([user("words")]).messages[0], talk([user("words")]), model)
     assert [*known._models.items(), *meter._schemes, *counter._names] == []
-
-
-def test_long_words_are_not_remembered() -> None:
-    recall._is_meaningful.cache_clear()
-    long = 100_000 * "word"
-    recall._is_worth_searching(long)
-    recall._is_meaningful(long[:200])
-    assert recall._is_meaningful.cache_info().hits == 1

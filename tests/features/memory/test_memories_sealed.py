@@ -10,7 +10,16 @@ from accordion.model.errors import StoreUnavailable
 from accordion.stores.encryption import AesSealer
 from accordion.stores.redis import RedisStore
 from accordion.stores.sqlite import SqliteStore
-from tests.memories import TENANT, Embedder, everything, everything_on, find_candidates, memory, open_memories, put
+from tests.features.memory.memory_stores import (
+    TENANT,
+    Embedder,
+    everything,
+    everything_on,
+    find_candidates,
+    memory,
+    open_memories,
+    put,
+)
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 ONE, TWO = b"1" * 32, b"2" * 32

@@ -24,6 +24,7 @@ from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
 from tests.features.memory.fake_memories import FakeMemories
+from tests.features.memory.memory_turns import is_forwarded_unchanged, store_memories
 from tests.insertions.test_artifact_recall import (
     LISTING,
     PATHS,
@@ -34,7 +35,6 @@ from tests.insertions.test_artifact_recall import (
     sent,
     user_entry,
 )
-from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 ASK = "Which region does the ledger replicate to?"

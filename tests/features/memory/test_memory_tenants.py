@@ -17,8 +17,8 @@ from accordion.config.load import build
 from accordion.features.memory.memories import MemoryFilter
 from accordion.sessions.tenants import Tenants
 from accordion.stores.open import open_store
+from tests.features.memory.memory_stores import memory, put
 from tests.features.memory.running import running_memory
-from tests.memories import memory, put
 
 KEY, OTHER = "1" * 64, "2" * 64
 

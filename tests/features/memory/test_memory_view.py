@@ -7,8 +7,8 @@ import pytest
 
 from accordion.composition.application import Application
 from accordion.config.load import build
+from tests.features.memory.memory_stores import memory, put
 from tests.features.memory.running import running_memory
-from tests.memories import memory, put
 
 VIEW = "/accordion/pages/memories"
 

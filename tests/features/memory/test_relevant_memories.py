@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from accordion.features.memory.conversation.sentences import is_own_text
 from accordion.features.memory.memories import Memory
+from accordion.features.memory.search import relevant_memories
 from accordion.features.memory.search.memory_search import SearchResult
 from accordion.features.memory.search.ranking import SearchScores
 from accordion.features.memory.search.relevant_memories import (
@@ -158,3 +159,11 @@ async def test_what_was_put_in_unasked_is_not_stored_again_whoever_repeats_it(pu
     await setup.compact(0, 1)
     said = [each.content for name, each in setup.memories.of(TENANT).memories.items() if name != "mem-1"]
     assert any("eu-west-7" in each for each in said) is not put_in
+
+
+def test_long_words_are_not_remembered() -> None:
+    relevant_memories._is_meaningful.cache_clear()
+    long = 100_000 * "word"
+    relevant_memories._is_worth_searching(long)
+    relevant_memories._is_meaningful(long[:200])
+    assert relevant_memories._is_meaningful.cache_info().hits == 1

@@ -18,6 +18,7 @@ from accordion.model.tenant import TenantScope
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.features.memory.fake_memories import FakeMemories
+from tests.features.memory.memory_turns import is_forwarded_unchanged, store_memories
 from tests.http.api_client import client
 from tests.insertions.test_artifact_recall import (
     LISTING,
@@ -28,7 +29,6 @@ from tests.insertions.test_artifact_recall import (
     sent,
     user_entry,
 )
-from tests.memory_turns import is_forwarded_unchanged, store_memories
 from tests.pipeline.test_compact import refused
 from tests.pipeline.test_estimates import LONG, SOURCE
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header

@@ -18,8 +18,8 @@ from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.redis import RedisStore
 from accordion.stores.sqlite import SqliteStore
-from tests.memories import ALL, OTHER, PET, TENANT, WORK, find_candidates, memory, put
-from tests.memories import open_memories as open_in
+from tests.features.memory.memory_stores import ALL, OTHER, PET, TENANT, WORK, find_candidates, memory, put
+from tests.features.memory.memory_stores import open_memories as open_in
 from tests.valkey import Valkey, ValkeyCluster, valkey_cluster, valkey_server  # noqa: F401
 
 
