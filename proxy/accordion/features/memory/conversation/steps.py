@@ -26,7 +26,7 @@ _FAILED: Final = re.compile(
 _EXIT: Final = re.compile(
     r"""(?:\A\s*|\n)(?:Exit code:?|Process exited with code|exit status) [1-9]|"exit_code": ?[1-9]|<returncode>[1-9]"""
 )
-_COMMAND_ARGUMENTS: Final = frozenset({"command", "cmd", "commands", "script", "code"})
+COMMAND_ARGUMENTS: Final = ("command", "cmd", "commands", "script", "code")
 """Names of the argument with a command."""
 _FRAMED_OUTPUT: Final = re.compile(
     r"\s*(?:<returncode>-?\d+</returncode>\s*)?<output>\n?(.*?)\n?</output>\s*\Z", re.DOTALL
@@ -54,7 +54,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
             return False
         beginning = self.result[:_MAX_EXAMINED]
         # The text of an exit code in a file that was read is no failure of the read.
-        failed_command = bool(_COMMAND_ARGUMENTS & self.fields.keys()) and _EXIT.search(beginning) is not None
+        failed_command = not self.fields.keys().isdisjoint(COMMAND_ARGUMENTS) and _EXIT.search(beginning) is not None
         return self.error or _FAILED.match(beginning) is not None or failed_command
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from accordion.features.memory.conversation.steps import ConversationRecord, RecordedStep
+from accordion.features.memory.conversation.steps import COMMAND_ARGUMENTS, ConversationRecord, RecordedStep
 
 Act = Literal["read", "created", "edited", "deleted"]
 
@@ -47,7 +47,6 @@ _SHELLS: Final = frozenset(
         *("runshellcommand", "executecommand", "execute", "containerexec", "runinterminal", "powershell", "sh"),
     )
 )
-_COMMAND_ARGUMENTS: Final = ("command", "cmd", "commands", "script", "code")
 _OPERATIONS: Final = {"create_file": "Add", "update_file": "Update", "delete_file": "Delete"}
 """Operations of the patch tool that OpenAI hosts."""
 _COMMANDS: Final[dict[str, Act]] = {
@@ -102,14 +101,15 @@ _IGNORED_PATH: Final = re.compile(
     r"(?:/private)?/(?:tmp|var(?!/www/)|dev|proc|sys)/|.*[\\/](?:node_modules|\.git|__pycache__|site-packages)[\\/]",
     re.IGNORECASE,
 )
+_MANIFEST: Final = "dependencies"
 _ROLES: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), role, worth)
     for pattern, role, worth in (
         (r"(?:CLAUDE|AGENTS|GEMINI|COPILOT-INSTRUCTIONS)(?:\.local)?\.md$|\.cursorrules$", "project instructions", 5),
         (
             r"(?:^|/)(?:package\.json|pyproject\.toml|go\.mod|cargo\.toml|requirements[\w.-]*\.txt|setup\.(?:py|cfg)"
-            r"|pom\.xml|build\.gradle(?:\.kts)?|composer\.json|gemfile|environment\.ya?ml)$",
-            "dependencies",
+            r"|pom\.xml|build\.gradle(?:\.kts)?|composer\.json|gemfile|environment\.ya?ml|pipfile|deno\.json|mix\.exs)$",
+            _MANIFEST,
             5,
         ),
         (r"(?:^|/)(?:impl_?)?plan[\w .-]*\.md$|[_-]plan\.md$|/plans?/[^/]+\.md$", "plan", 4),
@@ -167,7 +167,7 @@ def is_shell(step: RecordedStep) -> bool:
 
 def shell_command(step: RecordedStep) -> str:
     """Returns the command that a step runs. Codex passes a list of words."""
-    command: Any = next((step.fields[name] for name in _COMMAND_ARGUMENTS if name in step.fields), "")
+    command: Any = next((step.fields[name] for name in COMMAND_ARGUMENTS if name in step.fields), "")
     if isinstance(command, list) and all(isinstance(word, str) for word in command):
         if "commands" in step.fields:
             return "\n".join(command)
@@ -443,6 +443,11 @@ def describe_reference_files(files: Sequence[SessionFile]) -> list[str]:
         :_MAX_REFERENCE
     ]
     return [_line(file, _role(file.path)[0], "") for file in listed_files]
+
+
+def is_manifest(path: str) -> bool:
+    """Returns whether a file lists what a project depends on."""
+    return _role(path)[0] == _MANIFEST
 
 
 def _line(file: SessionFile, role: str, more: str) -> str:

@@ -228,8 +228,8 @@ _REDIRECTION: Final = re.compile(
 )
 _EXPANSION: Final = re.compile(r"[$`\\]")
 
-_OLD_TEXT_FIELDS: Final = ("old_string", "old_str", "oldText", "oldString", "old_text", "search")
-_NEW_TEXT_FIELDS: Final = ("new_string", "new_str", "newText", "newString", "new_text", "replace")
+OLD_TEXT_FIELDS: Final = ("old_string", "old_str", "oldText", "oldString", "old_text", "search")
+NEW_TEXT_FIELDS: Final = ("new_string", "new_str", "newText", "newString", "new_text", "replace")
 _CONTENT_FIELDS: Final = ("content", "contents", "file_text", "text", "file_content", "CodeContent")
 
 
@@ -317,8 +317,8 @@ def _changes(step: RecordedStep) -> Iterator[tuple[str, str, bool]]:
     for fields in replacements:
         if not isinstance(fields, dict):
             continue
-        old = next((fields[name] for name in _OLD_TEXT_FIELDS if isinstance(fields.get(name), str)), None)
-        new = next((fields[name] for name in _NEW_TEXT_FIELDS if isinstance(fields.get(name), str)), None)
+        old = next((fields[name] for name in OLD_TEXT_FIELDS if isinstance(fields.get(name), str)), None)
+        new = next((fields[name] for name in NEW_TEXT_FIELDS if isinstance(fields.get(name), str)), None)
         if old is not None:
             yield old, new or "", bool(fields.get("replace_all") or fields.get("replaceAll"))
 

@@ -24,12 +24,15 @@ from accordion.features.memory.session.session_files import (
     find_patch,
     find_path,
     find_root,
+    is_manifest,
     is_shell,
     list_accessed_paths,
     shell_command,
     tool_kind,
 )
 from accordion.features.memory.session.session_plan import (
+    NEW_TEXT_FIELDS,
+    OLD_TEXT_FIELDS,
     SessionPlan,
     find_plan,
     find_plan_files,
@@ -91,10 +94,6 @@ _INSTALLATION: Final = re.compile(
     rf"(?:^|[;&|(\n!%])\s*(?:sudo (?:-\w+ )*)?((?:{_TOOLS}|uv (?:tool install|add)|poetry add|pdm add"
     r"|npm (?:i|install|add)|(?:pnpm|yarn|bun|cargo|deno|rye) (?:add|install)|go (?:get|install)|composer require"
     r"|bundle add|mix deps\.get|dotnet add [^\n;&|]*?package)\b[^\n;&|)]*)"
-)
-_MANIFEST: Final = re.compile(
-    r"(?:^|[\\/])(?:package\.json|pyproject\.toml|requirements[\w.-]*\.txt|go\.mod|Cargo\.toml|Gemfile|composer\.json"
-    r"|pom\.xml|build\.gradle(?:\.kts)?|environment\.ya?ml|setup\.(?:py|cfg)|Pipfile|deno\.json|mix\.exs)$"
 )
 _COMMIT: Final = re.compile(r"^\[([^\]\n]{1,200}) ([0-9a-f]{7,40})\] (\S[^\n]*)", re.MULTILINE)
 
@@ -335,7 +334,7 @@ def _find_dependencies(steps: Sequence[RecordedStep]) -> list[str]:
             outcome_note = " (failed)" if step.is_failed else " (no result recorded)" if step.result is None else ""
             items[_shorten(f"{call.strip()}{outcome_note}")] = None
         for access in find_file_accesses(step):
-            if access.act != "read" and _MANIFEST.search(access.path):
+            if access.act != "read" and is_manifest(access.path):
                 lines = "; ".join(_added_lines(step))
                 items[_shorten(f"{access.path} {access.act}" + (f": {lines}" if lines else ""))] = None
     return _newest(items)
@@ -461,8 +460,7 @@ def _with_reason(sentence: Sentence, following: Sentence | None) -> str:
 
 def _added_lines(step: RecordedStep) -> list[str]:
     """Returns the first lines that an edit added to a manifest."""
-    old_lines = step.text("old_string", "old_str", "oldText", "oldString").split("\n")
-    new_lines = step.text("new_string", "new_str", "newText", "newString").split("\n")
+    old_lines, new_lines = (step.text(*names).split("\n") for names in (OLD_TEXT_FIELDS, NEW_TEXT_FIELDS))
     if patch := find_patch(step):
         return [line[1:].strip() for line in patch.split("\n") if line.startswith("+") and line[1:].strip()][:6]
     return [line.strip() for line in new_lines if line.strip() and line not in old_lines][:6]
