@@ -1,9 +1,8 @@
 """How the clients of each protocol write a request.
 
 A new protocol is an entry of `WRITERS`. It is written once more in tests/histories.py (generated histories), in
-tests/reply_parts.py, tests/agent_replies.py and tests/e2e/protocol_samples.py (replies), in tests/provider_rules.py
-(the provider's rules), tests/history_content.py (what a list says), tests/response_recorder.py (what a client reads)
-and tests/agents.py (the client).
+tests/reply_parts.py (replies), in tests/provider_rules.py (the provider's rules), tests/history_content.py (what a list
+says), tests/response_recorder.py (what a client reads) and tests/agents.py (the client).
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ import pytest
 
 from accordion.model.records import Totals
 from accordion.protocols.registry import PROTOCOLS
-from tests.pipeline.test_shared_artifacts import Team, answer, call, gives, user
-from tests.pipeline_setup import CHAT, MESSAGES, header
+from tests.pipeline.test_shared_artifacts import Json, Team, call
+from tests.pipeline_setup import header
+from tests.reply_parts import ReplyText
 
-Json = dict[str, Any]
-PATHS = [CHAT, MESSAGES]
+EACH = pytest.mark.parametrize("protocol_name", ["chat", "messages"])
 PROMPT = "Read the ledger of the harbour from its first page on and tell me which ships owe a fee."
+TASK = call("t1", "Task", prompt=PROMPT, subagent_type="Reader")
 
 
 def lines(number: int, tag: str) -> list[str]:
@@ -38,22 +39,21 @@ TARGET = "thresholds: {conversation_target: 0.35}"
 class Ship(Team):
     """A main agent that hands a task to a sub-agent with a conversation of its own."""
 
-    async def delegated(self, path: str) -> list[Json]:
+    async def delegated(self) -> list[Json]:
         """The main agent's list once the sub-agent has returned."""
-        listed = [user("Who owes the harbour a fee?")]
-        made = call(path, "t1", "Task", prompt=PROMPT, subagent_type="Reader")
-        await self.turn("", listed, made)
+        listed = [self.user("Who owes the harbour a fee?")]
+        await self.turn("", listed, TASK)
         self.main = self.session
-        await self.turn("", [user(PROMPT)], self.assistant_entry(REPORT))
+        await self.turn("", [self.user(PROMPT)], ReplyText(REPORT))
         self.child = self.session
         assert self.child != self.main
-        return [*listed, made, gives(path, "t1", REPORT)]
+        return [*listed, *self.answered(TASK, REPORT)]
 
-    def working(self, path: str, listed: list[Json], pages: int = 9) -> list[Json]:
+    def working(self, listed: list[Json], pages: int = 9) -> list[Json]:
         """The list after ten calls of tools, each with so many lines."""
         for at in range(10):
-            listed = [*listed, call(path, f"c{at}", q=str(at)), gives(path, f"c{at}", " ".join(lines(pages, f"r{at}")))]
-        return [*listed, self.assistant_entry("Well."), user("And now?")]
+            listed = [*listed, *self.answered(call(f"c{at}", q=str(at)), " ".join(lines(pages, f"r{at}")))]
+        return [*listed, self.model("Well."), self.user("And now?")]
 
     async def artifact(self, call_id: str) -> Any:
         """The only artifact that holds the result of a call of the main agent's."""
@@ -62,15 +62,15 @@ class Ship(Team):
         return found
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_under_pressure_a_result_becomes_a_digest_with_agent_and_session(path: str):
-    team = Ship(path, window=9_000, config=TARGET)
-    listed = await team.delegated(path)
-    await team.turn("", team.working(path, listed))
+@EACH
+async def test_under_pressure_a_result_becomes_a_digest_with_agent_and_session(protocol_name: str):
+    team = Ship(protocol_name, window=9_000, config=TARGET)
+    listed = await team.delegated()
+    await team.turn("", team.working(listed))
     assert team.session == team.main
     [compaction] = [each.compaction for each in team.recorder.exchanges if each.compaction is not None]
     assert [name for name, _, _ in compaction.steps] == ["compact_tool_results", "delegated_digests"]
-    sent = json.dumps(team.sent[-1])
+    sent = json.dumps(team.sent)
     assert f"(session {team.child}) to Task(" in sent
     assert "- the Anna owes 312 since May" in sent
     assert "In short: one ship owes." in sent
@@ -80,25 +80,24 @@ async def test_under_pressure_a_result_becomes_a_digest_with_agent_and_session(p
     assert (kept.session, kept.child, kept.tool) == (team.main, team.child, "Task")
     assert kept.id in sent
     assert team.child in kept.description
-    spoken = PROTOCOLS
-    text = await team.builder.artifact_text(kept.id, team.tenant, spoken)
+    text = await team.builder.artifact_text(kept.id, team.tenant, PROTOCOLS)
     assert text is not None
     assert text.endswith(REPORT)
 
 
 async def test_it_stays_whole_while_the_results_of_tools_are_enough():
     team = Ship(window=19_000, config="thresholds: {conversation_target: 0.45}")
-    listed = await team.delegated(CHAT)
-    await team.turn("", team.working(CHAT, listed, pages=60))
+    listed = await team.delegated()
+    await team.turn("", team.working(listed, pages=60))
     [compaction] = [each.compaction for each in team.recorder.exchanges if each.compaction is not None]
     assert [name for name, _, _ in compaction.steps] == ["compact_tool_results"]
-    assert "p30" in json.dumps(team.sent[-1])
+    assert "p30" in json.dumps(team.sent)
 
 
 async def test_what_a_summary_takes_in_is_still_linked_to_the_childs_session():
     team = Ship(window=9_000, config="compaction: {pipeline: [summarize]}")
-    listed = await team.delegated(CHAT)
-    await team.turn("", team.working(CHAT, listed))
+    listed = await team.delegated()
+    await team.turn("", team.working(listed))
     kept = await team.artifact("t1")
     assert (kept.child, team.child in kept.description) == (team.child, True)
     assert (await team.artifact("c0")).child == ""
@@ -106,25 +105,25 @@ async def test_what_a_summary_takes_in_is_still_linked_to_the_childs_session():
 
 async def test_a_return_of_an_agent_that_nobody_knows_is_a_result_like_any_other():
     team = Ship(window=9_000, config=TARGET)
-    listed = [user("Who owes the harbour a fee?"), call(CHAT, "t1", "Task", prompt=PROMPT), gives(CHAT, "t1", REPORT)]
-    await team.turn("", team.working(CHAT, listed))
-    assert "Result of Task(" in json.dumps(team.sent[-1])
+    listed = [team.user("Who owes the harbour a fee?"), *team.answered(TASK, REPORT)]
+    await team.turn("", team.working(listed))
+    assert "Result of Task(" in json.dumps(team.sent)
 
 
 async def test_an_id_that_is_used_for_another_call_too_links_neither():
     team = Ship(window=9_000, config=TARGET)
-    listed = await team.delegated(CHAT)
-    again = [*listed, call(CHAT, "t1", q="0"), gives(CHAT, "t1", "Nothing here.")]
-    await team.turn("", team.working(CHAT, again))
-    assert "(session " not in json.dumps(team.sent[-1])
+    listed = await team.delegated()
+    again = [*listed, *team.answered(call("t1", q="0"), "Nothing here.")]
+    await team.turn("", team.working(again))
+    assert "(session " not in json.dumps(team.sent)
     assert {each.child for each in await team.builder.archive.list_artifacts(team.tenant, team.main)} == {""}
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_the_main_agents_tokens_are_its_own(path: str):
-    team = Ship(path)
-    listed = await team.delegated(path)
-    await team.turn("", [*listed, team.assistant_entry("One."), user("And now?")])
+@EACH
+async def test_the_main_agents_tokens_are_its_own(protocol_name: str):
+    team = Ship(protocol_name)
+    listed = await team.delegated()
+    await team.turn("", [*listed, team.model("One."), team.user("And now?")])
     used = {each.session: Totals() for each in team.recorder.exchanges}
     for each in team.recorder.exchanges:
         assert each.usage is not None
@@ -145,7 +144,7 @@ async def test_the_main_agents_tokens_are_its_own(path: str):
 
 async def test_the_tokens_of_agents_that_write_into_one_list_are_their_own():
     team = Team()
-    task = user("find the flags")
+    task = team.user("find the flags")
     for who in ("main", "a", "b", "a"):
         await team.turn(who, [task])
     counts: dict[str, int] = {}
@@ -162,47 +161,48 @@ async def test_the_tokens_of_agents_that_write_into_one_list_are_their_own():
 # -- compaction of a sub-agent's own -----------------------------------------------------
 
 
-def working(path: str, rounds: int = 12) -> list[Json]:
-    listed = [user("Context: the harbour has nine berths."), user(PROMPT)] if path == CHAT else [user(PROMPT)]
+def working(team: Team, rounds: int = 12) -> list[Json]:
+    """The list of a sub-agent after so many calls of tools."""
+    listed = [team.user("Context: the harbour has nine berths.")] if team.protocol_name == "chat" else []
+    listed.append(team.user(PROMPT))
     for at in range(rounds):
-        listed += [call(path, f"c{at}", q=str(at)), gives(path, f"c{at}", " ".join(lines(9, f"r{at}")))]
-    return [*listed, {"role": "assistant", "content": "Well."}, user("And now?")]
+        listed += team.answered(call(f"c{at}", q=str(at)), " ".join(lines(9, f"r{at}")))
+    return [*listed, team.model("Well."), team.user("And now?")]
 
 
-async def compactors(team: Team, path: str, who: str) -> list[str]:
+async def compactors(team: Team, who: str) -> list[str]:
     """Which strategies compacted an agent's request."""
     headers = {"x-accordion-delegation": who} if who else {}
-    team.upstream.answers.append(answer(path, team.assistant_entry("Well.")))
-    more = {"max_tokens": 10} if path == MESSAGES else {}
-    await team.ask(path, {"model": "m", "messages": working(path), **more}, headers)
+    await team.ask(team.path, team.request(working(team)), headers)
     seen = team.recorder.exchanges[-1].compaction
     return [name for name, _, _ in seen.steps] if seen is not None else []
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_sub_agents_have_thresholds_and_a_pipeline_of_their_own(path: str):
+@EACH
+async def test_sub_agents_have_thresholds_and_a_pipeline_of_their_own(protocol_name: str):
     config = "thresholds: {delegated: {conversation: 0.8}}\n"
     config += "compaction: {delegated: {pipeline: [keep_last_n_messages: {n: 6}]}}"
     # The request has about 1,700 words.
-    for window, theirs in ((2_600, []), (1_900, ["keep_last_n_messages"])):
-        assert await compactors(Team(path, window=window, config=config), path, "a") == theirs
-        assert await compactors(Team(path, window=window, config=config), path, "") == ["summarize"]
+    # The request has about 1,700 words, and its tools some more.
+    for window, theirs in ((2_900, []), (1_900, ["keep_last_n_messages"])):
+        assert await compactors(Team(protocol_name, window=window, config=config), "a") == theirs
+        assert await compactors(Team(protocol_name, window=window, config=config), "") == ["summarize"]
 
 
 async def test_compaction_may_be_switched_off_for_sub_agents_alone():
     config = "compaction: {delegated: {mode: 'off'}}"
-    assert await compactors(Team(window=1_900, config=config), CHAT, "a") == []
-    assert await compactors(Team(window=1_900, config=config), CHAT, "") != []
+    assert await compactors(Team(window=1_900, config=config), "a") == []
+    assert await compactors(Team(window=1_900, config=config), "") != []
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_what_a_sub_agent_was_given_stays_in_what_is_sent(path: str):
-    team = Team(path, window=1_700)
-    assert await compactors(team, path, "a") != []
-    sent = json.dumps(team.sent[-1]["messages"])
+@EACH
+async def test_what_a_sub_agent_was_given_stays_in_what_is_sent(protocol_name: str):
+    team = Team(protocol_name, window=1_700)
+    assert await compactors(team, "a") != []
+    sent = json.dumps(team.listed)
     # What stands for the rest becomes a part of it where speakers must alternate.
     assert sent.index(PROMPT) < sent.index("[Record of messages")
-    assert path == MESSAGES or team.sent[-1]["messages"][0] == working(path)[0]
+    assert protocol_name == "messages" or team.listed[0] == working(team)[0]
 
 
 async def test_what_handed_a_conversation_over_stays_with_whom_it_was_handed_to():
@@ -210,13 +210,13 @@ async def test_what_handed_a_conversation_over_stays_with_whom_it_was_handed_to(
     team.parents = {}
     names = ["transfer_to_reader", "search"]
     tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in names]
-    handed = call(CHAT, "h1", "transfer_to_reader", task="read the ledger, pages 7 to 19 only")
-    begun = [user("Who owes?"), handed]
+    handed = call("h1", "transfer_to_reader", task="read the ledger, pages 7 to 19 only")
+    begun = [team.user("Who owes?"), *team.answered(handed, "The reader goes on.")]
     await team.turn("", begun[:1], handed, tools=tools)
-    told = [*begun, gives(CHAT, "h1", "The reader goes on."), *working(CHAT)[2:]]
-    out, _ = await team.ask(CHAT, {"model": "m", "messages": told, "tools": tools[1:]})
+    told = [*begun, *working(team)[2:]]
+    out, _ = await team.ask(team.path, team.request(told, tools[1:]))
     assert header(out, "x-accordion-session") != team.session
     seen = team.recorder.exchanges[-1].compaction
     assert seen is not None
     assert seen.state == "compacted"
-    assert team.sent[-1]["messages"][:3] == told[:3]
+    assert team.listed[:3] == told[:3]

@@ -37,15 +37,15 @@ class Team(PipelineSetup):
         self.protocol_name, self.path, self.writer = protocol_name, PATHS[protocol_name], WRITERS[protocol_name]
         self.user, self.model = self.writer.user, self.writer.model
 
-    def request(self, listed: list[Json]) -> Json:
-        return self.writer.with_tools(self.writer.request("m", listed), TOOLS[self.protocol_name])
+    def request(self, listed: list[Json], tools: list[Json] | None = None) -> Json:
+        return self.writer.with_tools(self.writer.request("m", listed), tools or TOOLS[self.protocol_name])
 
     def answered(self, made: ReplyCall, result: str) -> list[Json]:
         """The entries of a call and its result."""
         answered = MadeCall(made.id, made.name, made.parsed_arguments, result)
         return [*self.writer.calls(answered), *self.writer.results(answered)]
 
-    async def turn(self, who: str, listed: list[Json], *replies: Piece) -> None:
+    async def turn(self, who: str, listed: list[Json], *replies: Piece, tools: list[Json] | None = None) -> None:
         """A request of an agent's."""
         for piece in replies or (ReplyText("Well."),):
             document = reply_document(self.protocol_name, ScriptedReply(1, (piece,), 50, 5), {})
@@ -55,7 +55,7 @@ class Team(PipelineSetup):
             headers["x-accordion-delegation"] = who
             if parent := self.parents.get(who):
                 headers["x-accordion-parent"] = parent
-        out, body = await self.ask(self.path, self.request(listed), headers)
+        out, body = await self.ask(self.path, self.request(listed, tools), headers)
         assert out.status == 200, body
         self.session = header(out, "x-accordion-session") or ""
         await self.settle()
