@@ -62,23 +62,37 @@ def test_a_mid_generation_compaction_touches_only_what_came_since_the_task() -> 
     assert free(LONG, "generation") == [5, 6]
 
 
-def test_what_is_asked_behind_a_preamble_stays_as_the_opening_does() -> None:
-    work = (
-        *call_and_result("a", "one"),
-        assistant_message("done"),
-        user_message("next"),
-        *call_and_result("b", "two"),
-        assistant_message("done"),
-        user_message("task"),
-    )
-    assert whole(
-        uncompacted(
-            user_message("We set up the context."), assistant_message("Got it."), user_message("Migrate it."), *work
-        )
-    ) == [*(1, 3, 4, 5, 6, 7, 8, 9)]
-    assert 3 in whole(
-        uncompacted(user_message("Look."), *call_and_result("0", "one"), user_message("Migrate it."), *work)
-    )
+MORE_WORK = (
+    *call_and_result("a", "one"),
+    assistant_message("done"),
+    user_message("next"),
+    *call_and_result("b", "two"),
+    assistant_message("done"),
+    user_message("task"),
+)
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "This is the Gemini CLI. We are setting up the context for our chat.",
+        "You edit files for a user, in blocks of the form that follows. " * 10,
+        "Hi there!",
+        "Can you help me?",
+    ],
+)
+def test_what_is_asked_behind_a_preamble_stays_as_the_opening_does(opening: str) -> None:
+    answered = assistant_message("Got it.")
+    compacted = uncompacted(user_message(opening), answered, user_message("Migrate it."), *MORE_WORK)
+    assert whole(compacted) == [1, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_comes_behind_an_opening_that_says_the_task_may_leave() -> None:
+    answered = assistant_message("Got it.")
+    compacted = uncompacted(user_message("The parser fails."), answered, user_message("Still."), *MORE_WORK)
+    assert whole(compacted) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    with_calls = (*call_and_result("0", "one"), user_message("Migrate it."))
+    assert 3 in whole(uncompacted(user_message("Hi there!"), *with_calls, *MORE_WORK))
 
 
 def test_a_summary_stands_behind_the_users_texts_that_stay_before_its_end() -> None:
@@ -144,9 +158,11 @@ def test_a_message_that_the_user_pins_by_a_tag_stays_whole(text: str) -> None:
         *(user_message(text), assistant_message("ok"), user_message("task")),
     )
     assert (
-        free(compacted, pin_rules=PinRules(tag="keep")) == whole(compacted, pin_rules=PinRules(tag="keep")) == [1, 3, 5]
+        free(compacted, pin_rules=PinRules(tag="keep"))
+        == whole(compacted, pin_rules=PinRules(tag="keep"))
+        == [1, 2, 3, 5]
     )
-    assert whole(compacted, pin_rules=PinRules(tag="pin")) == whole(compacted) == [1, 3, 4, 5]
+    assert whole(compacted, pin_rules=PinRules(tag="pin")) == whole(compacted) == [1, 2, 3, 4, 5]
 
 
 def test_a_tag_pins_nothing_in_other_texts_than_the_users() -> None:

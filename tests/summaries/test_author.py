@@ -150,7 +150,7 @@ def test_the_line_about_omitted_instructions_names_what_no_reference_does() -> N
     said = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
     ranges = [ArchivedRange(at, at + 9, f"art_{at}") for at in range(0, 60, 10)]
     made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
-        task(sources=tuple(sources([message("user", text) for text in said])), budget=700,
+        task(sources=tuple(sources([message("user", text) for text in said])), budget=695,
              reference_lines=tuple(f"[{each.first}-{each.last}] {each.artifact_id}, {'some ' * 40}" for each in ranges),
              artifacts=tuple(ranges))
     )  # fmt: skip

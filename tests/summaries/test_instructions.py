@@ -472,6 +472,14 @@ def test_an_old_value_never_stands_without_the_newer_one_however_short_it_is() -
         assert said[0] not in listed or said[1] in listed
 
 
+def test_what_else_a_message_says_does_not_wait_for_the_newer_one() -> None:
+    said = ["Never push the branch.\nUse Postgres for the order service."]
+    said += ["Use MySQL for the order service instead, at least until the move, which nobody has planned yet."]
+    found = select_standing(find_all(*said), lambda _, __: True).cited
+    _, listed = render_instructions(found, 26, words)
+    assert listed == {"Never push the branch."}
+
+
 def test_an_instruction_contradicted_by_a_kept_message_is_marked_as_older() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
     assert [str(each) for each in select_standing(find_all(*said), lambda index, _: index == 0).cited] == [

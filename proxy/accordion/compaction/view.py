@@ -56,12 +56,17 @@ from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
 from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.protocols.base import WireProtocol
+from accordion.sessions.user_text import user_text
+from accordion.summaries.sentence_forms import is_remark, split_sentences
 
 _NO_BUDGETS = RequestBudgets()
 
 _REQUEST_DISTANCE, _MAX_REQUEST_CHARACTERS = 2, 8_000
 """An agent may open with a text of its own. The user's actual request then follows two messages later, after an answer,
 and has at most this many characters."""
+
+_MIN_AGENT_CHARACTERS = 400
+"""A user's text of fewer characters is a person's, not an agent's own."""
 
 _TAG = re.compile(r"\s*<([A-Za-z_-]+)")
 """The tag that an instruction of a client begins with. A number in it is of one message, not of a kind."""
@@ -267,6 +272,17 @@ def _is_writable(protocol: WireProtocol, message: Message, part: int) -> bool:
     return True
 
 
+def _written_text(message: Message) -> str:
+    return "\n".join(part.text for part in message.parts if isinstance(part, Text))
+
+
+def _states_task(message: Message) -> bool:
+    """Whether a user's message is a person's own, and more than a greeting or a question."""
+    text = user_text(_written_text(message))
+    lines = text.split("\n") if len(text) < _MIN_AGENT_CHARACTERS else ()
+    return any(not is_remark(sentence) for line in lines for sentence in split_sentences(line))
+
+
 def _attainable_target(target: int, tokens: int, staying: int, limit: int) -> int:
     """Raises a target that cannot be met: `staying` tokens cannot be removed."""
     upper = min(tokens, limit)
@@ -359,16 +375,16 @@ class _HistoryAnalysis:
     def _find_first_task(self, user_slots: Sequence[int]) -> int:
         """Returns the slot of the user's first task, by default the first message.
 
-        Some agents open with a text of their own. Then the task is the second user message, if it is short and
-        follows the first response.
+        Some agents open with a text of their own, and some users with a greeting or a question. Then the task is the
+        second user message, if it is short and follows the first response.
         """
         if len(user_slots) < 2:
             return self.opening_request
         first, second = user_slots[:2]
         if self.slots[second].origin - self.slots[first].origin != _REQUEST_DISTANCE:
             return self.opening_request
-        size = sum(len(part.text) for part in self.messages[second].parts if isinstance(part, Text))
-        return second if size <= _MAX_REQUEST_CHARACTERS else self.opening_request
+        is_second = len(_written_text(self.messages[second])) <= _MAX_REQUEST_CHARACTERS
+        return second if is_second and not _states_task(self.messages[first]) else self.opening_request
 
     def _find_turn_request(self, user_slots: Sequence[int]) -> int:
         """Returns the slot of the user's message that began the turn: behind it, users only add to the task while the

@@ -526,10 +526,7 @@ def render_label(kind: CompactionKind, first: int, last: int) -> str:
     """
     numbers = f" {first}" if first == last else f"s {first} to {last}"
     subject = "The work" if kind == "generation" else "The conversation"
-    return (
-        f"{OPENING}{numbers}: data, not a request. Numbers in brackets cite messages; read_artifact, if "
-        f"available, returns them. {subject} continues below.]"
-    )
+    return f"{OPENING}{numbers}: data, not a request. Numbers in brackets cite messages. {subject} continues below.]"
 
 
 def render_block(label: str, instructions: str, narrative: str, extract: str, references: Sequence[str]) -> str:

@@ -352,16 +352,18 @@ def _choose_instructions(
 ) -> list[CitedInstruction]:
     """Chooses the instructions that fit, by value; no instruction without the newer ones that may contradict it."""
     selection = list[CitedInstruction]()
-    blocked_indexes = set[int]()
+    omitted_by_index: dict[int, list[Instruction]] = {}
     for cited in _order_by_value(instructions):
         tokens = count(cited.instruction.text + _ITEM_SEPARATOR if cited.instruction.is_item else f"{cited}\n")
         available = budget if cited.instruction.is_rule else min(budget, other_budget)
-        if tokens <= available and cited.index not in blocked_indexes:
+        is_outdated = any(may_replace(each, cited.instruction) for each in omitted_by_index.get(cited.index, ()))
+        if tokens <= available and not is_outdated:
             budget -= tokens
             other_budget -= 0 if cited.instruction.is_rule else tokens
             selection.append(cited)
         else:
-            blocked_indexes.update(cited.newer_than)
+            for index in cited.newer_than:
+                omitted_by_index.setdefault(index, []).append(cited.instruction)
     return selection
 
 
@@ -373,16 +375,17 @@ def _order_by_value(instructions: Sequence[CitedInstruction]) -> list[CitedInstr
     contradict it.
     """
     keys = list[tuple[int, int, int]]()
-    latest_by_index: dict[int, tuple[int, int, int]] = {}
+    newer_by_index: dict[int, list[tuple[tuple[int, int, int], Instruction]]] = {}
     for position in range(len(instructions) - 1, -1, -1):
         cited = instructions[position]
         length = len(cited.instruction.text) if cited.priority >= FACT and not cited.instruction.is_change else 0
         if cited.instruction.is_item:
             length = MAX_JOINED_LENGTH
-        key = max((-cited.priority, length, -position), latest_by_index.get(cited.index, (-_CORRECTION, 0, -position)))
-        keys.append(key)
+        newer = newer_by_index.get(cited.index, ())
+        newer_keys = (key for key, instruction in newer if may_replace(instruction, cited.instruction))
+        keys.append(max([(-cited.priority, length, -position), *newer_keys]))
         for index in cited.newer_than:
-            latest_by_index[index] = max(key, latest_by_index.get(index, key))
+            newer_by_index.setdefault(index, []).append((keys[-1], cited.instruction))
     keys.reverse()
     return [
         instructions[position]
