@@ -46,6 +46,22 @@ def test_a_plain_question_brings_back_the_sentence_that_answers_it() -> None:
     assert found.text.split("\n")[1] == "> [21] user: My sister Clara works at the bakery in Lindau. … She likes it."
 
 
+@pytest.mark.parametrize(
+    ("question", "is_answered"),
+    [
+        ("What did Clara research?", True),
+        ("What did Clara remark?", False),
+        ("What did Dana research?", False),
+        ("What will you research for Clara?", False),
+    ],
+)
+def test_one_rare_word_and_a_known_name_are_enough_of_a_question(question: str, is_answered: bool) -> None:
+    greetings = [each for _ in range(60) for each in (user("Good to see you, Clara!"), assistant("Tell me more."))]
+    spoken = [*greetings, user("Researching adoption agencies since May."), assistant("Nice."), *greetings]
+    found = ask_about([*TALK, *spoken, *TALK], question)
+    assert (found is not None and "Researching adoption agencies since May." in found.text) == is_answered
+
+
 def test_an_identifier_recalls_its_lines_with_the_source() -> None:
     found = find_excerpt([user("What is in W5918442?")])
     assert found is not None

@@ -65,6 +65,8 @@ _RELEVANT: Final = 20
 """The passages that answer best by the embedding, which are ranked beside those that have the words."""
 _MIN_COMPLETE: Final = 3
 """Terms of a question that a sentence must have, and all of them, to be good enough in any case."""
+_MAX_UNIQUE: Final = 3
+"""A term in more passages than this does not tell alone what a question about somebody asks for."""
 _MAX_PASSAGES: Final = 30
 """Passages whose sentences are ranked."""
 _MAX_SUBJECTS: Final = 300
@@ -139,10 +141,14 @@ class Query:
         terms = chain.from_iterable(map(search_terms, (*texts, *tools, *arguments)))
         self.questions = list[str]()
         """The sentences that ask something."""
+        self.people = set[str]()
+        """The terms of the words with a capital in them."""
         self.subjects = dict.fromkeys(islice(terms, _MAX_SUBJECTS))
         """The terms of the turn, for standing instructions about its subject."""
         for text in texts:
             self.questions += filter(_ask_factor, _split_lines(text))
+            capitalized = chain.from_iterable(map(_RULE_NAME.findall, self.questions))
+            self.people.update(chain.from_iterable(map(search_terms, capitalized)))
             for sentence in _split_lines(self._take_names(text)):
                 self._add(sentence, _ask_factor(sentence))
         for text in arguments:
@@ -407,7 +413,7 @@ class _Search:
         """Finds the passages of all terms and names."""
         start = max(0, self._turn.start - _RECENT)
         recent = self._messages[start : self._turn.start]
-        recent_terms = {
+        self._recent_terms = {
             term
             for message in recent
             for part in message.parts
@@ -416,7 +422,7 @@ class _Search:
         }
         for term, factor in self._query.factors.items():
             numbers = self._index.find(term)
-            self._scores.add(term, numbers, factor * (_IN_VIEW_FACTOR if term in recent_terms else 1.0))
+            self._scores.add(term, numbers, factor * (_IN_VIEW_FACTOR if term in self._recent_terms else 1.0))
         for name, terms in self._query.names.items():
             # A passage has the name, or parts of it.
             numbers_by_term = {term: self._index.find(term) for term in terms}
@@ -442,7 +448,9 @@ class _Search:
         """Returns the passages with the best scores, and those with answers; none if no sentence can be good enough."""
         terms, likely = self._scores.terms, self._scores.best(4 * _MAX_PASSAGES)
         scores = {at: self._scores.sums[at] + self._scores.near(at, terms[at]) for at in likely}
-        if not any(scores[at] >= self._least or self._is_complete(terms[at]) for at in likely):
+        if not any(
+            scores[at] >= self._least or self._is_complete(terms[at]) or self._is_unique(terms[at]) for at in likely
+        ):
             return []
         best = nlargest(_MAX_PASSAGES, likely, key=lambda at: (scores[at], at))
         return list(dict.fromkeys(chain.from_iterable((at, *self._find_answers(at)) for at in best)))
@@ -464,6 +472,22 @@ class _Search:
             and ({*factors, *names} <= {*terms})
         )
 
+    def _is_unique(self, terms: Sequence[str]) -> bool:
+        """Whether these are all terms of what a question asks about somebody, one of them rare and not in view.
+
+        The archive has the name somewhere: who speaks of himself does not say it.
+        """
+        factors, people = self._query.factors, self._query.people
+        others = factors.keys() - people
+        return (
+            others < factors.keys()
+            and not self._query.names
+            and min(factors.values(), default=0.0) == 1.0
+            and others <= {*terms}
+            and any(len(self._index.find(term)) <= _MAX_UNIQUE for term in others - self._recent_terms)
+            and all(map(self._index.find, people & factors.keys()))
+        )
+
     def _rank_passage(self, at: int) -> Iterator[Candidate]:
         """Yields the sentences of a passage with their scores; a passage of a result or of arguments is one."""
         passage, terms = self._index[at], self._scores.terms.get(at, [])
@@ -478,6 +502,7 @@ class _Search:
             if own or is_prose:
                 score = self._scores.sum_of(own) + self._scores.near(at, own)
                 score += self._least if self._is_complete(own) else 0.0
+                score = max(score, self._least) if self._is_unique(own) else score
                 yield Candidate(score, passage, (message, passage.at, number), each, is_prose)
 
     def _find_terms(self, text: str, terms: Iterable[str]) -> tuple[str, ...]:
