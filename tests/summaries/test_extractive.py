@@ -300,3 +300,18 @@ def test_a_message_that_only_has_blocks_of_the_client_is_not_said_by_the_user() 
     blocks = "<command-name>/exit</command-name>\n<local-command-stdout>See you next time!</local-command-stdout>"
     assert write([message("user", Text(blocks))]) == ""
     assert "Please go on with parser_v2." in write([message("user", Text(f"{blocks}\nPlease go on with parser_v2."))])
+
+
+def test_lines_that_say_nothing_take_no_room() -> None:
+    said = ["[Session 3, 7:55 pm on 9 June, 2023]\nI repaired the kayak near Lindau.", "Yep, Caroline."]
+    said += [f"I am going for a walk number {at}, Caroline." for at in range(30)]
+    text = write([message("assistant", Text(each)) for each in said], budget=10_000)
+    assert "I repaired the kayak near Lindau." in text
+    assert "9 June" not in text
+    assert "Yep" not in text
+
+
+def test_of_sentences_those_with_rare_words_come_first() -> None:
+    said = [f"A walk in a park is good for me, as are walks in parks {at}." for at in range(30)]
+    said[7] = "A friend in Lindau repairs a kayak for me, and an oboe."
+    assert "repairs a kayak" in write([message("assistant", Text(each)) for each in said], budget=120)

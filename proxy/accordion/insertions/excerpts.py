@@ -41,6 +41,7 @@ from accordion.model.search import NEAR, TermScores, TokenEmbedding
 from accordion.model.tenant import TenantScope
 from accordion.model.words import search_terms
 from accordion.sessions.user_text import is_client_summary, user_text
+from accordion.summaries.dates import find_date, is_date
 from accordion.summaries.instructions import CitedInstruction, Instruction, build_instruction, select_standing
 from accordion.summaries.sentence_forms import RULE, opens_with_verb, rank_sentence, split_sentences
 
@@ -108,13 +109,6 @@ _PAST = re.compile(
     r"\b(?:did|was|were|had|said|told|mentioned|earlier|before|again|previously|last|remember|hast|habe\w*|war\w*)\b",
     re.IGNORECASE,
 )
-_MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
-_DATE = re.compile(
-    rf"\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d)?|\d{{1,2}}\.? {_MONTH}\.?,? \d{{4}}|"
-    rf"{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}"
-)
-_DATE_LINE = re.compile(rf"[\[(*]?[^\n]{{0,40}}?({_DATE.pattern})[^\n]{{0,20}}(?:\n|$)|\[?({_DATE.pattern})")
-"""A line that dates what follows."""
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -530,8 +524,7 @@ class _Search:
 def _split(text: str) -> Iterator[str]:
     """Yields the sentences of a text, without lines that only have a date."""
     for line in text.splitlines():
-        date = _DATE_LINE.match(line)
-        if date is None or date.end() < len(line):
+        if not is_date(line):
             yield from split_sentences(line)
 
 
@@ -624,8 +617,8 @@ class _ExcerptWriter:
         """Returns the date of a message that it, or one before it, begins with; empty if none does."""
         for message in reversed(self._messages[max(0, at - _MAX_DATE_DISTANCE) : at + 1]):
             for part in message.parts:
-                if isinstance(part, Text) and (match := _DATE_LINE.match(part.text[:100])):
-                    return match[1] or match[2]
+                if isinstance(part, Text) and (date := find_date(part.text)):
+                    return date
         return ""
 
     def _quotes_of(

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import chain
+from math import log
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -23,8 +24,9 @@ from msgspec.structs import replace
 
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Text
-from accordion.model.words import words_of
+from accordion.model.words import search_terms
 from accordion.sessions.user_text import remove_client_blocks
+from accordion.summaries.dates import is_date
 from accordion.summaries.facts import (
     NO_EXTRACTED_WORDS,
     CallFacts,
@@ -36,7 +38,7 @@ from accordion.summaries.facts import (
     extract_facts,
 )
 from accordion.summaries.instructions import Instruction, StandingInstructions, find_instructions, select_standing
-from accordion.summaries.sentence_forms import BULLET, has_particulars, is_remark, split_sentences
+from accordion.summaries.sentence_forms import BULLET, has_particulars, is_remark, split_sentences, without_vocative
 
 _CHARACTERS_PER_TOKEN: Final = 3.4
 """A first estimate, corrected by counting."""
@@ -316,6 +318,10 @@ _STEP_WORTH: Final = 0.15
 _FADE_CHARACTERS: Final = 40_000
 """Characters of later conversation after which the value is half."""
 
+_MIN_WEIGHT: Final = 1.0
+"""A sentence tells something if its terms weigh as much as one that no other text has."""
+_MAX_WEIGHT: Final = 12.0
+
 _CODE = re.compile(r"[A-Z]+|(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w#-]+")
 """Capitals alone, or letters and digits in one piece."""
 _ELLIPSES = re.compile(r"…(?:\s*…)+")
@@ -376,10 +382,11 @@ def _build_candidates(
     """
     used_lines = {*visible_lines, *listed}
     factor = _BESIDE_WORK if material.steps else 1.0
+    rarity = _TermRarity([each.facts.text for each in material.utterances])
     lines: list[_CandidateLine] = [
         line
         for utterance in reversed(material.utterances)
-        for line in _utterance_lines(utterance, used_lines, listed, factor)
+        for line in _utterance_lines(utterance, used_lines, listed, factor, rarity)
     ]
     step_lines = _StepLines(word_usage, visible_words)
     for number, step in enumerate(material.steps):
@@ -402,7 +409,7 @@ def _without(text: str, listed_texts: Collection[str]) -> str:
 
 
 def _utterance_lines(
-    utterance: _Utterance, used_lines: set[str], listed: Collection[str], factor: float
+    utterance: _Utterance, used_lines: set[str], listed: Collection[str], factor: float, rarity: _TermRarity
 ) -> Iterator[_CandidateLine]:
     facts = utterance.facts
     is_user = facts.role != "assistant"
@@ -424,7 +431,7 @@ def _utterance_lines(
             # A line that ends in a colon announces the call after it, which is listed anyway.
             worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else _STATED_FACTOR)
         extra_text = text if len(text) < 600 else _to_one_line(text, 400)
-        if content := _estimate_content(text):
+        if content := rarity.estimate_content(text):
             line.extras.append(_Extra(worth * content, "", extra_text))
     if line.extras:
         yield line
@@ -437,7 +444,7 @@ def _split_utterance(text: str, used: set[str]) -> Iterator[str]:
         if line.startswith("```"):
             is_fenced = not is_fenced
             continue
-        if line in used:
+        if line in used or is_date(line):
             continue
         for sentence in [line] if is_fenced else split_sentences(line):
             if len(sentence) >= 3 and sentence not in used:
@@ -445,11 +452,22 @@ def _split_utterance(text: str, used: set[str]) -> Iterator[str]:
                 yield sentence
 
 
-def _estimate_content(text: str) -> float:
-    """Estimates how much a sentence tells, from 0 to about 2.6: by its words, names and figures."""
-    if is_remark(text):
-        return 0.0
-    return min(len(words_of(text)), 12) / 6 * (1.3 if has_particulars(text) else 1.0)
+class _TermRarity:
+    """How rare each term is among some texts: what few of them have tells most."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._counts = Counter(term for text in texts for term in set(search_terms(text)))
+        self._total = len(texts)
+
+    def estimate_content(self, sentence: str) -> float:
+        """Estimates how much a sentence of the texts tells, from 0 to about 4: by its terms, names and figures."""
+        if is_remark(sentence):
+            return 0.0
+        terms = set(search_terms(without_vocative(sentence)))
+        weight = sum(log(1 + self._total / max(1, self._counts[term])) for term in terms) / log(1 + self._total)
+        if weight < _MIN_WEIGHT:
+            return 0.0
+        return min(weight, _MAX_WEIGHT) / 4 * (1.3 if has_particulars(sentence) else 1.0)
 
 
 class _StepLines:

@@ -982,8 +982,13 @@ def has_particulars(text: str) -> bool:
     """Whether a sentence has an amount, a date, a name, an address, an identifier or a quotation."""
     if _PARTICULARS_SIGN.search(text) and _PARTICULARS.search(text):
         return True
-    text = _VOCATIVE.sub("", text)
+    text = without_vocative(text)
     return _CAPITALIZED.search(text) is not None and (_GERMAN.search(text) is None or _NAMES.search(text) is not None)
+
+
+def without_vocative(text: str) -> str:
+    """Returns a sentence without the name of the listener."""
+    return _VOCATIVE.sub("", text)
 
 
 def _has_rule_pattern(text: str) -> bool:
