@@ -172,6 +172,26 @@ def test_a_report_or_a_feeling_is_no_rule(text: str) -> None:
     assert rank_sentence(text) < RULE
 
 
+@pytest.mark.parametrize(
+    ("advice", "rule"),
+    [
+        ("Always follow your heart.", "Always show your sources."),
+        ("You must be patient with yourself.", "You must introduce yourself as Ana."),
+        ("Make sure it fits your personality.", "Make sure it fits your template for reports."),
+        ("Make sure to bring a jacket when you go hiking.", "Make sure to run the tests before you commit."),
+        ("Just make sure it's something you really enjoy.", "Just make sure it's something that compiles."),
+        ("Never settle for less.", "Never push to main."),
+        ("If you're into space, check out the series.", "If the build is red, check the logs before you push."),
+        ("If you need anything, call me.", "If you need a file, ask me first."),
+        ("Let's keep them close.", "Keep them short."),
+        ("I can only imagine how tough it must be.", "It must be signed."),
+        ("We are there usually only once a year.", "Deploy only once a day."),
+    ],
+)
+def test_advice_on_the_listeners_own_life_is_no_rule(advice: str, rule: str) -> None:
+    assert rank_sentence(advice) < RULE == rank_sentence(rule)
+
+
 def test_the_name_of_the_listener_makes_no_fact() -> None:
     assert rank_sentence("That bowl is awesome, Mel!") == 0
     assert rank_sentence("Our lead is Mel.") == FACT

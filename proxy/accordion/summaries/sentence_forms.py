@@ -601,11 +601,13 @@ _CONJECTURES: Final = (
     r"the )?(?:\w+ )?(?:bug|mistake|error|typo|race|reason|cause|problem|issue))\b|\bmust (?:be|feel|seem|look|"
     r"sound) (?:so|such|really|very|quite|pretty|super|tough|hard|rough|fun|nice|great|good|amazing|awesome|thrilled|"
     r"proud|happy|excited|tired|lovely|incredible)\b|\b(?:it|this|that|there|you|he|she|they|\w+ing) must (?:feel|love|"
-    r"miss|enjoy|mean|know|think|seem|look|sound|take)\b|\bi must (?:say|admit|confess)\b|\bcan only (?:imagine|hope|"
+    r"miss|enjoy|mean|know|think|seem|look|sound|take)\b|\bi must (?:say|admit|confess)\b|\bhow \w+ (?:it|that|this|"
+    r"you|he|she|they) must\b|\bcan only (?:imagine|hope|"
     r"guess|assume)\b|\bi (?:really |just )?think [^,]*\bshould\b"
 )
 """What a speaker guesses or finds: "it must have been great", "must be so cool", "I think they should"."""
 _REPORTS: Final = (
+    r"\b(?:usually|mostly|probably) only\b|"
     r"\b(?:i|we|you|he|she|it|they|that|this|there|who|which|have|has|had|is|are|was|were|be|been|am)(?:['’](?:s|m|re|"
     r"ve|d))? (?:(?!must|should|shall|can|may|will)\w+ly |just |also |still |will )?(?:always|never|only|"
     r"at least)(?: (?!(?:want|need|prefer|accept|use|do|run|ask|write|commit|push|deploy)\b)|[.!,?]|$)|\b(?:always|"
@@ -622,10 +624,22 @@ _ENCOURAGEMENT: Final = (
     r"hesitate|be|lose|miss|feel|get|let|stop|think|know|need|want|remember|have|see|mention it|you|even|really|like|"
     r"care|believe|understand|recall)\b|\b(?:don['’]?t|do not) (?:mind\b|[^,.]*\byourself\b)|\bkeep (?:it (?:up|going|"
     r"real)|up|at|on|going|in (?:touch|mind)|me|pushing|us|\w+ing|calm|an eye)\b|\bkeep [^,.]{1,30} (?:going|motivated|"
-    r"up)\b|\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|\b(?:make|be) sure (?:you |to |"
+    r"close|alive|up)\b|\bnever (?:look back|settle for|stop (?:believing|dreaming|learning|growing))\b|\balways "
+    r"remember (?:that )?you\b|\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|\b(?:make|be) sure (?:you |to |"
     r"that you )*(?:take (?:care|some|time|it)|rest|enjoy|have fun)\b"
 )
 """What a friend says: "don't give up", "keep it up"."""
+_ADVICE: Final = (
+    r"\b(?:make sure|always|never|must|should)\b[^.;!?]*?(?:\byour (?:own )?(?:heart|gut|instincts?|dreams?|passions?|"
+    r"personality|lifestyle|friend\w*|loved ones|health|happiness|body|skin|soul|comfort zone|well-?being|confidence|"
+    r"relationships?|journey|life|hobbies)\b|\b(?:align|fit|match|suit)\w* (?:with )?your (?:own )?(?:values|goals|"
+    r"needs|interests)\b|\b(?:be|to|with|on|in|of|for|after) yourself\b|\byou (?:really |truly )?(?:enjoy|love|"
+    r"deserve)\b)|"
+    r"\b(?:make sure|always|never|must|should)(?: (?:to|you|always|never))* (?:wear|bring|pack|eat|drink|sleep|rest|"
+    r"breathe|stretch|smile|exercise|meditate|hydrate)\b[^,.;]*"
+)
+"""An order on the listener's own life or body, which is no assistant's: "follow your heart", "make sure to bring a
+jacket"."""
 _EXPECTATIONS: Final = (
     r"\baccording to\b.*|\bi(?: have|['’]ve)? (?:read|heard)\b.*|"
     r"\b(?:went|gone|crept|grew|came|got|jumped|is|are|now) up to\b|^(?:- )?no \w+s (?:to (?:apply|run|show|commit|"
@@ -643,7 +657,9 @@ _EXPECTATIONS: Final = (
     r"suffice|be (?:fine|ok|okay|good|able|enough|ready|working|here|fun|there|great|easy|interesting|proud|eligible|"
     r"better|done|correct))\b|\bneeds? to (?:talk|chat|know|happen|relax|go)\b|\b(?:reason|why|how|what|which|whether|"
     r"where) [^,.;()]{1,60}\b(?:should|forbidden)\b|^consider\b.*|\bshould be (?:in|on) (?:my|file)\b|^if (?:that|this|"
-    r"it|so|not|possible|needed|you (?:need|have|want|can|could|don|ever|like))\b[^,]*|^(?:no|actually|wait|sorry|oh|"
+    r"it|so|not|possible|needed|you (?:need (?:anything|something|any|help|me|us|someone|more|to talk|it|that)|have|"
+    r"want|can|could|don|ever|like))\b[^,]*|^if (?:you['’]re (?:into|interested|curious|ever|free|around|looking for)|"
+    r"[^,]* (?:is|are) your thing)\b.*|^(?:perhaps|maybe) (?:i|we|he|she|they|it)\b.*|^(?:no|actually|wait|sorry|oh|"
     r"oops)[,.!:]? (?=(?:i|i['’]\w+|we['’]\w+|thanks?|that['’]?s?|it['’]s (?:just|been|ok|fine|great)|this|you|there|"
     r"not|problem|worries|way|he|she|they|my|let)\b)"
 )
@@ -657,8 +673,8 @@ _REPORTING_WORDS: Final = (
     *("kein", "now and ", "siempre", "nunca", "jamás", "必", "だけ", "こと"),
 )
 """Each text with a report has one of these."""
-_TALK = re.compile("|".join((_CONJECTURES, _ENCOURAGEMENT, _EXPECTATIONS)))
-"""The words of talk that resemble a rule but guess, encourage or expect."""
+_TALK = re.compile("|".join((_CONJECTURES, _ENCOURAGEMENT, _ADVICE, _EXPECTATIONS)))
+"""The words of talk that resemble a rule but guess, encourage, advise or expect."""
 _PAST: Final = re.compile(
     r"\b(?:yesterday|last (?:\w+)|ago|the other (?:day|week)|recently|today i|this (?:morning|week|past)|back(?: in|"
     r" then|$|\.| with))\b"
