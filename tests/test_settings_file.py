@@ -133,7 +133,7 @@ def test_settings_that_need_a_restart_keep_their_value_and_are_named(path):
         archive: {key: "%s", max_bytes: 2, retention_days: 2, record: all}
         limits: {body_cache_bytes: 2, messages_per_request: 2, sessions_in_memory: 2, compaction_cache_bytes: 2,
                  response_cache_bytes: 2, cache_bytes: 2}
-        summaries: {max_concurrent: 3, wait_seconds: 3, writer: extractive}
+        summaries: {max_concurrent: 3, timeout_seconds: 3, wait_seconds: 3, writer: extractive}
         memory: {enabled: false}
         """
         % ("0" * 64)

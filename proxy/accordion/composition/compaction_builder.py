@@ -182,6 +182,7 @@ class CompactionBuilder:
         self._preparation_limits = PreparationLimits(
             max_concurrent=settings.summaries.max_concurrent,
             max_per_tenant=max(1, settings.summaries.max_concurrent // 2),
+            timeout_seconds=settings.summaries.timeout_seconds,
             max_conversations=settings.limits.sessions_in_memory,
         )
         self._spooled = spooled

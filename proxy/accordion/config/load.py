@@ -71,6 +71,7 @@ RESTART = (
     "limits.compaction_cache_bytes",
     "limits.response_cache_bytes",
     "limits.cache_bytes",
+    "summaries.timeout_seconds",
     "summaries.max_concurrent",
     "memory.enabled",
 )

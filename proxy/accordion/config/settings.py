@@ -328,11 +328,12 @@ class ModelSummaries(ConfigSection, frozen=True):
 
 
 class SummariesConfig(ConfigSection, frozen=True):
-    """The `summaries` section: the writer, its instructions, and the longest wait for it."""
+    """The `summaries` section: the writer, its instructions, its time limit, and the longest wait for it."""
 
     writer: Name = "request"
     instructions: _SummaryInstructions = ""
     wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
+    timeout_seconds: Seconds = 180.0
     max_concurrent: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 8
     models: dict[str, ModelSummaries] = msgspec.field(default_factory=dict)
 
