@@ -135,13 +135,22 @@ def test_a_line_keeps_the_citations_of_messages_that_are_there() -> None:
     assert "Found (reported by a tool): The login tests failed [2]" in with_line("The login tests failed", 2, 99).text
 
 
-def test_of_many_citations_those_that_fit_best_remain() -> None:
+@pytest.mark.parametrize(
+    ("text", "cited"),
+    [
+        ("The parser rejects empty headers", (40,)),
+        ("The parser rejects empty headers since build 4711", (40, 41)),
+        ("The user wants the parser to accept empty headers", (42,)),
+        ("The weather was lovely everywhere", ()),
+    ],
+)
+def test_of_many_citations_those_that_support_the_line_remain(text: str, cited: tuple[int, ...]) -> None:
     covered = sources([message("assistant", f"Step {at} was about another module.") for at in range(40)])
-    covered = (*covered, *sources([message("assistant", "The parser rejects empty headers.")], 40))
-    lines = [*good_summary()["overview"], line("The parser rejects empty headers", *range(41))]
-    found = check_document({"overview": lines}, covered=covered)
-    (parser_line,) = found.lines
-    assert (len(parser_line.sources), parser_line.sources[-1]) == (6, 40)
+    said = [message("assistant", "The parser rejects empty headers."), message("assistant", "It is in build 4711.")]
+    said.append(message("user", "I want a parser that accepts empty headers."))
+    covered = (*covered, *sources(said, 40))
+    found = check_document({"overview": [line(text, *range(43))]}, covered=covered)
+    assert [each.sources for each in found.lines] == ([cited] if cited else [])
 
 
 def test_the_same_line_is_kept_once() -> None:

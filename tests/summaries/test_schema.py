@@ -102,6 +102,12 @@ def test_an_answer_without_lines_is_refused(answer: str) -> None:
         decode_answer(answer, "conversation")
 
 
+def test_every_message_of_a_long_conversation_may_be_cited() -> None:
+    entry = {"section": "Done", "text": "It is so", "sources": [*range(900)]}
+    for answer in ("Done: It is so [0-899]", json.dumps({"lines": [entry]})):
+        assert [each.sources for each in decode_answer(answer, "conversation")] == [tuple(range(900))]
+
+
 def test_a_huge_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="characters"):
         decode_answer(GOAL + " " * MAX_ANSWER_LENGTH, "conversation")

@@ -113,7 +113,7 @@ def check(
 
 
 def _choose_sources(line: SummaryLine, evidence: Evidence, last_index: int | None) -> SummaryLine:
-    """Returns a line without citations of messages that the writer has not read; of many, those that fit best."""
+    """Returns a line without citations of messages that the writer has not read; of many, those that support it."""
     known = [
         index
         for index in line.sources
@@ -121,10 +121,13 @@ def _choose_sources(line: SummaryLine, evidence: Evidence, last_index: int | Non
         or (index in evidence.citable and (last_index is None or index <= last_index or index == evidence.task_index))
     ]
     if len(known) > _MAX_SOURCES:
-        stems = word_stems(line.text)
-        shared = {index: len(stems & evidence.index_cited((index,)).stems) for index in known}
-        known = sorted(sorted(known, key=lambda index: (-shared[index], index))[:_MAX_SOURCES])
+        users = [index for index in known if index in evidence.user_texts] if _is_user_claim(line) else []
+        known = evidence.find_supporting(line.text, users or known, _MAX_SOURCES)
     return replace(line, sources=tuple(known))
+
+
+def _is_user_claim(line: SummaryLine) -> bool:
+    return line.section.is_user_claim or _USER_CLAIM.search(line.text) is not None
 
 
 def _rejection_reason(line: SummaryLine, evidence: Evidence) -> str:
@@ -138,7 +141,7 @@ def _rejection_reason(line: SummaryLine, evidence: Evidence) -> str:
     if line.text in evidence.whole.text and evidence.carried_citations.issuperset(line.sources):
         # A line of the earlier narrative was checked against its messages, and may stay unchanged.
         return _contradiction_reason(line, evidence)
-    is_user_claim = line.section.is_user_claim or _USER_CLAIM.search(line.text) is not None
+    is_user_claim = _is_user_claim(line)
     if is_user_claim and (reason := _misattribution_reason(line, evidence)):
         return reason
     if reason := _contradiction_reason(line, evidence):

@@ -20,6 +20,8 @@ from accordion.summaries.schema import find_citations, strip_citations
 
 _MAX_OCCURRENCES: Final = 2_000
 """The number of occurrences to check for a whole word."""
+_MIN_GAIN: Final = 2
+"""The words of a line that one more message must have, if it has no name and no number of it."""
 
 _SMART = (*zip("“”„‟‘’‚‛", "\"\"\"\"''''", strict=True), ("…", "..."))
 # Maps the ASCII separators of words to spaces; `split` handles all other white space.
@@ -129,6 +131,25 @@ class Evidence(msgspec.Struct, frozen=True):
                 return claim
         names = (match[0] for match in _PROPER_NAME.finditer(unquoted))
         return next((name for name in names if name.lower() not in self.whole.lowercase_text), "")
+
+    def find_supporting(self, line: str, indexes: Iterable[int], count: int) -> list[int]:
+        """Returns the messages, at most `count`, that together have most of the words of a line, in order.
+
+        Weak models cite every message for every line. One more message is worth its citation if it has a name, a
+        number, or two words that the others lack.
+        """
+        claims = {word.strip(_EDGE_CHARACTERS) for word in _split_words(_normalize(line)) if is_claim(word)}
+        missing, found = word_stems(line) | claims, list[int]()
+        texts = {index: self.index_cited((index,)) for index in indexes}
+        shared = {index: (missing & text.stems) | (missing & text.words) for index, text in texts.items()}
+        while shared and len(found) < count:
+            best = max(shared, key=lambda index: (len(shared[index] & missing), -index))
+            gain = shared.pop(best) & missing
+            if not gain or (found and len(gain) < _MIN_GAIN and gain.isdisjoint(claims)):
+                break
+            found.append(best)
+            missing -= gain
+        return sorted(found)
 
     def index_cited(self, sources: Sequence[int]) -> IndexedText:
         """Returns the text of the cited messages, each result with the message before it, which has its call."""

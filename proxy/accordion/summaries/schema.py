@@ -27,8 +27,10 @@ _MAX_LINES: Final = 200
 _MAX_JSON_TEXTS: Final = 50
 _MAX_DEPTH: Final = 8
 _MAX_INDEX: Final = 10_000_000
-_MAX_RANGE: Final = 80
+_MAX_RANGE: Final = 2_000
 """The number of messages in a range of citations that are read."""
+_MAX_CITATIONS_LENGTH: Final = 8_000
+"""Characters of the citations of a line that are read."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
 _CITED_AT_END = re.compile(r"(?:\s*\[\d+(?:\s*[-–,]\s*\d+)*\])+(?=\.?$)")
 
@@ -238,7 +240,7 @@ def _normalize_name(name: str) -> str:
 def _read_indexes(text: str) -> tuple[int, ...]:
     """Reads message indexes such as `12`, `m12` and `3-5`."""
     indexes: set[int] = set()
-    for first, last in _RANGE.findall(text[:2_000]):
+    for first, last in _RANGE.findall(text[:_MAX_CITATIONS_LENGTH]):
         if len(first) < 9 and len(last) < 9:
             start = int(first)
             indexes.update(range(start, min(int(last or first), start + _MAX_RANGE) + 1))
