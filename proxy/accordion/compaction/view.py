@@ -272,13 +272,9 @@ def _is_writable(protocol: WireProtocol, message: Message, part: int) -> bool:
     return True
 
 
-def _written_text(message: Message) -> str:
-    return "\n".join(part.text for part in message.parts if isinstance(part, Text))
-
-
 def _states_task(message: Message) -> bool:
     """Whether a user's message is a person's own, and more than a greeting or a question."""
-    text = user_text(_written_text(message))
+    text = user_text(message.text)
     lines = text.split("\n") if len(text) < _MIN_AGENT_CHARACTERS else ()
     return any(not is_remark(sentence) for line in lines for sentence in split_sentences(line))
 
@@ -383,7 +379,7 @@ class _HistoryAnalysis:
         first, second = user_slots[:2]
         if self.slots[second].origin - self.slots[first].origin != _REQUEST_DISTANCE:
             return self.opening_request
-        is_second = len(_written_text(self.messages[second])) <= _MAX_REQUEST_CHARACTERS
+        is_second = len(self.messages[second].text) <= _MAX_REQUEST_CHARACTERS
         return second if is_second and not _states_task(self.messages[first]) else self.opening_request
 
     def _find_turn_request(self, user_slots: Sequence[int]) -> int:
@@ -414,7 +410,7 @@ class _HistoryAnalysis:
             if has_opaque_part(message):
                 standing.add(index)
                 continue
-            tag = _TAG.match("".join(part.text for part in message.parts if isinstance(part, Text)))
+            tag = _TAG.match(message.text)
             kind = message.role, tag[1] if tag is not None else ""
             if kind not in newest or not self.first_response < index < last_reply:
                 standing.add(index)

@@ -84,6 +84,11 @@ class ToolResult(msgspec.Struct, frozen=True):
     error: bool = False
     name: str = ""
 
+    @property
+    def text(self) -> str:
+        """The text parts, joined by line breaks."""
+        return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
+
 
 _SPOKEN_PARTS = frozenset({Text, Media, Opaque})
 
@@ -163,6 +168,11 @@ class Message(msgspec.Struct, frozen=True):
         It is computed from the texts: one wide character makes Python use two or four bytes for each character.
         """
         return _MESSAGE + getsizeof(self.wire) + sum(map(_size_of, self.parts))
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined by line breaks: what its author wrote, without calls and results."""
+        return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
 
     @property
     def has_user_text(self) -> bool:

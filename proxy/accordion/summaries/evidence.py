@@ -41,18 +41,15 @@ _WORD_PAIR = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 _LEADING = re.compile(r"--[A-Za-z]|~/|\.\.?/|\.[A-Za-z]")
 _ELLIPSIS = re.compile(r"\s*(?:\.{3,}|\[\.{3}\])\s*")
 _WORDS = re.compile(r"[A-Za-z]{4,}")
-_COMMON_WORDS: Final = frozenset(
-    {
-        *("user", "users", "want", "wants", "wanted", "asked", "asks", "request", "requested", "please", "task"),
-        *("that", "this", "with", "from", "have", "been", "they", "them", "their", "then", "than", "were", "will"),
-        *("would", "should", "could", "must", "need", "needs", "needed", "into", "about", "also", "only", "when"),
-        *("what", "which", "while", "make", "made", "help", "said", "told", "provided", "specified", "assistant"),
-        *("goal", "because", "since", "after", "before", "being", "there", "where", "still", "some", "each", "more"),
-        *("under", "over", "through", "between", "during", "without", "within", "until", "whether", "just"),
-        *("nothing", "found", "printed", "shows", "showed", "contains", "returned", "says", "tool", "file", "result"),
-        *("currently", "conversation", "discussed", "mentioned", "explained", "described", "regarding", "including"),
-    }
+_COMMON_TEXT: Final = (
+    "user users want wants wanted asked asks request requested please task that this with from have been they them "
+    "their then than were will would should could must need needs needed into about also only when what which while "
+    "make made help said told provided specified assistant goal because since after before being there where still "
+    "some each more under over through between during without within until whether just nothing found printed shows "
+    "showed contains returned says tool file result currently conversation discussed mentioned explained described "
+    "regarding including"
 )
+_COMMON_WORDS: Final = frozenset(_COMMON_TEXT.split())
 _EDGE_CHARACTERS = ".:-–—~#$€£≈≤≥±+&^"
 
 
@@ -179,13 +176,13 @@ def gather_evidence(
     size = sum(map(len, texts))
     others = [task.message] if task is not None else []
     others += [message for message in remaining_messages if message.role in {"user", "system", "developer"}]
-    texts += [text for message in others for text in _text_parts(message)]
+    texts += [message.text for message in others]
     texts.append(strip_citations(narrative))
-    user_texts = {s.index: _normalize(" ".join(_text_parts(s.message))) for s in citable if s.message.role == "user"}
+    user_texts = {s.index: _normalize(s.message.text) for s in citable if s.message.role == "user"}
     user_texts = {index: user_text for index, user_text in user_texts.items() if user_text}
     all_user_texts = [
         *user_texts.values(),
-        *(_normalize(" ".join(_text_parts(message))) for message in others if message.role == "user"),
+        *(_normalize(message.text) for message in others if message.role == "user"),
     ]
     return Evidence(
         whole=_index_text(_join_texts(texts)),
@@ -256,10 +253,6 @@ def readable_texts(message: Message) -> Iterator[str]:
                     yield result_part.text
         elif isinstance(part, Media):
             yield part.media_type
-
-
-def _text_parts(message: Message) -> Iterator[str]:
-    return (part.text for part in message.parts if isinstance(part, Text))
 
 
 def _is_from_tools(message: Message) -> bool:

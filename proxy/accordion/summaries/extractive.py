@@ -34,7 +34,6 @@ from accordion.summaries.facts import (
     MessageFacts,
     ResultFacts,
     WordClassifier,
-    author_text,
     extract_facts,
 )
 from accordion.summaries.instructions import Instruction, StandingInstructions, find_instructions, select_standing
@@ -116,7 +115,7 @@ class ExtractiveWriter:
 
     def count_instruction_tokens(self, message: Message) -> int:
         """Estimates the tokens of the instructions in a message that a summary lists, with those in an earlier one."""
-        if message.role != "user" or not (text := author_text(message)):
+        if message.role != "user" or not (text := message.text):
             return 0
         is_text = all(isinstance(part, Text) for part in message.parts)
         # An edited message has the key of the original while a compaction is planned. Equal texts have the same facts.
@@ -144,7 +143,7 @@ class ExtractiveWriter:
     def _facts_of(self, message: Message) -> MessageFacts:
         facts = self._summary_facts.get(message.key) if self._summary_facts else None
         facts = facts or self._facts.get(message.key)
-        if facts is None or (message.role == "user" and facts.text != author_text(message)):
+        if facts is None or (message.role == "user" and facts.text != message.text):
             facts = self._facts[message.key] = extract_facts(message, self._classifier, self._find_instructions)
         if self._summary_facts is not None:
             self._summary_facts[message.key] = facts

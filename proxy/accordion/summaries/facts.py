@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.model.conversation import INSTRUCTION_ROLES, Media, Message, Opaque, Text, ToolCall, ToolResult
+from accordion.model.conversation import INSTRUCTION_ROLES, Media, Message, Opaque, ToolCall, ToolResult
 from accordion.model.words import LETTERS
 from accordion.summaries.instructions import Instruction, find_instructions, find_promises, find_system_rules
 
@@ -101,7 +101,7 @@ def extract_facts(
 
     `find_in_text` finds the instructions in a user's text.
     """
-    text = author_text(message)
+    text = message.text
     calls = tuple(_extract_call(p, classifier) for p in message.parts if isinstance(p, ToolCall))
     results = tuple(_extract_result(p, classifier) for p in message.parts if isinstance(p, ToolResult))
     media = tuple(_media_label(p) for p in message.parts if isinstance(p, Media | Opaque))
@@ -115,16 +115,6 @@ def extract_facts(
         # Text before a call announces that call, so it is no promise.
         stated = find_promises(text)
     return MessageFacts(message.role, text, words, calls, results, media, stated)
-
-
-def author_text(message: Message) -> str:
-    """Returns the author's text: the text parts, joined by line breaks."""
-    return "\n".join(part.text for part in message.parts if isinstance(part, Text))
-
-
-def _result_text(result: ToolResult) -> str:
-    """Returns the readable text of a tool result."""
-    return "\n".join(p.text for p in result.parts if isinstance(p, Text))
 
 
 def _media_label(part: Media | Opaque) -> str:
@@ -141,7 +131,7 @@ def _extract_call(part: ToolCall, classifier: WordClassifier) -> CallFacts:
 
 
 def _extract_result(part: ToolResult, classifier: WordClassifier) -> ResultFacts:
-    text = _result_text(part)
+    text = part.text
     fields = _decode_scalars(text, only_short=True) if text[:1] in "{[" else ()
     scanned_text = _clip_text(text)
     return ResultFacts(

@@ -264,7 +264,7 @@ def estimate_tokens(text: str) -> int:
 def text_of(part: Part) -> str:
     """Returns the text of a result or of a text part; empty for others."""
     if isinstance(part, ToolResult):
-        return "\n".join(inner.text for inner in part.parts if isinstance(inner, Text))
+        return part.text
     return part.text if isinstance(part, Text) else ""
 
 

@@ -93,7 +93,7 @@ def build_background(conversation: Conversation) -> KnownText:
     texts = [part.text for part in conversation.preamble if isinstance(part, Text)]
     for message in conversation.messages:
         if message.role in {"user", "system", "developer"}:
-            text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
+            text = message.text
             own_text = user_text(text) if message.role == "user" else ""
             texts.append(text if own_text and _is_foreign(own_text) else _text_beside(text, own_text))
     return KnownText([*texts, *_memory_tool_texts(conversation.messages)])
@@ -171,7 +171,7 @@ def _memory_tool_texts(messages: Sequence[Message]) -> Iterator[str]:
             if _is_memory_call(part):
                 memory_calls.add(part.call_id)
             elif isinstance(part, ToolResult) and part.call_id in memory_calls:
-                yield "\n".join(result_part.text for result_part in part.parts if isinstance(result_part, Text))
+                yield part.text
 
 
 def is_memory_tool(tool: str) -> bool:

@@ -106,7 +106,7 @@ def build_record(conversation: Conversation) -> ConversationRecord:
     background = [part.text for part in conversation.preamble if isinstance(part, Text)]
     statements: list[Statement] = []
     for index, message in enumerate(conversation.messages):
-        text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
+        text = message.text
         if not text.strip():
             continue
         if message.role == "assistant":
@@ -137,7 +137,7 @@ def _pair_steps(messages: Sequence[Message]) -> Iterator[RecordedStep]:
         if _OWN_TOOLS.fullmatch(name) is not None:
             continue
         result = results.get(position)
-        text = None if result is None else "\n".join(p.text for p in result.parts if isinstance(p, Text))
+        text = None if result is None else result.text
         yield RecordedStep(
             index, name, call.arguments, _fields(call.arguments), text, result is not None and result.error
         )
