@@ -130,26 +130,6 @@ _PROHIBITIONS: Final = (
 _EAST_ASIAN_PROHIBITIONS: Final = (
     "别(?![人的处名管])|不准|不许|不許|谁都|誰都|任何人|一律|千万|先不|先.{1,12}再|够了|就好|勿|아무도"
 )
-_MODALS: Final = (
-    # English
-    r"please|(?:would|['’]d) like|let['’]?s(?! (?:see|keep|hope|face|make))|(?:i|we) (?:need|want)(?! to be)|go ahead|"
-    r"proceed|ensure|remember to|i['’]ll (?:go with|take)|"
-    # German
-    r"nie(?:mals)?|immer|nichts|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|er)?|"
-    r"nur|bitte|statt(?:dessen)?|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|ohne|verboten|erlaubt|"
-    # French
-    r"jamais|toujours|doi(?:t|s|vent)|devez|devons|ne\b.{1,40}?\bpas|il faut|interdit|uniquement|seulement|préfèr\w*|"
-    r"préférer?|au plus|au moins|désormais|plutôt|au lieu|sans|veuillez|s['’]il (?:te|vous) plaît|"
-    # Spanish and Portuguese
-    r"nunca|siempre|sempre|debe(?:n|s|mos)?|deve(?:m|mos)?|solo|sólo|solamente|apenas|somente|prohibid\w*|proibid\w*|"
-    r"prefier\w*|prefir\w*|en (?:lugar|vez)|em vez|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|"
-    r"pelo) menos|não|sin|sem|por favor|"
-    # Italian and Dutch
-    r"mai|devono|devi|non|soltanto|vietat\w*|preferisc\w*|invece|d['’]ora in poi|al massimo|almeno|per favore|nooit|"
-    r"altijd|moet(?:en)?|mag niet|mogen niet|geen|alleen|liever|voortaan|in plaats van|hoogstens|minstens|graag|"
-    # Russian
-    r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
-)
 _CONDITIONAL_ORDERS: Final = (
     r"(?:wenn|falls|bevor|sobald|solange|ehe) (?!du (?:zeit|fertig|magst|willst|kannst))[^.!?]+, (?:dann |"
     r"bitte )*(?:brich|stopp\w*|frag\w*|halt\w*|melde?|sag|warte|nimm|nutz\w*|verwend\w*|schreib\w*|lass|gib|prüf\w*|"
@@ -453,10 +433,17 @@ _ORDER_OPENINGS_TEXT: Final = (
 _ORDER_OPENINGS: Final = frozenset(_ORDER_OPENINGS_TEXT.split())
 """Further openings of an order in English."""
 _MODAL_VERB = SentenceForm(
-    _MODALS,
-    "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|ないで|ください|べき|"
-    "必ず|決して|常に|だけ|今後|しない|ではなく|하지 ?마|반드시|금지|절대|항상|해야|하세요|해 ?주세요|앞으로|대신",
+    # English
+    r"please|(?:would|['’]d) like|let['’]?s(?! (?:see|keep|hope|face|make))|(?:i|we) (?:need|want)(?! to be)|go ahead|"
+    r"proceed|ensure|remember to|i['’]ll (?:go with|take)|"
+    # German, French, Spanish and Portuguese, Italian and Dutch, Russian
+    r"nichts?|kein(?:e|en|em|er)?|musst|darfst|soll(?:te|ten|en|st)?|bitte|statt(?:dessen)?|ohne|"
+    r"doi(?:t|s|vent)|devez|devons|ne\b.{1,40}?\bpas|il faut|au (?:plus|moins|lieu)|plutôt|sans|veuillez|"
+    r"s['’]il (?:te|vous) plaît|debe(?:n|s|mos)?|solo|en (?:lugar|vez)|em vez|não|sin|sem|por favor|"
+    r"devi|non|invece|per favore|geen|in plaats van|graag|не|вместо|пожалуйста",
+    "不能|请|ないで|ください|しない|해야|하세요|해 ?주세요|대신",
 )
+"""Other words of a request; those of a lasting rule are in `_LASTING_WORDS`."""
 _IMPERATIVES_TEXT: Final = (
     "use run write add remove delete fix report send ask tell check include leave make put set show name call "
     "create update change replace rename move install test verify read open close start begin end follow give "
