@@ -71,6 +71,11 @@ STATEMENTS = [
     "Der Testserver heißt vostrel.internal.",
 ]
 REMARKS = [
+    "I appreciate your support.",
+    "Change is possible!",
+    "Keep up the great work, Maria!",
+    "Whoa, Mel, that sign looks serious.",
+    "Give it a try!",
     "Reading through the design of the importer this morning.",
     "The tests passed and the build looks fine.",
     "thanks, that was quick",

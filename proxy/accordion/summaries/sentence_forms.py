@@ -210,7 +210,7 @@ _DECISION = SentenceForm(
 _TASTE = SentenceForm(
     r"(?:i|we)(?:['’]d)? (?:(?:really|just|only|also|always|usually|generally|typically|much|tend to) )*(?:like|love|"
     r"hate|dislike|enjoy|appreciate|avoid|favou?r|value|lean (?:to|on)\w*|(?:go|gone|went) (?:for|with)|stick (?:to|"
-    r"with)|(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|that|this|these|those|how|what|where|when|"
+    r"with)|(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|your?|that|this|these|those|how|what|where|when|"
     r"the (?:way|idea|look)|to)\b)|can['’]t stand|i(?:['’]d| would) love it if|(?:i|we)['’]ve always (?:gone|used|"
     r"worked|liked|loved|preferred)|(?:i|we) (?:usually|generally|normally|typically|mostly|rarely) \w+|(?:i|"
     r"we) (?:don['’]?t|do not|can['’]?t|cannot|never) (?:eat|drink|like|enjoy|use|wear|care for|do well)(?! (?:it|"
@@ -399,10 +399,12 @@ _PRAISE = re.compile(
 _AGREEMENT = re.compile(
     r"(?:(?:oh|yeah|yes|yep|well|so|and|hey|aw+)[,!]? )?(?:(?:i |we )?(?:totally |completely |absolutely |definitely |"
     r"100% )?agree|absolutely|definitely|exactly|of course|sure|no (?:worries|problem)|congrats|congratulations|"
-    r"good luck|take care|keep (?:it up|going)|(?:you['’]re|you are) (?:welcome|so|amazing|awesome|right)|glad|happy|"
+    r"good luck|take care|keep (?:it up|going|up the|being)|(?:you['’]re|you are) (?:welcome|so|amazing|awesome|right)|"
+    r"glad|happy|"
     r"sounds|that['’]?s|that (?:is|sounds|looks|must)|it['’]s (?:so|great|nice|good)|what an?|how|same here|me too|"
     r"noted|agreed|makes sense|fair (?:point|enough)|i (?:hear you|see)|acknowledged|understood|continuing|got it|"
-    r"done|ok(?:ay)?|haha|aw+|see you|talk (?:to you )?soon|bye|let me know|can['’]t wait|have (?:a|fun)|enjoy|"
+    r"done|ok(?:ay)?|haha|aw+|see you|take it easy|give it a (?:shot|try|go)|talk (?:to you )?soon|bye|let me know|"
+    r"can['’]t wait|have (?:a|fun)|enjoy|"
     r"check out|take a look)(?!\w)",
     re.IGNORECASE,
 )
@@ -527,8 +529,9 @@ _PARTICULARS_SIGN = re.compile(rf"[\d_\"“`«{EAST_ASIA}]|[a-z][A-Z]|://|\.[a-z
 _CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
 """A name in most languages."""
 _VOCATIVE = re.compile(
-    r", (?-i:[A-Z])[a-z]+(?=[.!?… ]*$)|^(?:oh|yeah|yep|yes|hey|hi|hello|thanks|thank you|wow|sure|no|ok(?:ay)?|right|"
-    r"true|congrats)[,!]? (?-i:[A-Z])[a-z]+(?=[,.!])",
+    r", (?-i:[A-Z])[a-z]+(?=[.!?… ]*$)|^(?:oh|yeah|yep|yes|hey|hi|hello|thanks|thank you|wow|whoa|gosh|aw+|sure|no|"
+    r"ok(?:ay)?|right|true|congrats|congratulations|well|nice|great|cool|awesome|sorry|"
+    r"exactly|absolutely)[,!]? (?-i:[A-Z])[a-z]+(?=[,.!])",
     re.IGNORECASE,
 )
 """The name of the listener."""
@@ -571,7 +574,7 @@ BULLET = re.compile(r"^(?:(?:[-*•+–]|\d{1,5}[.)])\s+|[・·]\s*|\d{1,3}、\s
 _OPENING_WORD = re.compile(
     r"(?:^|: )[^\w:]*(?:(?:from now on|going forward|in future|ab (?:jetzt|sofort)|désormais|à partir de maintenant|"
     r"a partir de ahora|please|yes|ok|okay|sure|and|also|then|so|now|but|first|next|only|just|bitte|por favor|"
-    r"per favore|s['’]il (?:te|vous) plaît)\W+){0,3}([^\W_]+)",
+    r"per favore|s['’]il (?:te|vous) plaît)\W+){0,3}([^\W_]+)(?! (?:is|are|was|were|can|will|has|have)\b)",
     re.IGNORECASE,
 )
 
