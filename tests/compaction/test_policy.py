@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from accordion.compaction.policy import (
     PolicyOptions,
     PreviousCompaction,
+    PromptCache,
     certainly_overflows,
     decide,
     max_sendable_tokens,
@@ -82,6 +83,56 @@ def test_a_summary_is_prepared_within_the_soft_threshold() -> None:
     assert decided(79_999).action == "pass"
     assert decided(80_000).action == "prepare"
     assert decided(80_000, thresholds=Thresholds(soft=0.0)).action == "pass"
+
+
+COLD, WARM = (
+    PolicyOptions(prompt_cache=PromptCache("the model changed")),
+    PolicyOptions(prompt_cache=PromptCache("", True)),
+)
+
+
+@pytest.mark.parametrize(
+    ("history", "trigger", "kind"), [(TURN_START, 100_000, "conversation"), (MID_TURN, 166_000, "generation")]
+)
+def test_a_cold_prompt_cache_has_a_compaction_made_early(
+    history: CompactedConversation, trigger: int, kind: str
+) -> None:
+    assert decided(trigger - 20_001, history, options=COLD).action == "pass"
+    early = decided(trigger - 20_000, history, options=COLD)
+    assert (early.action, early.kind, early.trigger, early.target, early.is_early) == (
+        "compact",
+        kind,
+        trigger,
+        50_000,
+        True,
+    )
+    assert early.reason.endswith(
+        f"near the {kind} trigger of {trigger:,} tokens, and the prompt cache is cold: the model changed"
+    )
+    assert not decided(trigger, history, options=COLD).is_early
+    assert decided(trigger - 20_000, history, options=WARM).action == "prepare"
+
+
+def test_a_cold_prompt_cache_compacts_nothing_that_would_remain_nearly_as_long() -> None:
+    near = Thresholds(conversation=0.5, conversation_target=0.4)
+    assert decided(88_888, thresholds=near, options=COLD).action == "prepare"
+    assert decided(88_889, thresholds=near, options=COLD).is_early
+    useless = replace(COLD, last_compaction=PreviousCompaction(85_000, 84_000))
+    assert decided(90_000, options=useless).action == "pass"
+
+
+def test_a_compaction_waits_for_a_cold_prompt_cache_far_from_the_hard_limit() -> None:
+    waiting = Thresholds(warm_cache=0.1)
+    passed = decided(119_999, thresholds=waiting, options=WARM)
+    assert passed.action == "prepare"
+    assert passed.reason.endswith("the compaction waits for a cold prompt cache up to 120,000 tokens")
+    assert decided(120_000, thresholds=waiting, options=WARM).action == "compact"
+    assert decided(100_000, thresholds=waiting).action == "compact"
+    assert decided(100_000, options=WARM).action == "compact"
+    assert decided(160_000, thresholds=Thresholds(warm_cache=0.5), options=WARM).action == "compact"
+    assert decided(166_000, MID_TURN, thresholds=waiting, options=WARM).action == "compact"
+    unknown = Window(200_000, 200_000, "default")
+    assert decided(100_000, thresholds=waiting, options=WARM, window=unknown).action == "compact"
 
 
 def test_a_trigger_of_zero_compacts_every_request_and_sets_the_tenth_aside() -> None:

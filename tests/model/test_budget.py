@@ -34,6 +34,7 @@ def test_window_triggers_and_hard_limit_can_each_be_set() -> None:
         generation_target=250,
         soft=100,
         warning=50,
+        cold_cache=100,
     )
 
 

@@ -23,20 +23,22 @@ class CacheRules(NamedTuple):
     """A provider's rules for its prompt cache: after `lifetime` seconds without use a prompt is gone.
 
     An automatic cache takes every prompt of `minimum` tokens or more, in steps of `step` tokens. Any other takes the
-    part that the client marks, and the provider reports the tokens of it.
+    part that the client marks, and the provider reports the tokens of it. If the provider documents no lifetime
+    (`is_lifetime_known` is False), `lifetime` is assumed.
     """
 
     lifetime: float
     is_automatic: bool
     minimum: int = 0
     step: int = 1
+    is_lifetime_known: bool = True
 
 
 MARKED = CacheRules(300.0, is_automatic=False)
 """Anthropic: breakpoints of the client; five minutes, renewed by each read (its guide to prompt caching)."""
-AUTOMATIC = CacheRules(3_600.0, is_automatic=True, minimum=1_024, step=128)
-"""OpenAI: prompts of 1,024 tokens or more in steps of 128; gone after an hour at the latest (its guide to prompt
-caching). Others with automatic caches count by the same rules."""
+AUTOMATIC = CacheRules(1_800.0, is_automatic=True, minimum=1_024, step=128)
+"""OpenAI: prompts of 1,024 tokens or more in steps of 128, for 30 minutes (its guide to prompt caching; older models:
+mostly 5 to 10 minutes). Others with automatic caches count by the same rules."""
 
 
 USUAL_RATES = Rates(1.0, 0.1, 1.0, 5.0)

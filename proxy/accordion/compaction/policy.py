@@ -7,6 +7,9 @@ compacted lists; a compaction on request; the hard limit; a limit of bytes or im
 hold-out is not compacted as long as its requests fit.
 
 Triggers are inclusive and compare the occupied tokens, the reserved output included. Targets are tokens to be sent.
+
+A compaction changes the prefix, so the provider must read the prompt again. While its prompt cache is cold, it must do
+that in any case, and a compaction near the trigger is made at once. `bench/README.md` has what that saves.
 """
 
 from __future__ import annotations
@@ -67,6 +70,16 @@ class PreviousCompaction(msgspec.Struct, frozen=True):
         return int(self.before * (1 + MIN_GAIN))
 
 
+class PromptCache(msgspec.Struct, frozen=True):
+    """What is known of the provider's prompt cache: whether it still has the prompt of the request before.
+
+    `cold_since` says why it does not, such as `the model changed`. Neither is set if nothing is known.
+    """
+
+    cold_since: str = ""
+    is_warm: bool = False
+
+
 class PolicyOptions(msgspec.Struct, frozen=True):
     """The inputs of a decision beside token counts.
 
@@ -79,7 +92,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     continued, and the history of a response is reconstructed. `last_compaction`: the last compaction of this history.
     `is_waiting_for_summary`: a compaction due at the start of the turn still waits for its summary. `group`: the
     session's group of the hold-out; empty if there is no hold-out. `is_stopped`: compaction is stopped for the model,
-    because it does not pay.
+    because it does not pay. `prompt_cache`: the state of the provider's cache.
     """
 
     mode: Mode = "auto"
@@ -96,6 +109,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     is_stopped: bool = False
     is_compaction_refused: bool = False
     """Whether the provider refuses compacted lists of every form."""
+    prompt_cache: PromptCache = PromptCache()
 
 
 def decide(
@@ -366,14 +380,47 @@ def _decide_by_trigger(inputs: _DecisionInput) -> Decision:
         return Decision(
             "pass", f"{inputs.share_text}; {_describe_useless(inputs)}, over {named}", kind=kind, trigger=trigger
         )
+    futile = _describe_futile(inputs)
     if occupied >= trigger:
-        if futile := _describe_futile(inputs):
+        if futile:
             return Decision("pass", f"{inputs.share_text}, over {named}; {futile}", kind=kind, trigger=trigger)
+        if occupied < (latest := _latest_compaction(inputs)):
+            waits = f"waits for a cold prompt cache up to {latest:,} tokens"
+            return _build_ahead_decision(inputs, f"over {named}; the compaction {waits}")
         return _build_compact_decision(inputs, f"over {named}")
-    if occupied >= trigger - inputs.limits.soft and not _describe_futile(inputs):
-        reason = f"{inputs.share_text}, near {named}: a summary is prepared"
-        return Decision(SUMMARIZE_AHEAD, reason, target=_target_tokens(inputs, kind), kind=kind, trigger=trigger)
+    if not futile and occupied >= trigger - inputs.limits.cold_cache and _is_cheap_now(inputs):
+        reason = f"near {named}, and the prompt cache is cold: {inputs.options.prompt_cache.cold_since}"
+        return replace(_build_compact_decision(inputs, reason), is_early=True)
+    if not futile and occupied >= trigger - inputs.limits.soft:
+        return _build_ahead_decision(inputs, f"near {named}: a summary is prepared")
     return Decision("pass", f"{inputs.share_text}, under {named}", kind=kind, trigger=trigger)
+
+
+def _build_ahead_decision(inputs: _DecisionInput, reason: str) -> Decision:
+    """Returns the decision to pass the request and to prepare the summary of a compaction that comes soon."""
+    kind, trigger = inputs.kind, inputs.active_trigger
+    target = _target_tokens(inputs, kind)
+    return Decision(SUMMARIZE_AHEAD, f"{inputs.share_text}, {reason}", target=target, kind=kind, trigger=trigger)
+
+
+def _is_cheap_now(inputs: _DecisionInput) -> bool:
+    """Whether the prompt cache is cold, and a compaction would remove enough.
+
+    The provider must read the whole prompt again in any case, so a shorter one costs less at once.
+    """
+    most_left = inputs.tokens * (1 - MIN_GAIN)
+    return bool(inputs.options.prompt_cache.cold_since) and _target_tokens(inputs, inputs.kind) <= most_left
+
+
+def _latest_compaction(inputs: _DecisionInput) -> int:
+    """Returns the occupied tokens up to which a compaction waits for a cold prompt cache; 0 if it does not wait.
+
+    It does not wait nearer to the hard limit than summaries take to be prepared, nor in a window that is not known.
+    """
+    limits = inputs.limits
+    if not (inputs.options.prompt_cache.is_warm and limits.warm_cache and inputs.window.is_known):
+        return 0
+    return min(inputs.active_trigger + limits.warm_cache, limits.hard - limits.soft)
 
 
 def _describe_useless(inputs: _DecisionInput) -> str:

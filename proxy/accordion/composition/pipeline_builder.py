@@ -218,6 +218,7 @@ def build_steps(
             compaction_rules=rules_by_model(settings),
             mentions=mentions,
             tasks=parts.tasks,
+            now=parts.clock.now,
             holdout=Holdout(settings.compaction.holdout),
             is_stopped=parts.compaction_stops.is_stopped,
             can_estimate=True,

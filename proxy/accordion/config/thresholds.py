@@ -40,6 +40,8 @@ class ThresholdShares(ConfigSection, frozen=True):
     hard: Share | None = None
     soft: Share | None = None
     warning: Share | None = None
+    cold_cache: Share | None = None
+    warm_cache: Share | None = None
     reserved_output: Reserve | None = None
     output_factor: OutputFactor | None = None
 
@@ -60,6 +62,8 @@ class AllThresholds(ThresholdShares, frozen=True):
     conversation: Share = Share(_STANDARD.conversation)
     soft: Share = Share(_STANDARD.soft)
     warning: Share = Share(_STANDARD.warning)
+    cold_cache: Share = Share(_STANDARD.cold_cache)
+    warm_cache: Share = Share(_STANDARD.warm_cache)
     reserved_output: Reserve = _STANDARD.reserved_output
     output_factor: OutputFactor = _STANDARD.output_factor
     delegated: ThresholdShares = ThresholdShares()

@@ -45,7 +45,7 @@ class CompactionLogger:
         outcome, is_automatic = exchange.compaction, False
         if outcome is not None and outcome.state == "compacted":
             _write_line(exchange, outcome, "compacted")
-            is_automatic = outcome.cause == "automatic" and outcome.trigger > 0
+            is_automatic = outcome.cause in ("automatic", "cold_cache") and outcome.trigger > 0
         elif (
             outcome is not None
             and outcome.is_observed_compaction

@@ -49,9 +49,11 @@ class Thresholds(msgspec.Struct, frozen=True):
     """Triggers and targets of compaction, as shares of the window. A trigger of 1.0 means never, 0.0 always.
 
     `generation` and `hard` are None if the window's size decides (see `generation_shares`). A summary is prepared in
-    the background from `soft` below the trigger on, and responses warn from `warning` below it on. `reserved_output` is
-    the space kept for the response, in tokens, if the request names no maximum; if it names one, the space is at most
-    `output_factor` times the longest response so far (0: no less than the maximum).
+    the background from `soft` below the trigger on, and responses warn from `warning` below it on. If the provider's
+    prompt cache is cold, a compaction is made from `cold_cache` below the trigger on; if it is warm, a compaction waits
+    up to `warm_cache` above it. `reserved_output` is the space kept for the response, in tokens, if the request names
+    no maximum; if it names one, the space is at most `output_factor` times the longest response so far (0: no less than
+    the maximum).
     """
 
     conversation: float = 0.50
@@ -61,6 +63,8 @@ class Thresholds(msgspec.Struct, frozen=True):
     generation_target: float = 0.25
     soft: float = 0.10
     warning: float = 0.05
+    cold_cache: float = 0.10
+    warm_cache: float = 0.0
     reserved_output: int = 0
     output_factor: float = 2.0
 
@@ -84,6 +88,8 @@ class TokenLimits(msgspec.Struct, frozen=True):
     soft: int = 0
     never: tuple[str, ...] = ()
     warning: int = 0
+    cold_cache: int = 0
+    warm_cache: int = 0
 
     def tokens_left(self, occupied: int) -> int | None:
         """Returns the tokens left before a compaction at the start of a turn, 0 if the next turn has one.
@@ -118,6 +124,8 @@ def _limits(shares: Thresholds, size: int) -> TokenLimits:
             if share is not None and share >= 1.0
         ),
         warning=int(size * shares.warning),
+        cold_cache=int(size * shares.cold_cache),
+        warm_cache=int(size * shares.warm_cache),
     )
 
 
@@ -217,7 +225,8 @@ class Decision(msgspec.Struct, frozen=True):
     For a compaction: its kind, the `target` in tokens, and the `trigger` that was reached. `must_succeed`: the request
     cannot be sent as it is, because it is over the hard limit or over a limit of bytes or images, or because the
     provider refused it as too long. `is_requested`: a header, a person, the client's edits or such a refusal ask for
-    the compaction, whatever the trigger. `is_skipped`: a compaction is due and not made, because the session is in the
+    the compaction, whatever the trigger. `is_early`: the trigger is not reached, and the compaction is made because the
+    provider's prompt cache is cold. `is_skipped`: a compaction is due and not made, because the session is in the
     hold-out, or because compaction is stopped for its model. `group` is the session's group of the hold-out, if this
     compaction makes the groups differ: one group is compacted here, the other is not.
     """
@@ -229,5 +238,6 @@ class Decision(msgspec.Struct, frozen=True):
     kind: CompactionKind = "conversation"
     trigger: int = 0
     is_requested: bool = False
+    is_early: bool = False
     group: HoldoutGroup = ""
     is_skipped: bool = False

@@ -30,7 +30,8 @@ from accordion.model.tenant import ConversationRef, ScopePrefix
 Span = tuple[int, int, bool]
 """The client's first and last message that a message stands for, and whether it is edited."""
 
-Cause = Literal["automatic", "manual", "overflow"]
+Cause = Literal["automatic", "cold_cache", "manual", "overflow"]
+"""`cold_cache`: made before the trigger, since the provider's prompt cache was cold (`Decision.is_early`)."""
 
 
 class CompactionEntry(msgspec.Struct, frozen=True, array_like=True):

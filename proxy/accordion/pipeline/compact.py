@@ -218,9 +218,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
             compactor = self.compactors(request.conversation.model, request.is_subagent)
         result = await compactor.compact(job)
         if decision.action == "compact" and not job.is_dry_run:
-            self.session_overrides.set_waiting_for_summary(
-                tenant, session, result.is_waiting_for_summary and decision.kind == "conversation"
-            )
+            # An early compaction does not wait: the cache is warm at the next request.
+            is_waiting = result.is_waiting_for_summary and decision.kind == "conversation" and not decision.is_early
+            self.session_overrides.set_waiting_for_summary(tenant, session, is_waiting)
         if (
             decision.is_requested
             and not request.is_dry_run
@@ -266,8 +266,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
     async def _build_job(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
         tenant = request.caller.tenant
         session, position = request.session_match.session.id, request.visible_request.position
-        if request.decision.is_requested and cause == "automatic":
-            cause = "manual"
+        if cause == "automatic":
+            decision = request.decision
+            cause = "manual" if decision.is_requested else "cold_cache" if decision.is_early else cause
         # The message that handed over the conversation is the task.
         task_ids = frozenset({position.call_id} if position.evidence == "handoff" else ())
         pins = request.controls.pinned_call_ids | task_ids | await self.session_overrides.find_pins(tenant, session)

@@ -7,9 +7,6 @@ from collections.abc import Callable
 import msgspec
 
 from accordion.accounting.cost_model import (
-    AUTOMATIC,
-    MARKED,
-    CacheRules,
     ModelRequest,
     RequestCost,
     compute_cost,
@@ -19,6 +16,7 @@ from accordion.accounting.token_meter import TokenMeter
 from accordion.model.cache import LONGEST_NAME
 from accordion.model.costs import ModelPrice, PriceTable
 from accordion.model.records import ObservedResponse, Usage
+from accordion.pipeline.prompt_cache import find_cache_rules
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import PreparedRequest
 
@@ -52,7 +50,9 @@ class CostCalculator(msgspec.Struct, frozen=True):
         # The prompt cache of one model has nothing of another's.
         previous = node.cached if node is not None and node.model == model[:LONGEST_NAME] else None
         if request.rewritten_body is None:
-            return compute_unchanged_cost(at, request.utilization.tokens, usage, cache_rules(request), previous, price)
+            return compute_unchanged_cost(
+                at, request.utilization.tokens, usage, find_cache_rules(request), previous, price
+            )
         changed = self._describe_changed(request, progress, usage, at)
         return compute_cost(changed, previous, price, self._summary_price(request))
 
@@ -62,14 +62,14 @@ class CostCalculator(msgspec.Struct, frozen=True):
         if outcome is None or outcome.state != "compacted" or not outcome.input:
             return None
         only_summary = ModelRequest(
-            at, 0, Usage(), summary_input=outcome.input, summary_output=outcome.output, rules=cache_rules(request)
+            at, 0, Usage(), summary_input=outcome.input, summary_output=outcome.output, rules=find_cache_rules(request)
         )
         return compute_cost(only_summary, None, price, self._summary_price(request))
 
     def estimate(self, request: PreparedRequest, at: float, characters: int) -> RequestCost:
         """Returns the cost of an exchange by our own count, for a response of `characters`."""
         usage = Usage(request.utilization.tokens, round(characters / _CHARACTERS_PER_TOKEN))
-        unreported = ModelRequest(at, usage.input, usage, rules=cache_rules(request))
+        unreported = ModelRequest(at, usage.input, usage, rules=find_cache_rules(request))
         return compute_cost(unreported, None, self.prices.price(request.conversation.model))
 
     def _describe_changed(
@@ -96,7 +96,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
             added=tool_tokens + utilization.insertions,
             is_new_compaction=is_new,
             window=request.window.usable_input if request.window.is_known else 0,
-            rules=cache_rules(request),
+            rules=find_cache_rules(request),
             last=usage if earlier is not None else None,
             earlier=earlier,
             summary_input=outcome.input if is_new and outcome is not None else 0,
@@ -125,8 +125,3 @@ class CostCalculator(msgspec.Struct, frozen=True):
 def _credible(usage: Usage | None) -> Usage | None:
     """Returns a report; None if no model reads or writes that much."""
     return None if usage is not None and usage.input + usage.output > _MOST_TOKENS else usage
-
-
-def cache_rules(request: PreparedRequest) -> CacheRules:
-    """Returns the rules of the prompt cache of the provider of a request."""
-    return MARKED if request.route.family == "anthropic" or "claude" in request.actual_model else AUTOMATIC

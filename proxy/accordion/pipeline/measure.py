@@ -26,6 +26,7 @@ from accordion.model.ports import Tasks, WindowTable
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.count import ForwardedListMeter, previous_request
 from accordion.pipeline.mentions import Mentions
+from accordion.pipeline.prompt_cache import find_prompt_cache
 from accordion.pipeline.request import (
     CompactionRules,
     IdentifiedRequest,
@@ -60,6 +61,8 @@ class Measurer(msgspec.Struct, frozen=True):
     mentions: Mentions | None
     """None if no feature inserts content that a list may name."""
     tasks: Tasks
+    now: Callable[[], float]
+    """Returns the seconds since the epoch."""
     holdout: Holdout = Holdout()
     is_stopped: Callable[[TenantScope, str], bool] = lambda tenant, model: False
     """Whether compaction is stopped for a tenant's sessions of a model, because it does not pay."""
@@ -245,6 +248,7 @@ class Measurer(msgspec.Struct, frozen=True):
             group=assignment.group if assignment is not None else "",
             is_stopped=self.is_stopped(tenant, request.conversation.model),
             is_compaction_refused=self._find_refused_form(request, request.window) == "whole",
+            prompt_cache=find_prompt_cache(request, self.now()),
         )
         return decide(
             history,

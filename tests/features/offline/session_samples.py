@@ -41,7 +41,7 @@ class ClaudeSession:
         """Adds a user message."""
         return self.add("user", message={"role": "user", "content": content}, **fields)
 
-    def answer(self, response: str, *blocks: dict[str, Any], usage: dict[str, int] | None = None, **fields: Any) -> str:
+    def answer(self, response: str, *blocks: dict[str, Any], usage: dict[str, Any] | None = None, **fields: Any) -> str:
         """Adds the lines of a response: one for each block. Returns the id of the last line."""
         for block in blocks:
             message = {
@@ -94,13 +94,16 @@ def result(identity: str, content: str = "read") -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": identity, "content": content}
 
 
+def words_of_file(number: int) -> str:
+    """A text of about 1,100 tokens."""
+    return " ".join(f"{number:02}-{line:03} the valve was turned" for line in range(120))
+
+
 def long_session(name: str = "s-long", requests: int = 40, preamble: int = 15_000) -> ClaudeSession:
     """A session that reads file after file, with true reports: what was in the prompt before is a cache read."""
     session, total, cached = ClaudeSession(name), preamble, 0
     for number in range(requests):
-        words = " ".join(f"{number:02}-{line:03} the valve was turned" for line in range(120))
-        question = f"Read file {number}, please. {words}"
-        session.say(question)
+        session.say(f"Read file {number}, please. {words_of_file(number)}")
         total += 1_100
         session.answer(f"{name}-m{number}", text("I read it."), usage=report(total, cached, total - cached - 3))
         cached = total - 3

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accordion.cli.main import app
-from tests.features.offline.session_samples import ClaudeSession, long_session, report, result, text
+from tests.features.offline.session_samples import ClaudeSession, long_session, report, result, text, words_of_file
 from tests.features.offline.session_samples import call as tool_call
 
 PRICES = """
@@ -95,6 +95,28 @@ def test_a_session_that_outgrows_its_window_would_have_been_compacted(home: Path
     assert entry["basis"] == {"sent": "both", "without_accordion": "reported"}
     assert (entry["session"], entry["models"], entry["requests"]) == ("s-long", ["claude-sonnet-4-5"], 40)
     assert found["total"]["dollars"] == dollars
+
+
+@pytest.mark.parametrize(
+    ("written", "pause", "is_cheaper"),
+    [({}, 290, False), ({}, 310, True), ({"ephemeral_1h_input_tokens": 1}, 310, False)],
+)
+def test_a_compaction_after_a_pause_costs_less(home: Path, written: Any, pause: int, is_cheaper: bool) -> None:
+    session, at = ClaudeSession(), 15_000
+    for number in range(22):
+        session.second += pause if number == 21 else 0
+        cached = at - 1_100 if number != 21 or pause < 300 or written else 0
+        at += 1_100
+        usage = report(at, cached, at - cached) | {"cache_creation": written}
+        session.say(f"Read file {number}, please. {words_of_file(number)}")
+        session.answer(f"m{number}", text("I read it."), usage=usage)
+    session.write(projects(home))
+    with_pauses = savings(home)["total"]
+    config = (home / "config.yaml").read_text()
+    (home / "config.yaml").write_text(f"{config}thresholds: {{cold_cache: 0}}\n")
+    without = savings(home)["total"]
+    assert (with_pauses["compactions"], without["compactions"]) == (int(is_cheaper), 0)
+    assert (with_pauses["dollars"]["spent"] < without["dollars"]["spent"]) == is_cheaper
 
 
 def test_the_size_of_the_system_prompt_decides_when_it_is_compacted(home: Path) -> None:

@@ -7,6 +7,7 @@ the delegations and sessions that proxies recorded in the configured store; it i
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class OfflinePipeline:
         self._application = Application(replace(settings, server=server, store=store, summaries=summaries), {})
         self.tenants = self._application.tenants if stored_state is None else stored_state.tenants(settings)
         self.sessions = None if stored_state is None else stored_state.sessions(self._application.clock)
+        self.recorded_at = 0.0
+        """The time at which the request was recorded; 0 if it is not known, or now."""
         self.forward = self._build_pipeline(settings, window, stored_state)
 
     def _build_pipeline(
@@ -126,7 +129,8 @@ class OfflinePipeline:
     ) -> RequestPipeline:
         """Returns the application's pipeline, with the given window and the recorded agents."""
         forward = self._application.forward
-        measurer, identifier = replace(forward.reader.measurer, can_estimate=False), forward.reader.identifier
+        measurer, identifier = forward.reader.measurer, forward.reader.identifier
+        measurer = replace(measurer, can_estimate=False, now=lambda: self.recorded_at or time.time())
         # No model writes summaries, and there are no memories to recall.
         preparer = forward.prepare
         sources = [source for source in preparer.compaction_step.recall_sources if not source.needs_proxy]

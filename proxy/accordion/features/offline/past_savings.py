@@ -110,7 +110,7 @@ def _add(
     prices: PriceTable,
     pipeline: OfflinePipeline,
 ) -> None:
-    past_costs = list(_compute_past_costs(rows, prices, lambda model: pipeline.writer(model) != _EXTRACTIVE))
+    past_costs = list(compute_past_costs(rows, prices, lambda model: pipeline.writer(model) != _EXTRACTIVE))
     session = sessions.setdefault(recorded.session, PastSession(recorded.session, recorded.file))
     session.at = max(session.at, max((row.at for row in rows), default=0.0))
     session.models += [name for name in dict.fromkeys(each.model for each in past_costs) if name not in session.models]
@@ -250,7 +250,7 @@ class PastCost(NamedTuple):
     is_reported: bool
 
 
-def _compute_past_costs(
+def compute_past_costs(
     rows: Iterable[CompactedRequest], prices: PriceTable, has_model_summaries: Callable[[str], bool]
 ) -> Iterator[PastCost]:
     """Yields the cost of each request of one conversation, in order; none for requests that could not be parsed.

@@ -21,10 +21,11 @@ from accordion.features.offline.recordings import AgentRequest, PastConversation
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import without_compaction
 from accordion.model.conversation import Conversation
+from accordion.model.costs import CachedPrompt
 from accordion.model.http import Inbound
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.records import CompactionOutcome, ObservedResponse, Usage
-from accordion.pipeline.costs import cache_rules
+from accordion.pipeline.prompt_cache import find_cache_rules
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
 
@@ -197,6 +198,31 @@ def _learn_usage(pipeline: OfflinePipeline, measured: MeasuredRequest, request: 
     recorder.sessions.record_response(measured.session_match, session, request.usage.input, measured.uncorrected_tokens)
 
 
+def _record_request(pipeline: OfflinePipeline, prepared: PreparedRequest, request: AgentRequest, learns: bool) -> None:
+    """Does the same for a request that may have been compacted, so that the next one knows the prompt cache.
+
+    The recorded report is of what was sent as long as that is the client's own list; it is learned if `learns`. Else
+    our count takes its place.
+    """
+    learns = learns and prepared.rewritten_body is None
+    if request.usage is None or not (request.at or learns):
+        return
+    recorder, match, tokens = pipeline.forward.responder.recorder, prepared.session_match, prepared.utilization.tokens
+    session = match.session
+    if learns:
+        session = recorder.calibrator.learn(prepared, 200, ObservedResponse(usage=request.usage))
+        tokens = request.usage.input
+    recorder.sessions.record_response(
+        match,
+        session,
+        tokens,
+        prepared.uncorrected_tokens,
+        prepared.compaction_id,
+        CachedPrompt(tokens, tokens, request.at) if request.at else None,
+        covered_count=prepared.history.covered_count,
+    )
+
+
 # -- with compaction --------------------------------------------------------------------------------------------------
 
 
@@ -333,6 +359,7 @@ async def replay_with_compaction(
     preamble_tokens = await _estimate_preamble(recorded, pipeline, model)
     for number, request in enumerate(recorded.requests(model, preamble_tokens), 1):
         inbound = Inbound("POST", recorded.path, "", headers, request.body, f"replay-{number}")
+        pipeline.recorded_at = request.at
         measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
         turn += (isinstance(measured, MeasuredRequest) and measured.conversation.starts_turn) or not turn
         if isinstance(measured, PassthroughRequest):
@@ -375,11 +402,9 @@ async def replay_with_compaction(
             added_tool_tokens=added_tool_tokens,
             reported=request.usage,
             at=request.at,
-            cache_rules=cache_rules(prepared),
+            cache_rules=find_cache_rules(prepared),
         )
-        if not recorded.has_preamble and prepared.rewritten_body is None:
-            # The report is of what was sent, as long as that is the client's own list.
-            _learn_usage(pipeline, measured, request)
+        _record_request(pipeline, prepared, request, learns=not recorded.has_preamble)
 
 
 def _continues(conversation: Conversation, previous: Conversation) -> bool:

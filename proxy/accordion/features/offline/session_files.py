@@ -60,13 +60,15 @@ _MAX_OUTPUT = 32_000
 class ModelCall(msgspec.Struct, frozen=True):
     """A request that was sent: the JSON of each entry of its list, the model, the report, and its time.
 
-    `at` is in seconds since the epoch; 0 if it is not known.
+    `at` is in seconds since the epoch; 0 if it is not known. `caches_for_an_hour`: the report has cache writes for an
+    hour.
     """
 
     entries: Sequence[bytes]
     model: str
     usage: Usage | None
     at: float
+    caches_for_an_hour: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,16 @@ def find_claude_code_files(environ: Mapping[str, str]) -> tuple[Path, list[Path]
     return folder, sorted(folder.rglob("*.jsonl"), key=lambda file: (file.stat().st_mtime, str(file)))
 
 
+class _CacheCreation(msgspec.Struct, frozen=True):
+    ephemeral_1h_input_tokens: int | None = 0
+
+
 class _ClaudeUsage(msgspec.Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cache_creation_input_tokens: int | None = 0
     cache_read_input_tokens: int | None = 0
+    cache_creation: _CacheCreation | None = None
 
     def convert(self) -> Usage | None:
         """Returns the report; None if it has no input, as in a response that failed."""
@@ -133,7 +140,9 @@ class _ClaudeUsage(msgspec.Struct, frozen=True):
 
 def convert_messages_usage(usage: dict[str, Any]) -> Usage | None:
     """Returns a report of the Messages API; None if it has no input. A count that is no whole number is taken for 0."""
-    counts = {name: count for name in _ClaudeUsage.__struct_fields__ if type(count := usage.get(name)) is int}
+    counts: dict[str, Any] = {
+        name: count for name in _ClaudeUsage.__struct_fields__ if type(count := usage.get(name)) is int
+    }
     return _ClaudeUsage(**counts).convert()
 
 
@@ -181,6 +190,7 @@ class _ClaudeResponse(msgspec.Struct):
     nodes: list[str]
     model: str = ""
     usage: Usage | None = None
+    caches_for_an_hour: bool = False
     is_recorded: bool = False
     """Whether another file has it too, and was read before."""
 
@@ -225,7 +235,10 @@ class _ClaudeTree:
             self.known_responses.add(message_id)
         response.nodes.append(line.uuid)
         response.model = message.model
-        response.usage = (message.usage.convert() if message.usage else None) or response.usage
+        if message.usage is not None:
+            response.usage = message.usage.convert() or response.usage
+            written = message.usage.cache_creation
+            response.caches_for_an_hour = written is not None and bool(written.ephemeral_1h_input_tokens)
 
     def conversations(self, file: str) -> Iterator[SessionConversation]:
         """Yields a conversation for each line without a parent that has responses."""
@@ -239,7 +252,9 @@ class _ClaudeTree:
         stem = Path(file).stem
         for part, responses in enumerate(by_root.values(), 1):
             calls = [
-                ModelCall(self._list_entries(paths[each.nodes[0]]), each.model, each.usage, each.at)
+                ModelCall(
+                    self._list_entries(paths[each.nodes[0]]), each.model, each.usage, each.at, each.caches_for_an_hour
+                )
                 for each in responses
             ]
             is_long = any(call.usage is not None and call.usage.input > _SHORT_CONTEXT for call in calls)
@@ -330,9 +345,11 @@ def _version(text: bytes) -> str:
 
 def _write_messages_body(call: ModelCall, model: str, preamble: str) -> bytes:
     system = b'"system":[{"type":"text","text":%b}],' % encode_json(preamble) if preamble else b""
-    return b'{"model":%b,"max_tokens":%d,%b"messages":[%b]}' % (
+    cache = b'"cache_control":{"type":"ephemeral","ttl":"1h"},' if call.caches_for_an_hour else b""
+    return b'{"model":%b,"max_tokens":%d,%b%b"messages":[%b]}' % (
         encode_json(model),
         _MAX_OUTPUT,
+        cache,
         system,
         b",".join(call.entries),
     )
