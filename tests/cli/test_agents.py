@@ -45,9 +45,16 @@ def test_another_command_gets_the_usual_variables(tmp_path: Path) -> None:
     command = found.through(PROXY)
     assert found.upstreams == {OPENAI: "http://gate/v1", ANTHROPIC: "http://gate", GEMINI: "http://g"}
     assert command.arguments[1:] == ("--model", "m")
-    names = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
+    names = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE")
     assert [command.environ[name] for name in names] == [f"{URL}/v1", f"{URL}/v1", URL, URL]
+    assert command.environ["GOOGLE_GEMINI_BASE_URL"] == URL
+    assert command.environ["GEMINI_API_BASE"] == f"{URL}/v1beta"
     assert "NO_PROXY" not in command.environ
+
+
+def test_the_addresses_of_litellm_are_the_users_too(tmp_path: Path) -> None:
+    own = {"ANTHROPIC_API_BASE": "http://gate", "GEMINI_API_BASE": "http://g/v1beta"}
+    assert agent(tmp_path, "aider", **own).upstreams == {ANTHROPIC: "http://gate", GEMINI: "http://g"}
 
 
 def test_an_http_proxy_is_not_asked_for_this_machine(tmp_path: Path) -> None:
@@ -372,8 +379,16 @@ def test_the_providers_of_pi_are_read_from_its_models(tmp_path: Path) -> None:
     assert found.upstreams == {OPENAI: "http://one/v1", GEMINI: "http://three"}
     assert extension(found) == {"mine": f"{URL}/v1", "anthropic": URL, "google": f"{URL}/v1beta"}
     assert found.notes == ["These providers of pi do not go through Accordion: other."]
-    (note, _) = agent(tmp_path, "pi", "--provider", "groq").notes
+    (note, *_) = agent(tmp_path, "pi", "--provider", "groq").notes
     assert note.startswith("pi's provider groq does not go through Accordion")
+
+
+def test_models_of_pi_with_addresses_of_their_own_keep_them(tmp_path: Path) -> None:
+    models = [{"id": "m", "baseUrl": "http://one/v1"}]
+    write(tmp_path / ".pi/agent/models.json", json.dumps({"providers": {"openai": {"models": models}}}))
+    found = agent(tmp_path, "pi", "--provider", "openai")
+    assert extension(found) == {"anthropic": URL, "google": f"{URL}/v1beta"}
+    assert "provider openai does not go through Accordion" in found.notes[0]
 
 
 # -- Qwen Code -----------------------------------------------------------------------------------------------------

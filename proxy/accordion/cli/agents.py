@@ -89,6 +89,19 @@ _CHATGPT = {OPENAI: f"https://chatgpt.com{CODEX_PATH}", "summaries.writer": "ext
 """Settings for requests with a ChatGPT login: their address, and no request of Accordion's own with such a login."""
 
 
+_GOOGLE_PATH = "/v1beta"
+"""The version, which some clients take for a part of the address of Google's API."""
+_VARIABLES: Mapping[str, tuple[str, str]] = {
+    "OPENAI_BASE_URL": (OPENAI, "/v1"),
+    "OPENAI_API_BASE": (OPENAI, "/v1"),
+    "ANTHROPIC_BASE_URL": (ANTHROPIC, ""),
+    "ANTHROPIC_API_BASE": (ANTHROPIC, ""),
+    "GOOGLE_GEMINI_BASE_URL": (GEMINI, ""),
+    "GEMINI_API_BASE": (GEMINI, _GOOGLE_PATH),
+}
+"""The variables of the official SDKs, then of LiteLLM: the upstream, and the path behind the proxy's address."""
+
+
 class Agent:
     """An agent's command that is to run through a proxy. This class knows no agent: it is for any other command."""
 
@@ -108,13 +121,9 @@ class Agent:
         self._read()
 
     def _read(self) -> None:
-        environ = self.command.environ
-        if url := environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE"):
-            self.upstreams[OPENAI] = url
-        if url := environ.get("ANTHROPIC_BASE_URL"):
-            self.upstreams[ANTHROPIC] = url
-        if url := environ.get("GOOGLE_GEMINI_BASE_URL"):
-            self.upstreams[GEMINI] = url
+        for name, (upstream, _) in _VARIABLES.items():
+            if url := self.command.environ.get(name):
+                self.upstreams.setdefault(upstream, url.removesuffix(_GOOGLE_PATH))
 
     def through(self, proxy: RunningProxy) -> AgentCommand:
         """Returns the command with all that it needs to use a proxy."""
@@ -125,10 +134,7 @@ class Agent:
         yield from ()
 
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
-        url, openai = proxy.url, f"{proxy.url}/v1"
-        return command.with_variables(
-            OPENAI_BASE_URL=openai, OPENAI_API_BASE=openai, ANTHROPIC_BASE_URL=url, GOOGLE_GEMINI_BASE_URL=url
-        )
+        return command.with_variables(**{name: f"{proxy.url}{path}" for name, (_, path) in _VARIABLES.items()})
 
 
 class ClaudeCode(Agent):
@@ -443,8 +449,6 @@ class Pi(ProviderAgent):
     }
     """The proxy's upstream for its APIs and built-in providers."""
     _CHATGPT_PROVIDER = "openai-codex"
-    _GOOGLE_PATH = "/v1beta"
-    """The version, which belongs to an address of Google's here."""
 
     def _read(self) -> None:
         home = self.command.home("PI_CODING_AGENT_DIR", ".pi/agent")
@@ -454,8 +458,11 @@ class Pi(ProviderAgent):
         for provider, entry in (_find(_read_json(home / "models.json"), "providers") or {}).items():
             family = self._FAMILIES.get(_find(entry, "api") or provider)
             address = _find(entry, "baseUrl")
-            if family and isinstance(address, str):
-                addresses[provider] = (family, address.rstrip("/").removesuffix(self._GOOGLE_PATH))
+            if any(_find(model, "baseUrl") for model in _find(entry, "models") or ()):
+                # The extension would replace these addresses, too.
+                addresses.pop(provider, None)
+            elif family and isinstance(address, str):
+                addresses[provider] = (family, address.rstrip("/").removesuffix(_GOOGLE_PATH))
         self._families = {provider: family for provider, (family, _) in addresses.items()}
         model = next(iter(self.command.values("--model")), "")
         options = [*self.command.values("--provider"), model.rpartition("/")[0].partition("/")[0]]
@@ -463,7 +470,7 @@ class Pi(ProviderAgent):
         self._route(addresses, next(filter(None, (*options, own)), ""))
 
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
-        paths = {OPENAI: "/v1", ANTHROPIC: "", GEMINI: self._GOOGLE_PATH}
+        paths = {OPENAI: "/v1", ANTHROPIC: "", GEMINI: _GOOGLE_PATH}
         calls = ""
         for provider in self._routed:
             is_login = provider == self._CHATGPT_PROVIDER
@@ -481,12 +488,13 @@ class QwenCode(ProviderAgent):
 
     name, install = "Qwen Code", "npm install -g @qwen-code/qwen-code"
     _where = "baseUrl in modelProviders"
-    _OWN_PROVIDERS = ("openai", "anthropic", "gemini")
+    _ADDRESSES: Mapping[str, str] = {
+        "openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL",
+    }  # fmt: skip
+    """The variables with the addresses of its own providers."""
+    _OWN_PROVIDERS = tuple(_ADDRESSES)
     _FAMILIES: Mapping[str, str] = {
         "openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI,
-    }  # fmt: skip
-    _VARIABLES: Mapping[str, str] = {
-        OPENAI: "OPENAI_BASE_URL", ANTHROPIC: "ANTHROPIC_BASE_URL", GEMINI: "GOOGLE_GEMINI_BASE_URL",
     }  # fmt: skip
     _MODELS: Mapping[str, str] = {
         "openai": "OPENAI_MODEL", "gemini": "GEMINI_MODEL", "anthropic": "ANTHROPIC_MODEL",
@@ -552,8 +560,7 @@ class QwenCode(ProviderAgent):
 
     def _read_addresses(self, own: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Returns the family and the address of each provider: those of the environment, and those of the models."""
-        families = {provider: self._FAMILIES[provider] for provider in self._OWN_PROVIDERS}
-        addresses = {provider: (family, own.get(self._VARIABLES[family], "")) for provider, family in families.items()}
+        addresses = {provider: (_VARIABLES[name][0], own.get(name, "")) for provider, name in self._ADDRESSES.items()}
         for provider, entry in self._list_models():
             family, address = self._FAMILIES.get(self._find_kind(provider)), _find(entry, "baseUrl")
             if family and isinstance(address, str):
@@ -571,7 +578,7 @@ class QwenCode(ProviderAgent):
 
     def _point(self, command: AgentCommand, proxy: RunningProxy) -> AgentCommand:
         urls = {OPENAI: f"{proxy.url}/v1", ANTHROPIC: proxy.url, GEMINI: proxy.url}
-        variables = {name: urls[family] for family, name in self._VARIABLES.items()}
+        variables = {name: urls[_VARIABLES[name][0]] for name in self._ADDRESSES.values()}
         if self._is_alibaba:
             variables[self._ALIBABA_VARIABLE] = urls[OPENAI]
         elif _host(self.upstreams.get(OPENAI, _OPENAI)) == _host(_OPENAI):
