@@ -8,43 +8,26 @@ _SPACE = st.text(" \t\n\r", max_size=3).map(str.encode)
 _NUMBERS = st.sampled_from(
     ["0", "-0", "1e400", "-1E+999", "0.1e-999", "1" + "0" * 400, "3.000", "1E5", "12345678901234567890123", "0.1"]
 )
+_ESCAPES = (
+    r"\ud800",
+    r"\udc00\ud800",
+    r"\uD83D\uDE00",
+    r"\u0000",
+    r"\/",
+    r"\n",
+    r"\"",
+    r"\\",
+    r"\u00e9",
+    "\u2028",
+    "\x7f",
+)
 _PIECES = st.one_of(
     st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters='"\\'), max_size=6),
-    st.sampled_from(
-        [
-            r"\ud800",
-            r"\udc00\ud800",
-            r"\uD83D\uDE00",
-            r"\u0000",
-            r"\/",
-            r"\n",
-            r"\"",
-            r"\\",
-            r"\u00e9",
-            "\u2028",
-            "\x7f",
-        ]
-    ),
+    st.sampled_from(_ESCAPES),
 )
 _STRINGS = st.lists(_PIECES, max_size=4).map(lambda pieces: ('"' + "".join(pieces) + '"').encode())
-_NAMES = st.one_of(
-    _STRINGS,
-    st.sampled_from(
-        [
-            b'"model"',
-            b'"messages"',
-            b'"input"',
-            b'"contents"',
-            b'"role"',
-            b'"content"',
-            b'"parts"',
-            b'"stream"',
-            b'"tools"',
-            b'"type"',
-            b'"system"',
-        ]
-    ),
-)
+_FIELD_NAMES = b"model messages input contents role content parts stream tools type system".split()
+_NAMES = st.one_of(_STRINGS, st.sampled_from([b'"%b"' % name for name in _FIELD_NAMES]))
 _WORDS = st.sampled_from([b"true", b"false", b"null", b'"user"', b'"assistant"', b'"tool"', b'"text"', b'"gpt-4o"'])
 _SCALARS = st.one_of(_NUMBERS.map(str.encode), _STRINGS, _WORDS)
 

@@ -52,6 +52,11 @@ def savings(home: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(outcome.stdout)  # type: ignore[no-any-return]
 
 
+def short_session() -> ClaudeSession:
+    """A session that is compacted after a few requests."""
+    return long_session(requests=12, preamble=32_000)
+
+
 def test_a_config_of_the_current_folder_is_not_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "work").mkdir()
     (home / "work" / "config.yaml").write_text("compaction: {no_such_key: 1}")
@@ -128,7 +133,7 @@ def test_the_size_of_the_system_prompt_decides_when_it_is_compacted(home: Path) 
 
 
 def test_a_summary_that_a_model_would_write_has_its_price(home: Path) -> None:
-    long_session().write(projects(home))
+    short_session().write(projects(home))
     extractive = savings(home)["total"]
     write_config(home, writer="request")
     by_model = savings(home)["total"]
@@ -155,27 +160,27 @@ def test_a_clients_own_compaction_counts_as_no_saving(home: Path) -> None:
 
 
 def test_a_model_of_unknown_price_has_tokens_only(home: Path) -> None:
-    session = long_session()
+    session = short_session()
     for line in session.lines:
         if line["type"] == "assistant":
             line["message"]["model"] = "claude-of-tomorrow"
     session.write(projects(home))
     total = savings(home)["total"]
-    assert (total["dollars"], total["requests_unpriced"]) == (None, 40)
+    assert (total["dollars"], total["requests_unpriced"]) == (None, 12)
     assert "unknown" in run(home, "savings", "--claude").stdout
 
 
 def test_the_table_has_a_line_for_each_session_and_says_what_is_an_estimate(home: Path) -> None:
-    long_session().write(projects(home))
+    short_session().write(projects(home))
     other = ClaudeSession("s-short")
     other.say("hello")
     other.answer("m9", text("hi"), usage=report(1_000))
     other.write(projects(home))
     printed = run(home, "savings", "--claude").stdout
     total = savings(home)["total"]
-    assert re.search(r"^s-long +2026-11-26 00:01 +claude-sonnet-4-5 +40 ", printed, re.MULTILINE)
+    assert re.search(r"^s-long +2026-11-26 00:00 +claude-sonnet-4-5 +12 ", printed, re.MULTILINE)
     assert re.search(r"^s-short .* 1,000 +1,000 +\$0\.0031 +\$0\.0031 +\$0\.00$", printed, re.MULTILINE)
-    assert "2 sessions, 41 requests" in printed
+    assert "2 sessions, 13 requests" in printed
     assert f"with Accordion     ~{total['tokens']['sent']['input']:,} tokens" in printed
     assert f"cost               ${total['dollars']['without_accordion']:,.2f}\n" in printed
     assert "System prompt and tools are not in session files" in printed
