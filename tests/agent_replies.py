@@ -7,20 +7,14 @@ from typing import Any
 
 from tests.loopback import events
 from tests.reply_parts import ReplyCall, ReplyText, ReplyThought, ScriptedReply, reply_document
+from tests.writers import WRITERS
 
 Json = dict[str, Any]
 TOOL = "read_file"
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 _ABOUT = "Reads a file of the repository."
-TOOLS: dict[str, list[Json]] = {
-    "chat": [{"type": "function", "function": {"name": TOOL, "description": _ABOUT, "parameters": _SCHEMA}}],
-    "responses": [
-        {"type": "function", "name": TOOL, "description": _ABOUT, "parameters": _SCHEMA, "strict": False}
-    ],
-    "messages": [{"name": TOOL, "description": _ABOUT, "input_schema": _SCHEMA}],
-    "gemini": [{"name": TOOL, "description": _ABOUT, "parameters": _SCHEMA}],
-    "converse": [{"toolSpec": {"name": TOOL, "description": _ABOUT, "inputSchema": {"json": _SCHEMA}}}],
-}  # fmt: skip
+TOOLS = {name: [writer.tool(TOOL, _ABOUT, _SCHEMA)] for name, writer in WRITERS.items()}
+"""What a client offers, by protocol."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from tests.writers import LISTS
+from tests.writers import WRITERS
 
 ProtocolName = Literal["chat", "responses", "messages", "gemini", "converse"]
 PROTOCOL_NAMES: tuple[ProtocolName, ...] = ("chat", "responses", "messages", "gemini", "converse")
@@ -162,25 +162,16 @@ def entries(history: History, protocol_name: ProtocolName) -> list[Json]:
 
 def body(history: History, protocol_name: ProtocolName, **fields: Any) -> Json:
     """A request. `fields` are added to it, or replace what is there."""
-    made: Json = {
-        "model": "gpt-5",
-        LISTS[protocol_name]: entries(history, protocol_name),
-        "tools": _tools(history, protocol_name),
-    }
-    if protocol_name == "gemini":
-        del made["model"]
-        if history.system:
-            made["systemInstruction"] = {"parts": [{"text": history.system}]}
-    if protocol_name == "converse":
-        tools = made.pop("tools")
-        del made["model"]
-        made |= {"toolConfig": {"tools": tools}} if tools else {}
-        if history.system:
-            made["system"] = [{"text": history.system}]
+    writer, listed = WRITERS[protocol_name], entries(history, protocol_name)
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     if protocol_name == "messages":
-        made |= {"model": "claude-sonnet-4-5", "max_tokens": 1024}
-        if history.system:
-            made["system"] = history.system
+        made = writer.request("claude-sonnet-4-5", listed, max_tokens=1024)
+    else:
+        made = writer.request("gpt-5", listed)
+    if history.tools:
+        made = writer.with_tools(made, [writer.tool(name, f"The tool {name}.", schema) for name in history.tools])
+    if history.system and protocol_name not in ("chat", "responses"):
+        made = writer.with_system(made, history.system)
     return made | fields
 
 
@@ -188,29 +179,6 @@ def body(history: History, protocol_name: ProtocolName, **fields: Any) -> Json:
 def bodies(draw: st.DrawFn, protocol_name: ProtocolName) -> Json:
     """Requests in one protocol."""
     return body(draw(histories(is_plain=True)), protocol_name)
-
-
-def _tools(history: History, protocol_name: ProtocolName) -> list[Json]:
-    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-    described = [(name, f"The tool {name}.") for name in history.tools]
-    if protocol_name == "chat":
-        return [
-            {"type": "function", "function": {"name": name, "description": text, "parameters": schema}}
-            for name, text in described
-        ]
-    if protocol_name == "responses":
-        return [
-            {"type": "function", "name": name, "description": text, "parameters": schema} for name, text in described
-        ]
-    if protocol_name == "gemini":
-        declared = [{"name": name, "description": text, "parameters": schema} for name, text in described]
-        return [{"functionDeclarations": declared}] if declared else []
-    if protocol_name == "converse":
-        return [
-            {"toolSpec": {"name": name, "description": text, "inputSchema": {"json": schema}}}
-            for name, text in described
-        ]
-    return [{"name": name, "description": text, "input_schema": schema} for name, text in described]
 
 
 def _chat_turn(turn: Turn) -> list[Json]:

@@ -53,8 +53,12 @@ class Writer:
         """The request with a system prompt."""
         return {**request, self.listing: [{"role": "system", "content": system}, *request[self.listing]]}
 
+    def tool(self, name: str, description: str, schema: Json) -> Json:
+        """A tool that a client offers."""
+        return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
     def with_tools(self, request: Json, tools: Sequence[Json]) -> Json:
-        """The request with tools as `tests.agent_replies.TOOLS` has them."""
+        """The request with tools as `tool` writes them."""
         return {**request, "tools": list(tools)}
 
     def user(self, text: str) -> Json:
@@ -104,6 +108,9 @@ class ResponsesWriter(Writer):
     def with_system(self, request: Json, system: str) -> Json:
         return {**request, "instructions": system, "store": False}
 
+    def tool(self, name: str, description: str, schema: Json) -> Json:
+        return {"type": "function", "name": name, "description": description, "parameters": schema, "strict": False}
+
     def model(self, text: str) -> Json:
         content = [{"type": "output_text", "text": text, "annotations": []}]
         return {"type": "message", "role": "assistant", "id": f"msg_{len(text)}", "content": content}
@@ -132,6 +139,9 @@ class MessagesWriter(Writer):
 
     def with_system(self, request: Json, system: str) -> Json:
         return {**request, "system": system}
+
+    def tool(self, name: str, description: str, schema: Json) -> Json:
+        return {"name": name, "description": description, "input_schema": schema}
 
     def add_text(self, entry: Json, text: str) -> Json | None:
         if entry["role"] != "user" or entry["content"] == text:
@@ -170,6 +180,9 @@ class GeminiWriter(Writer):
 
     def with_system(self, request: Json, system: str) -> Json:
         return {**request, "systemInstruction": {"parts": [{"text": system}]}}
+
+    def tool(self, name: str, description: str, schema: Json) -> Json:
+        return {"name": name, "description": description, "parameters": schema}
 
     def with_tools(self, request: Json, tools: Sequence[Json]) -> Json:
         return {**request, "tools": [{"functionDeclarations": list(tools)}]}
@@ -225,6 +238,9 @@ class ConverseWriter(Writer):
 
     def with_system(self, request: Json, system: str) -> Json:
         return {**request, "system": [{"text": system}]}
+
+    def tool(self, name: str, description: str, schema: Json) -> Json:
+        return {"toolSpec": {"name": name, "description": description, "inputSchema": {"json": schema}}}
 
     def with_tools(self, request: Json, tools: Sequence[Json]) -> Json:
         return {**request, "toolConfig": {"tools": list(tools)}}

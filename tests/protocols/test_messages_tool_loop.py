@@ -191,13 +191,16 @@ def test_events_keep_their_order_whatever_is_read_of_them() -> None:
 
 
 def test_large_events_may_come_in_pieces() -> None:
-    big = "hidden " * 20_000
-    stream = reply([OURS | {"input": {"id": big}}, text("big " * 40_000)], stop="tool_use")
+    given = {"id": "hidden " * 20_000}
+    called = {"type": "input_json_delta", "partial_json": json.dumps(given)}
+    said = {"type": "text_delta", "text": "big " * 40_000}
+    events = [*block_events(0, OURS | {"input": {}}, called), *block_events(1, text(""), said)]
+    stream = reply(events=events, stop="tool_use")
     out, (seen,) = run_rounds([stream[at : at + 65_536] for at in range(0, len(stream), 65_536)])
-    assert whole(out)["content"][0]["text"] == "big " * 40_000
+    assert whole(out)["content"][0]["text"] == said["text"]
     assert b"hidden" not in out
-    assert json.loads(seen.own_calls[0].arguments) == {"id": big}
-    assert read_entries(seen)[1]["text"] == "big " * 40_000
+    assert json.loads(seen.own_calls[0].arguments) == given
+    assert read_entries(seen)[1]["text"] == said["text"]
 
 
 def test_a_too_deeply_nested_stream_passes_unchanged() -> None:

@@ -7,13 +7,12 @@ from collections.abc import Collection
 import pytest
 
 from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
-from tests import agent_replies, histories, reply_parts, writers
+from tests import histories, reply_parts, writers
 from tests.e2e import protocol_samples
 
 TABLES: dict[str, Collection[str]] = {
     "product, tools": ARTIFACT_TOOLS,
     "tests/histories.py": histories.PROTOCOL_NAMES,
-    "tests/agent_replies.py": agent_replies.TOOLS,
     "tests/reply_parts.py": reply_parts.WHOLE,
     "tests/reply_parts.py, events": reply_parts.EVENTS,
     "tests/writers.py": writers.WRITERS,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.agent_replies import TOOLS
 from tests.features.offline.test_explain import _elsewhere, explain, explain_json, lines_of, write_config
 from tests.writers import LISTS, WRITERS, MadeCall
 
@@ -42,12 +41,6 @@ CHAT = request("chat")
 def explained(protocol_name: str, *arguments: str) -> Json:
     """What is said of the request as JSON, in a small window."""
     return explain_json(request(protocol_name), *WINDOW, *arguments)
-
-
-def tool(protocol_name: str, name: str) -> Json:
-    """A tool as the protocol has it."""
-    (found,) = TOOLS[protocol_name]
-    return found | ({"function": found["function"] | {"name": name}} if "function" in found else {"name": name})
 
 
 def name_of(tool: Json) -> str:
@@ -107,7 +100,10 @@ def test_both_lists_stand_side_by_side_and_account_for_every_token(protocol_name
 def test_the_tool_that_a_compaction_brings_along_is_told_with_its_name_and_tokens(
     protocol_name: str, own: str, model: str
 ) -> None:
-    body = request(protocol_name, model=model) | ({"tools": [tool(protocol_name, own)]} if own else {})
+    body = request(protocol_name, model=model)
+    if own:
+        writer = WRITERS[protocol_name]
+        body = writer.with_tools(body, [writer.tool(own, "Reads a file.", {"type": "object"})])
     compaction = explain_json(body, *WINDOW, "--full")["compaction"]
     leaving = json.loads(compaction["body"])
     said = "accordion_read_artifact" if own == "read_artifact" else "read_artifact"
