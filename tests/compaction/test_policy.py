@@ -396,6 +396,13 @@ def test_no_session_is_compacted_or_compared_while_compaction_is_stopped(group: 
     assert (over.action, over.must_succeed) == ("compact", True)
 
 
+@pytest.mark.parametrize("kept", [{"is_thread": True}, {"is_kept_by_provider": True, "is_reconstructable": True}])
+def test_a_history_that_the_provider_keeps_stays_while_compaction_is_stopped(kept: dict[str, bool]) -> None:
+    assert decided(100_000, options=PolicyOptions(**kept)).action in ("resend", "reconstruct")
+    due = decided(100_000, options=PolicyOptions(**kept, is_stopped=True))
+    assert (due.action, due.group, due.is_skipped) == ("pass", "", True)
+
+
 @given(st.integers(0, 400_000), st.sampled_from([TURN_START, MID_TURN]), st.integers(0, 40_000))
 def test_both_groups_enter_the_comparison_at_the_same_request(
     tokens: int, history: CompactedConversation, reserved: int
