@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -27,7 +28,6 @@ _PREVIEW_LENGTH: Final = 100
 _BOX_WIDTH: Final = 76
 MOST = 100
 """Memories of one list."""
-_BATCH_SIZE: Final = 32
 _IN_A_SECOND: Final = 10_000
 _ID: Final = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d{1,5})?")
 _SESSIONS: Final = ("session",)
@@ -266,26 +266,15 @@ class SessionMemories(msgspec.Struct, frozen=True):
 
     async def _save(self, tenant: TenantScope, memory: Memory) -> Memory:
         """Writes a memory under the first free id of its second. Concurrent writers get different ids."""
-        prefix, number = f"CMEM-{datetime.fromtimestamp(memory.created, UTC):%Y%m%d-%H%M%S}", 1
-        while number < _IN_A_SECOND:
-            with_id = replace(memory, id=_numbered_id(prefix, number))
-            try:
-                await self.memories.write(tenant, MemoryChange(put=(with_id,), require=((with_id.id, None),)))
-            except Conflict:
-                number = await self._find_free_number(tenant, prefix, number + 1)
+        second = f"CMEM-{datetime.fromtimestamp(memory.created, UTC):%Y%m%d-%H%M%S}"
+        for number in range(1, _IN_A_SECOND):
+            with_id = replace(memory, id=second if number == 1 else f"{second}-{number}")
+            if await self.memories.get(tenant, [with_id.id]) != [None]:
                 continue
-            return with_id
+            with suppress(Conflict):
+                await self.memories.write(tenant, MemoryChange(put=(with_id,), require=((with_id.id, None),)))
+                return with_id
         raise StoreUnavailable("too many memories were saved within one second; try again")
-
-    async def _find_free_number(self, tenant: TenantScope, prefix: str, number: int) -> int:
-        """Returns the first number from `number` on whose id is free at the time of the lookup."""
-        while number < _IN_A_SECOND:
-            ids = [_numbered_id(prefix, candidate_number) for candidate_number in range(number, number + _BATCH_SIZE)]
-            for index, memory in enumerate(await self.memories.get(tenant, ids)):
-                if memory is None:
-                    return number + index
-            number += _BATCH_SIZE
-        return number
 
 
 def normalize_id(text: str) -> str:
@@ -305,7 +294,3 @@ def _tags(tags: Sequence[str]) -> tuple[str, ...]:
 
 def _count_memories(count: int) -> str:
     return "1 memory" if count == 1 else f"{count} memories"
-
-
-def _numbered_id(prefix: str, number: int) -> str:
-    return prefix if number == 1 else f"{prefix}-{number}"
