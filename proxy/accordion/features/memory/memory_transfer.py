@@ -62,8 +62,8 @@ async def import_memories(services: MemoryServices, caller: Caller, lines: Itera
     memories = list({each.id: each for each in records if isinstance(each, Memory)}.values())
     markers = list({each[0]: each for each in records if isinstance(each, tuple)}.values())
     store, tenant = services.memories, caller.tenant
-    written_counts = [await _write_memories(store, tenant, batch) for batch in _batches(memories)]
-    written_markers = [await _write_markers(store, tenant, batch) for batch in _batches(markers)]
+    written_counts = [await _write_new(store, tenant, batch) for batch in _batches(memories)]
+    written_markers = [await _write_new(store, tenant, batch) for batch in _batches(markers)]
     return ImportMemoriesResponse(
         memories=sum(written_counts),
         markers=sum(written_markers),
@@ -87,33 +87,24 @@ def _batches(records: Sequence[T]) -> Iterator[tuple[T, ...]]:
     return (tuple(records[start : start + _BATCH]) for start in range(0, len(records), _BATCH))
 
 
-async def _write_memories(memories: MemoryStore, tenant: TenantScope, batch: Sequence[Memory]) -> int:
-    """Writes the memories whose ids are new, and returns their number. Raises ConcurrentWrite."""
+async def _write_new(store: MemoryStore, tenant: TenantScope, batch: Sequence[entries.Line]) -> int:
+    """Writes the memories with new ids and the markers with new names; returns their number.
+
+    Raises ConcurrentWrite.
+    """
+    memories = [each for each in batch if isinstance(each, Memory)]
     for _ in range(_MAX_TRIES):
-        existing = await memories.get(tenant, [each.id for each in batch])
-        new = tuple(each for each, stored in zip(batch, existing, strict=True) if stored is None)
+        existing = await store.get(tenant, [each.id for each in memories])
+        new = tuple(each for each, stored in zip(memories, existing, strict=True) if stored is None)
+        markers = tuple(
+            [each for each in batch if isinstance(each, tuple) and await store.get_marker(tenant, each[0]) is None]
+        )
+        require = tuple((each.id, None) for each in new)
         with suppress(Conflict):
-            if new:
-                await memories.write(tenant, MemoryChange(put=new, require=tuple((each.id, None) for each in new)))
-            return len(new)
-    raise _concurrent_write_error()
-
-
-async def _write_markers(memories: MemoryStore, tenant: TenantScope, batch: Sequence[tuple[str, bytes]]) -> int:
-    """Writes the markers whose names are new, and returns their number. Raises ConcurrentWrite."""
-    for _ in range(_MAX_TRIES):
-        new = tuple([each for each in batch if await memories.get_marker(tenant, each[0]) is None])
-        with suppress(Conflict):
-            if new:
-                await memories.write(tenant, MemoryChange(markers=new))
-            return len(new)
-    raise _concurrent_write_error()
-
-
-def _concurrent_write_error() -> entries.ConcurrentWrite:
-    return entries.ConcurrentWrite(
-        "Others write the same memories at the same time. Import again: what is there stays."
-    )
+            if new or markers:
+                await store.write(tenant, MemoryChange(put=new, markers=markers, require=require))
+            return len(new) + len(markers)
+    raise entries.ConcurrentWrite("Others write the same memories at the same time. Import again: what is there stays.")
 
 
 def _parse_line(number: int, line: bytes, now: float) -> entries.Line:
