@@ -103,8 +103,8 @@ class SpooledStore(StoreLayer):
         self._refused = set[Put | Append]()
         """What the store refused, although it took others: the next process tries it again."""
         self.settle: Settle = lambda *_: None
-        self.find_erased: Callable[[Sequence[Put | Append]], Awaitable[ErasedWrites]] = _find_nothing
-        """Finds what was erased of writes that wait. Raises StoreUnavailable."""
+        self.find_erased: Callable[[Sequence[Put | Append]], Awaitable[ErasedWrites]] | None = None
+        """Finds what was erased of writes that wait. Raises StoreUnavailable. None: nothing is erased."""
         self.confirm: Callable[[], Awaitable[object]] = main.ping
         """Finds out which store answers and calls `identify` with it. Raises StoreUnavailable."""
 
@@ -164,9 +164,8 @@ class SpooledStore(StoreLayer):
 
     async def _lock(self) -> ExitStack:
         """Takes the lock of the spool, and reads what is new in all logs. Raises StoreUnavailable."""
-        if not (store_logs := [log for log in self._store_logs if log.path.exists()]):
-            raise StoreUnavailable("the spool cannot be used: there is no file that could be its lock")
-        for _ in range(_TRIES):
+        store_logs = [log for log in self._store_logs if log.path.exists()]
+        for _ in range(_TRIES if store_logs else 0):
             with ExitStack() as locks, suppress(OSError):
                 for log in store_logs:
                     locks.enter_context(log.locked())
@@ -245,7 +244,7 @@ class SpooledStore(StoreLayer):
 
     def _waiting(self, log: WaitingLog) -> list[Record]:
         """Returns the records that are to be published, without what the store refused."""
-        return [record for record in log.own(WAITING) if record.write not in self._refused]
+        return [each for each in log.own if each.state == WAITING and each.write not in self._refused]
 
     async def _append(self, batch: Sequence[Put | Append], share: float = 1.0) -> dict[Key, bytes]:
         """Appends a batch to the first log that takes it, behind what waits; returns the values of earlier claims."""
@@ -312,16 +311,16 @@ class SpooledStore(StoreLayer):
         With `copies` it also removes all copies, since a copy does not name its session. Raises StoreUnavailable.
         """
         self._erasure_count += copies
-        erased = await self._delete_erased(WAITING, PUBLISHED)
+        erased = await self._delete_erased()
         if copies:
             await self._erase(self._recent, lambda _: True)
         return await self._erase(self._logs, lambda record: record.write in erased or is_erased(record.write.key))
 
-    async def _delete_erased(self, *states: int) -> ErasedWrites:
-        """Returns what was erased of the writes in these states, and deletes it from the store."""
+    async def _delete_erased(self) -> ErasedWrites:
+        """Returns what was erased of the writes in the logs, and deletes it from the store."""
         self._follow(self._logs)
-        writes = [record.write for log in self._logs for record in log.own(*states)]
-        erased = await self.find_erased(writes) if writes else ErasedWrites()
+        writes = [record.write for log in self._logs for record in log.own]
+        erased = await self.find_erased(writes) if writes and self.find_erased else ErasedWrites()
         await delete(self._main, erased.stored_keys)
         return erased
 
@@ -345,7 +344,7 @@ class SpooledStore(StoreLayer):
         publishes them."""
         self._follow(self._logs)
         logs = [log for log in self._logs if log.path.exists()]
-        if not any(self._waiting(log) or log.own(PUBLISHED) or not log.records for log in logs):
+        if all(log.records and self._refused.issuperset(each.write for each in log.own) for log in logs):
             return
         # The store that answers now may be another one at the same address.
         await self.confirm()
@@ -362,7 +361,7 @@ class SpooledStore(StoreLayer):
                 await self._publish_batch(log, list(batch))
             log.follow()
         # An erasure may have searched the store before these writes reached it.
-        await self._delete_erased(PUBLISHED)
+        await self._delete_erased()
         with await self._lock():
             if not self._waiting(log):
                 log.reload()
@@ -400,9 +399,9 @@ class SpooledStore(StoreLayer):
         self._follow(self._logs)
         foreign = {log.path: sum(each.owner not in self._owners for each in log.records) for log in self._logs}
         problems = {
-            "in_memory_only_bytes": sum(each.end - each.at for log in self._logs[1:] for each in log.own(WAITING)),
+            "in_memory_only_bytes": sum(each.end - each.at for log in self._logs[1:] for each in log.own),
             "kept_for_other_stores": [{"file": str(path), "writes": count} for path, count in foreign.items() if count],
-            "refused_by_the_store": sum(each.write in self._refused for log in self._logs for each in log.own(WAITING)),
+            "refused_by_the_store": sum(each.write in self._refused for log in self._logs for each in log.own),
         }
         return {name: problem for name, problem in problems.items() if problem}
 
@@ -410,7 +409,3 @@ class SpooledStore(StoreLayer):
         """Closes the logs, but not the store, which its owner closes."""
         for log in self._files:
             log.close()
-
-
-async def _find_nothing(_: Sequence[Put | Append]) -> ErasedWrites:
-    return ErasedWrites()

@@ -102,6 +102,8 @@ class WaitingLog:
         """All records in order, also those of other stores."""
         self.by_key: dict[Key, list[Record]] = {}
         """The records of this store."""
+        self.own: list[Record] = []
+        """The same in order."""
         self.damaged: list[Record] = []
         """Records with content whose checksum does not fit, such as what a killed process began to erase."""
 
@@ -148,6 +150,7 @@ class WaitingLog:
                 for record in batch:
                     if record.owner in self.owners:
                         self.by_key.setdefault(record.write.key, []).append(record)
+                        self.own.append(record)
                 batch = []
         self._shortened_end = self._shortened_end if start else self._end
 
@@ -158,10 +161,6 @@ class WaitingLog:
             if isinstance(record.write, Put) and record.is_current(now):
                 return record.write.value
         return None
-
-    def own(self, *states: int) -> list[Record]:
-        """Returns the records of this store in these states, in order."""
-        return [record for record in self.records if record.state in states and record.owner in self.owners]
 
     def append(self, records: Sequence[Record], share: float = 1.0) -> None:
         """Appends a batch, or nothing, within `share` of the capacity. Raises StoreFull if there is no space."""
@@ -204,7 +203,7 @@ class WaitingLog:
         self.reload()
         if self._file is None:
             return []
-        records = [record for record in self.own(WAITING, PUBLISHED) if is_erased(record)]
+        records = [record for record in self.own if is_erased(record)]
         self.set_state([*records, *self.damaged], ERASED)
         os.truncate(self.path, self._end)
         self._new_path.unlink(missing_ok=True)
