@@ -97,13 +97,10 @@ async def test_a_place_that_is_written_again_on_its_way_ends_as_it_was_written_l
     write(record, ON)
     getattr(store, when).append(lambda: write(record, OFF))
     store.deaf = deaf
+    await record.outbox.flush()
     if deaf:
-        with pytest.raises(StoreUnavailable):
-            await record.outbox.flush()
         assert not record._is_up_to_date(NAME)
         store.deaf = False
-    else:
-        await record.outbox.flush()
     await record.outbox.flush()
     assert await load_node(store) == record.nodes[NAME] == OFF
     assert record._is_up_to_date(NAME)
@@ -114,8 +111,7 @@ async def test_what_the_store_has_from_this_worker_does_not_undo_what_it_knows_s
     record = await start_index(store)
     write(record, ON)
     store.deaf = True
-    with pytest.raises(StoreUnavailable):
-        await record.outbox.flush()
+    await record.outbox.flush()
     write(record, OFF)
     assert await record._load([NAME])
     assert record.nodes[NAME] == OFF

@@ -147,7 +147,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
         archive_reader = ArchiveReader(archive, transcripts, export_and_erasure, protocols, tasks, clock)
         queries = Queries(
             store,
-            WriteQueue(store.write),
+            WriteQueue(spool.write),
             build_windows(settings, LearnedLimits(clock.now)),
             SessionNames(sealer),
             thresholds_by_model(settings),

@@ -158,7 +158,7 @@ class Application:
         )  # fmt: skip
         self._archive.erasures.listen(lambda _, session: self._sessions.forget(session))
         # An erasure waits until queued writes are in the store, so that it removes them too.
-        self._archive.erasures.listen(lambda *_: self.tasks.spawn(self._write_queued(), "write what is queued"))
+        self._archive.erasures.listen(lambda *_: self.tasks.spawn(self.outbox.flush(), "write what is queued"))
         self._archive.erasures.listen_to_others(
             lambda *erased: self.tasks.spawn(self._drop_erased(*erased), "drop erased records")
         )
@@ -326,7 +326,7 @@ class Application:
         await self.tasks.cancel()
         await self._archive.close()
         self._learned_sync.publish()
-        await self._write_queued()
+        await self.outbox.flush()
         await self._upstream.close()
         await self._translator.close()
         await self._compaction_builder.close()
@@ -405,17 +405,13 @@ class Application:
         for feature in self.features:
             feature.forget()
 
-    async def _write_queued(self) -> None:
-        with suppress(StoreUnavailable):
-            await self.outbox.flush()
-
     async def _drop_copies(self) -> None:
         with suppress(StoreUnavailable):
             await self.spooled.drop_erased()
 
     async def _drop_erased(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Writes what is queued, and drops what another worker erases from what waits, with the copies of records."""
-        await self._write_queued()
+        await self.outbox.flush()
         with suppress(StoreUnavailable):
             await self.spooled.drop_erased(partial(self._is_record_of, namespace, session))
 

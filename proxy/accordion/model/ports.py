@@ -391,7 +391,7 @@ class Outbox(Protocol):
         """Queues an entry for the end of a log."""
 
     async def flush(self) -> None:
-        """Returns when all writes queued so far were made. Raises StoreUnavailable; then some of them are lost."""
+        """Returns when all writes queued so far were made or dropped."""
 
 
 class WorkerSync(Protocol):

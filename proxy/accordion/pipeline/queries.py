@@ -167,7 +167,7 @@ class Queries(msgspec.Struct, frozen=True):
 
     async def list_models(self, tenant: TenantScope) -> list[ModelView]:
         """Lists the models that the tenant used, latest first, then the configured models that it did not use."""
-        await self._flush()
+        await self.outbox.flush()
         values = [value async for _, value in self._scan_rows(models_collection(tenant))]
         rows = list(decode_all(_MODEL, values))
         rows.sort(key=lambda row: (row.upstream, row.model))
@@ -194,7 +194,7 @@ class Queries(msgspec.Struct, frozen=True):
 
         There may be many thousands: only the returned ones are decoded whole.
         """
-        await self._flush()
+        await self.outbox.flush()
         collection, rows_of = sessions_collection(tenant), dict[str, list[tuple[str, SessionHead]]]()
         async for name, value in self._scan_rows(collection):
             head = decode_stored(_SESSION_HEAD, value)
@@ -231,7 +231,7 @@ class Queries(msgspec.Struct, frozen=True):
 
     async def find_session(self, tenant: TenantScope, session_id: str) -> SessionView | None:
         """Returns one session with its last exchanges; None if the tenant has none with that id."""
-        await self._flush()
+        await self.outbox.flush()
         rows = await self._load_session_rows(tenant, session_id)
         if not rows:
             return None
@@ -252,13 +252,13 @@ class Queries(msgspec.Struct, frozen=True):
 
         None if the tenant has no such session.
         """
-        await self._flush()
+        await self.outbox.flush()
         rows = await self._load_session_rows(tenant, session_id)
         return await read_page(self.store, tenant, rows, before, limit) if rows else None
 
     async def read_points(self, tenant: TenantScope, session_id: str) -> list[RequestPoint]:
         """Returns a point for each exchange of a session, oldest first; none if the tenant has no such session."""
-        await self._flush()
+        await self.outbox.flush()
         rows = await self._load_session_rows(tenant, session_id)
         return await self.request_points.read(self.store, tenant, rows) if rows else []
 
@@ -276,14 +276,14 @@ class Queries(msgspec.Struct, frozen=True):
 
     async def scan_exchanges(self, tenant: TenantScope, session_id: str) -> AsyncIterator[tuple[Exchange, ...]]:
         """Yields all exchanges of a session, oldest first, in parts."""
-        await self._flush()
+        await self.outbox.flush()
         if rows := await self._load_session_rows(tenant, session_id):
             async for part in scan_exchanges(self.store, tenant, rows):
                 yield part
 
     async def list_session_ids(self, tenant: TenantScope) -> list[str]:
         """Returns the ids of all sessions on record."""
-        await self._flush()
+        await self.outbox.flush()
         names = [name async for name, _ in self._scan_rows(sessions_collection(tenant))]
         return list(dict.fromkeys(map(session_of, names)))
 
@@ -296,7 +296,7 @@ class Queries(msgspec.Struct, frozen=True):
 
         Each session has its own in `Session.costs`.
         """
-        await self._flush()
+        await self.outbox.flush()
         last, first = day_name(now), day_name(now - (min(days, DAYS) - 1) * DAY)
         values = [
             value
@@ -321,7 +321,7 @@ class Queries(msgspec.Struct, frozen=True):
 
         Only sessions on record with a request in the last `days` days count.
         """
-        await self._flush()
+        await self.outbox.flush()
         units = HoldoutUnits()
         for tenant in tenants:
             async for _, value in self._scan_rows(sessions_collection(tenant)):
@@ -333,12 +333,12 @@ class Queries(msgspec.Struct, frozen=True):
 
     async def list_tenants(self) -> set[str]:
         """Returns the names of the tenants with sessions or records of features."""
-        await self._flush()
+        await self.outbox.flush()
         return {name for each in (TENANTS, TENANTS_WITH_FEATURE_RECORDS) async for name, _ in self._scan_rows(each)}
 
     async def scan_titles(self, tenant: TenantScope, session_id: str | None) -> AsyncIterator[tuple[str, SessionTitle]]:
         """Yields the titles of a tenant's sessions that have one, or of one session, with their ids."""
-        await self._flush()
+        await self.outbox.flush()
         rows = list[SessionHead]()
         async for _, value in self._scan_rows(sessions_collection(tenant), f"{session_id}." if session_id else ""):
             rows += decode_all(_SESSION_HEAD, [value])
@@ -352,7 +352,7 @@ class Queries(msgspec.Struct, frozen=True):
 
         Returns None if the caller has no such session. A tree's maximum size bounds the number of agents.
         """
-        await self._flush()
+        await self.outbox.flush()
         if self.delegation_tracker is None or await self._load_session(caller.tenant, session_id) is None:
             return None
         views: dict[str, AgentView] = {}
@@ -368,7 +368,7 @@ class Queries(msgspec.Struct, frozen=True):
 
         Sums by model stay, since they reveal no conversation.
         """
-        await self._flush()
+        await self.outbox.flush()
         found = dict[str, list[Key]]()
         prefix = f"{session_id}." if session_id is not None else ""
         async for name, _ in self._scan_rows(sessions_collection(tenant), prefix, self.erasable_store):
@@ -382,7 +382,7 @@ class Queries(msgspec.Struct, frozen=True):
 
     async def list_agent_names(self, tenant: TenantScope, session_id: str) -> set[str]:
         """Returns the names of the agents in a session's records."""
-        await self._flush()
+        await self.outbox.flush()
         session = await self._load_session(tenant, session_id)
         if session is None:
             return set()
@@ -453,13 +453,6 @@ class Queries(msgspec.Struct, frozen=True):
 
     def _limits_for(self, model: str, size: int) -> TokenLimits:
         return (self.thresholds.get(model) or self.thresholds[""]).limits(size)
-
-    async def _flush(self) -> None:
-        try:
-            await self.outbox.flush()
-        except StoreUnavailable:
-            # Readable records are still worth returning; reading raises its own errors.
-            return
 
     async def _scan_rows(
         self, collection: str, prefix: str = "", store: KeyValueStore | None = None, after: str = ""

@@ -1,10 +1,10 @@
 """The write-behind queue: writes that no caller waits for, sent to the store in batches.
 
 Theory of operation. A put, merge or append is queued as a function that makes its value; the first one starts a task.
-After a delay it makes the values of up to a batch of writes and sends them to the store, until all writes that waited
-are written. A merge is sent as a put with `if_absent` first; if the key has a value, its function is called again with
-that value, and the result is written. The store takes writes while it is unavailable, too (spool.py). What it does not
-take is dropped and counted.
+After a delay it makes the values of all that waits and sends them to the store in batches, until nothing waits. A merge
+is sent as a put with `if_absent` first; if the key has a value, its function is called again with that value, and the
+result is written. The store takes writes while it is unavailable, too (spool.py). What it does not take is dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import count, islice
+from itertools import count
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -26,9 +25,9 @@ _log = logging.getLogger("accordion")
 _DELAY, _BATCH = 0.05, 256
 """Seconds that a write waits for others, and writes in one batch: a store writes them well within its time-out, and
 they are encoded in about half a millisecond."""
-_SLOW_DELAY, _SLOW_SIZE = 1.0, 2_048
-"""The same delay for the slow queue, and the writes that it sorts by name before it sends them in batches: the more,
-the more writes share a page of the store's index, and the number of pages decides the cost of writing."""
+_SLOW_DELAY = 1.0
+"""Seconds that a write of the slow queue waits. Writes go out in the order of their names: the more there are, the more
+share a page of the store's index, and the number of pages decides the cost of writing."""
 
 
 class _QueuedWrite(NamedTuple):
@@ -46,7 +45,7 @@ class WriteQueue:
     """An Outbox that writes in the background, by `write` (see KeyValueStore).
 
     `on_drop` is called with the number of writes that the store did not take. A value that is replaced before it is
-    written is never made.
+    written is never made. A write waits for `delay` seconds for others.
     """
 
     def __init__(
@@ -54,10 +53,9 @@ class WriteQueue:
         write: Callable[[Sequence[Put | Append]], Awaitable[dict[Key, bytes]]],
         *,
         on_drop: Callable[[int], None] = lambda _: None,
-        is_slow: bool = False,
+        delay: float = _DELAY,
     ) -> None:
-        self._write, self._on_drop = write, on_drop
-        self._delay, self._size = (_SLOW_DELAY, _SLOW_SIZE) if is_slow else (_DELAY, _BATCH)
+        self._write, self._on_drop, self._delay = write, on_drop, delay
         self._queues = [self]
         """This queue and its slow queue."""
         self._writes: dict[Key | int, _QueuedWrite] = {}
@@ -71,7 +69,7 @@ class WriteQueue:
         `flush` of this queue applies to it, too.
         """
         if len(self._queues) == 1:
-            self._queues.append(WriteQueue(self._write, on_drop=self._on_drop, is_slow=True))
+            self._queues.append(WriteQueue(self._write, on_drop=self._on_drop, delay=_SLOW_DELAY))
         return self._queues[1]
 
     @property
@@ -106,8 +104,7 @@ class WriteQueue:
         """Writes what waits, until nothing does."""
         while self._writes:
             await asyncio.sleep(self._delay)
-            with suppress(StoreUnavailable):
-                await self._write_all()
+            await self._write_all()
 
     async def flush(self) -> None:
         """See Outbox."""
@@ -117,13 +114,10 @@ class WriteQueue:
     async def _write_all(self) -> None:
         async with self._lock:
             # Writes that come in meanwhile are left for the next time: waiting for them too might never end.
-            for _ in range(-(-len(self._writes) // self._size)):
-                names = list(islice(self._writes, self._size))
-                # Adjacent names share pages of a store's index: in this order each page is written about once.
-                names.sort(key=lambda name: (True, "") if isinstance(name, int) else (False, name.name))
-                # In several batches, so that requests, and writes whose callers wait, can run in between.
-                for at in range(0, len(names), _BATCH):
-                    await self._write_batch([self._writes.pop(name) for name in names[at : at + _BATCH]])
+            names = sorted(self._writes, key=lambda name: (True, "") if isinstance(name, int) else (False, name.name))
+            # In several batches, so that requests, and writes whose callers wait, can run in between.
+            for at in range(0, len(names), _BATCH):
+                await self._write_batch([self._writes.pop(name) for name in names[at : at + _BATCH]])
 
     async def _write_batch(self, queued: Sequence[_QueuedWrite]) -> None:
         encoded = self._encode(queued, {})
@@ -139,7 +133,6 @@ class WriteQueue:
                 await self._write([replace(each.write, if_absent=False) for each in encoded])
         except StoreUnavailable:
             self._on_drop(len(encoded))
-            raise
 
     def _encode(self, queued: Sequence[_QueuedWrite], existing: Mapping[Key, bytes]) -> list[_QueuedWrite]:
         """Makes the values of writes, those of merges from what exists; drops those that cannot be made."""
