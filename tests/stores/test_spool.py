@@ -235,6 +235,31 @@ async def test_a_later_place_is_used_until_the_first_takes_writes_again(tmp_path
     assert await one.get_many([ROW, COMPACTION]) == [b"archive", b"compaction"]
 
 
+async def test_what_waits_is_published_in_pieces_and_in_order_also_when_it_moved(tmp_path: Path):
+    class Noting(Away):
+        async def write(self, batch):
+            written = await super().write(batch)
+            pieces.append([int(write.value[:3]) for write in batch])
+            return written
+
+    pieces = list[list[int]]()
+    main, places = Noting(), [tmp_path / "disk" / "s", tmp_path / "memory"]
+    places[0].mkdir(parents=True)  # No file can be there.
+    store = SpooledStore(main, places)
+    store.recall(b"secret")
+    for number in range(0, 300, 3):
+        texts = [b"%03d" % (number + at) * 500 for at in range(3)]
+        await store.write([Append(LOG, texts[0]), Put(Key("", f"row/{number}"), texts[1]), Append(LOG, texts[2])])
+    places[0].rmdir()
+    await store.poll()
+    assert (places[0].exists(), places[1].exists()) == (True, False)
+    main.back = True
+    await store.publish()
+    assert [number for piece in pieces for number in piece] == list(range(300))
+    assert max(map(len, pieces)) * 1_500 <= 2**16
+    assert store.is_empty
+
+
 async def test_a_claim_waits_behind_values_that_wait():
     main = Away()
     store = with_spool(main)

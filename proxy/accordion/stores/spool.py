@@ -3,7 +3,7 @@
 Theory of operation. `SpooledStore` is between a `GuardedStore` and its users. While the store is available and nothing
 waits, every call goes to the store. Otherwise writes go to a waiting log (waiting_log.py), and reads look there first,
 so that the workers of a machine find each other's compactions. When the store is available again, one worker publishes
-the log: it writes the batches to the store, in order, and then removes the file.
+the log: it sends the writes to the store in pieces, in order, and then removes the file.
 
 While anything waits, a batch goes to the log if it has a claim (a put with `if_absent`) or a key that waits: the store
 never has a claim without what was written before it. Other batches go to the store.
@@ -49,6 +49,8 @@ _log = logging.getLogger("accordion")
 
 _TRIES, _PAUSE, _PATIENCE = 200, 0.005, 1.0
 """Attempts to get the lock of the spool, seconds between them, and seconds to wait for it at the start."""
+_PIECE = 2**16
+"""Bytes that are published at once, which a store writes well within its time-out; more if a single write has more."""
 _COPY_SECONDS, _COPY_SHARE = 3_600.0, 8
 """Seconds for which copies are read; they take at most an eighth of the capacity."""
 
@@ -357,8 +359,8 @@ class SpooledStore(StoreLayer):
     async def _publish(self, log: WaitingLog) -> None:
         """Publishes a log, whose lock is held, and leaves in it what does not wait."""
         while waiting := self._waiting(log):
-            for _, batch in groupby(waiting, key=attrgetter("batch")):
-                await self._publish_batch(log, list(batch))
+            for _, piece in groupby(waiting, key=lambda record: record.at // _PIECE):
+                await self._publish_piece(log, list(piece))
             log.follow()
         # An erasure may have searched the store before these writes reached it.
         await self._delete_erased()
@@ -367,25 +369,25 @@ class SpooledStore(StoreLayer):
                 log.reload()
                 log.shorten(lambda record: record.state != PUBLISHED or record.owner not in self._owners)
 
-    async def _publish_batch(self, log: WaitingLog, batch: Sequence[Record]) -> None:
-        """Publishes a batch; if the store refuses it although it is available, each of its writes alone."""
+    async def _publish_piece(self, log: WaitingLog, records: Sequence[Record]) -> None:
+        """Publishes records; if the store refuses them although it is available, each of them alone."""
         try:
-            await self._write_settled([record.write for record in batch if record.is_current(self._now())])
-            log.set_state(batch, PUBLISHED)
+            await self._write_settled([record.write for record in records if record.is_current(self._now())])
+            log.set_state(records, PUBLISHED)
         except StoreUnavailable as error:
             if not self._main.is_available:
                 raise
-            for record in batch if len(batch) > 1 else ():
-                await self._publish_batch(log, [record])
-            if len(batch) == 1:
-                self._refused.add(batch[0].write)
+            for record in records if len(records) > 1 else ():
+                await self._publish_piece(log, [record])
+            if len(records) == 1:
+                self._refused.add(records[0].write)
                 _log.error("the store refused a write, which stays in the spool until the next start: %s", error)
 
     async def _write_settled(self, batch: Sequence[Put | Append]) -> None:
-        """Writes a batch; settles values that are merged, and claims that lost."""
-        puts = {write.key: write for write in batch if isinstance(write, Put)}
-        claims = [replace(put, if_absent=put.if_absent or self._is_merged(put.key)) for put in puts.values()]
-        existing = await self._write_main([*claims, *(write for write in batch if isinstance(write, Append))])
+        """Writes a batch in its order; settles values that are merged, and claims that lost."""
+        newest = {id(write) if isinstance(write, Append) else write.key: write for write in batch}
+        puts = {write.key: write for write in newest.values() if isinstance(write, Put)}
+        existing = await self._write_main([self._as_claim(write) for write in newest.values()])
         settled = list[Put]()
         for put, stored in ((puts[key], stored) for key, stored in existing.items()):
             value = self.settle(put, stored) if stored != put.value else stored
@@ -393,6 +395,10 @@ class SpooledStore(StoreLayer):
                 settled.append(Put(put.key, put.value if value is None else value, put.ttl))
         if settled:
             await self._write_main(settled)
+
+    def _as_claim(self, write: Put | Append) -> Put | Append:
+        """Returns a put of a value that is merged as a claim, and other writes as they are."""
+        return replace(write, if_absent=True) if isinstance(write, Put) and self._is_merged(write.key) else write
 
     def describe(self) -> dict[str, object]:
         """Returns problems for the operator: bytes only in memory, writes for other stores, refused writes."""

@@ -34,8 +34,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import IO
 
@@ -59,7 +57,7 @@ _FREE_BYTES = 3 * 2**20
 class Record(msgspec.Struct, array_like=True, eq=False):
     """A write in the file, for the store with the name `owner`. `written` is in seconds since the epoch.
 
-    The fields from `state` on are not in the payload: the record's bytes in the file, and where its batch begins.
+    The fields from `state` on are not in the payload: the payload's bytes in the file are those from `at` to `end`.
     """
 
     owner: bytes
@@ -68,7 +66,6 @@ class Record(msgspec.Struct, array_like=True, eq=False):
     state: int = WAITING
     at: int = 0
     end: int = 0
-    batch: int = 0
 
     def is_current(self, now: float) -> bool:
         """Whether it has not expired."""
@@ -141,7 +138,7 @@ class WaitingLog:
                 break
             is_whole = zlib.crc32(payload, is_last) == checksum and state != ERASED
             record = _DECODER.decode(payload) if is_whole else Record(b"", 0.0, _DAMAGED)
-            record.state, record.at, record.end, record.batch = state, start + at - length, start + at, self._end
+            record.state, record.at, record.end = state, start + at - length, start + at
             if is_whole or any(payload):
                 (batch if is_whole else self.damaged).append(record)
             if is_last:
@@ -233,9 +230,8 @@ class WaitingLog:
         needed = [record for record in newest.values() if record.is_current(now) and is_needed(record)]
         if not needed:
             return self.remove()
-        batches = groupby(needed, key=attrgetter("batch"))
         with open(os.open(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(_MAGIC + b"".join(_encode(list(batch)) for _, batch in batches))
+            file.write(_MAGIC + _encode(needed))
         os.replace(self._new_path, self.path)
         self.reload()
 
