@@ -320,6 +320,22 @@ async def test_writes_that_the_store_does_not_take_are_dropped_and_counted() -> 
     assert [name for name, _ in await store.scan("c")] == ["later"]
 
 
+async def test_a_batch_that_the_store_does_not_take_does_not_hold_up_the_others() -> None:
+    class Refusing(InMemoryStore):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            if batch[0].key.name == "000":
+                raise StoreUnavailable("refused")
+            return await super().write(batch)
+
+    store, dropped = Refusing(), list[int]()
+    outbox = WriteQueue(store.write, on_drop=dropped.append)
+    for number in range(600):
+        outbox.put(Key("c", f"{number:03}"), lambda: b"v")
+    await outbox.flush()
+    assert dropped == [256]
+    assert len(await store.scan("c")) == 600 - 256
+
+
 async def test_a_write_goes_on_though_its_caller_does_not_wait_any_longer() -> None:
     outbox = WriteQueue((store := Stalled()).write)
     outbox.put(KEY, lambda: b"v")

@@ -8,7 +8,7 @@ the log: it sends the writes to the store in pieces, in order, and then removes 
 While anything waits, a batch goes to the log if it has a claim (a put with `if_absent`) or a key that waits: the store
 never has a claim without what was written before it. Other batches go to the store.
 
-A log of another file (`…-recent`) has copies of recent records that the store took. They are read only while it is
+Another log (`…-recent`) has copies of recent records that the store took. They are read only while it is
 unavailable, and expire after an hour; when the file is full, the older half goes.
 
 The log is in the first of several places that takes it. While anything waits in a later place, what follows goes there
