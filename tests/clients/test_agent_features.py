@@ -70,18 +70,16 @@ class AgentRun:
     lost: frozenset[str] = frozenset()
 
 
+CLAUDE = ("-p", QUESTION, "--model", "claude-sonnet-4-5", "--allowedTools", "Read")
+CLAUDE_CALL = Call("Read", {"file_path": "HOME/notes.txt"})
 CODEX = ("exec", "--skip-git-repo-check", "--json", "--model", "gpt-5.1-codex", QUESTION)
 CODEX_CALL = Call("exec_command", {"cmd": "cat notes.txt"})
 OPENCODE_MODELS = {"provider": {"openai": {"models": {"gpt-5-codex": {"name": "Any"}}}}}
 OPENCODE_CALL, PI_CALL = Call("read", {"filePath": "notes.txt"}), Call("read", {"path": "notes.txt"})
 QWEN_CALL = Call("read_file", {"file_path": "HOME/notes.txt"})
 RUNS = {
-    "claude": AgentRun(
-        "claude",
-        ("-p", QUESTION, "--model", "claude-sonnet-4-5", "--allowedTools", "Read"),
-        Call("Read", {"file_path": "HOME/notes.txt"}),
-        {"ANTHROPIC_API_KEY": KEY},
-    ),
+    "claude": AgentRun("claude", CLAUDE, CLAUDE_CALL, {"ANTHROPIC_API_KEY": KEY}),
+    "claude with a login": AgentRun("claude", CLAUDE, CLAUDE_CALL, {"CLAUDE_CODE_OAUTH_TOKEN": KEY}),
     "codex": AgentRun(
         "codex",
         CODEX,
