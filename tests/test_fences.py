@@ -24,6 +24,8 @@ UNDOCUMENTED = ("aiohttp", "uvicorn", "litellm", "jsonpath_rfc9535")
 """The libraries whose submodules are not documented."""
 DISTRIBUTIONS = {"jsonpath_rfc9535": "jsonpath-rfc9535"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
+DOCUMENTED = ("_replace",)
+"""Names with an underscore that are no private ones: of named tuples."""
 
 
 @cache
@@ -49,6 +51,8 @@ def foreign_private_names(tree: ast.Module) -> Iterator[str]:
     own = own_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if node.attr in DOCUMENTED:
+                continue
             is_of_super = isinstance(node.value, ast.Call)
             is_of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
             if not is_of_super and not is_of_self and node.attr not in own:
