@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.protocol_samples import CHAT, EACH, MESSAGES, ProtocolSamples
+from tests.e2e.protocol_samples import CHAT, MESSAGES, PROTOCOLS, ProtocolSamples
 from tests.e2e.resident_memory import warm_up
 from tests.loopback import Answer, Recorded, replies_json
 from tests.proxy_process import Proxy
@@ -67,8 +67,10 @@ async def test_a_target_that_names_another_host_is_refused(proxy: Proxy, target:
     assert status == 200 or "names another host" in body["error"]["message"]
 
 
-@EACH
-@pytest.mark.parametrize("lines", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("protocol", "lines"),
+    [*((CHAT, lines) for lines in BROKEN.values()), *((protocol, BROKEN["two hosts"]) for protocol in PROTOCOLS[1:])],
+)
 async def test_a_head_that_cannot_be_read_is_refused_in_the_protocols_shape(proxy, protocol, lines):
     status, head, error = parts(await send_pieces(proxy, post(protocol, *lines)))
     assert status == 400
@@ -101,16 +103,15 @@ async def test_a_client_that_speaks_tls_is_told_of_in_the_log(proxy):
     assert "https://" in proxy.log
 
 
-@EACH
-async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy, protocol):
-    head = post(protocol, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
-    async with proxy.provider(replies_json(protocol.json())) as provider:
+async def test_a_body_that_breaks_off_in_its_chunks_is_refused(proxy):
+    head = post(CHAT, b"Content-Type: application/json", b"Transfer-Encoding: chunked")
+    async with proxy.provider(replies_json(CHAT.json())) as provider:
         status, _, error = parts(await send_pieces(proxy, head, b"zz\r\n"))
     assert (status, provider.requests) == (400, [])
     assert "not valid HTTP" in error["error"]["message"]
 
 
-@EACH
+@pytest.mark.parametrize("protocol", [CHAT, MESSAGES])
 async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy, protocol):
     before = await warm_up(proxy)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)

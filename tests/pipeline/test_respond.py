@@ -142,10 +142,6 @@ async def test_a_response_warns_of_no_compaction_that_is_off() -> None:
     assert header(await talk.until(COMPACTED_AT), "x-accordion-tokens-left") is None
 
 
-async def test_a_request_without_a_compaction_says_nothing_of_one() -> None:
-    assert compaction_record(await GrowingConversation(small_window_setup()).turn(1)) == {}
-
-
 async def test_observe_tells_what_would_be_done_and_changes_nothing() -> None:
     talk = GrowingConversation(small_window_setup(config="compaction: {mode: observe}"))
     said = compaction_record(await talk.until(COMPACTED_AT))
