@@ -49,6 +49,8 @@ _MAX_CALL: Final = 100
 """Characters of a call's arguments in the description of a passage."""
 _END = re.compile(r"\n+|(?<=[.!?])[\"')\]]?\s+|(?<=[。！？])")
 """The end of a line or of a sentence."""
+_MAX_DEPTH: Final = 12
+"""Levels of a call's arguments, or of a result in JSON, that are read."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -229,19 +231,23 @@ def readable_text(part: Part) -> str:
         return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else result_text(part)
     if isinstance(part, ToolCall):
         try:
-            return "\n".join(_scalars_of(_decode(part.arguments), ""))
+            scalars = list_scalars(_decode(part.arguments))
+            return "\n".join(f"{key}: {text}" if key else text for key, text in scalars)
         except (ValueError, RecursionError):
             return part.arguments
     return ""
 
 
-def _scalars_of(value: object, key: str) -> Iterator[str]:
-    """Yields the texts and numbers in a value, each with its key."""
-    if isinstance(value, dict):
+def list_scalars(value: object, key: str = "", depth: int = _MAX_DEPTH) -> Iterator[tuple[str, str]]:
+    """Yields the texts and numbers in a value, in order, each with its key: "" if there is none."""
+    if isinstance(value, str):
+        if value:
+            yield key, value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield key, str(value)
+    elif depth and isinstance(value, dict):
         for name, inner in value.items():
-            yield from _scalars_of(inner, name)
-    elif isinstance(value, list):
+            yield from list_scalars(inner, name, depth - 1)
+    elif depth and isinstance(value, list):
         for inner in value:
-            yield from _scalars_of(inner, key)
-    elif isinstance(value, str | int | float) and not isinstance(value, bool):
-        yield f"{key}: {value}" if key else str(value)
+            yield from list_scalars(inner, key, depth - 1)

@@ -8,12 +8,13 @@ pattern here can backtrack over more than one word, and a word has at most `_MAX
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from accordion.archive.passage_index import list_scalars
 from accordion.model.conversation import INSTRUCTION_ROLES, Media, Message, Opaque, ToolCall, ToolResult
 from accordion.model.words import LETTERS
 from accordion.summaries.instructions import Instruction, find_instructions, find_promises, find_system_rules
@@ -25,7 +26,6 @@ _FOR_ONE_TURN: Final = b'"next_user_message"'
 """The value of `clear_at` (Messages) in a system message that holds for one turn."""
 _MAX_JSON_LENGTH: Final = 1_000_000
 _MAX_FIELDS: Final = 600
-_MAX_DEPTH: Final = 12
 # A line of source code as file readers and grep print it, not an error message.
 _GUTTER = re.compile(r"\d+\s*[→|:\t-]|[^\s:]+[:-]\d+[:-](?!\d+:)")
 _NUMBERED = re.compile(r"(?:[^\n]{0,300}\n){0,4}? {0,8}\d{1,7}([→|:\t])")
@@ -213,29 +213,13 @@ def _decode_scalars(text: str, only_short: bool = False) -> tuple[JsonField, ...
     if not isinstance(value, dict | list):
         return None if only_short else (("", text),)
     scalars: list[JsonField] = []
-    for field in _list_scalars(value, "", _MAX_DEPTH):
+    for field in list_scalars(value):
         if only_short and (len(field[1]) > 200 or "\n" in field[1]):
             continue
         scalars.append(field)
         if len(scalars) >= _MAX_FIELDS:
             break
     return tuple(scalars)
-
-
-def _list_scalars(value: Any, key: str, depth: int) -> Iterable[JsonField]:
-    if isinstance(value, str):
-        if value:
-            yield key, value
-    elif isinstance(value, bool) or value is None:
-        return
-    elif isinstance(value, int | float):
-        yield key, str(value)
-    elif depth and isinstance(value, dict):
-        for k, v in value.items():
-            yield from _list_scalars(v, k, depth - 1)
-    elif depth and isinstance(value, list):
-        for v in value:
-            yield from _list_scalars(v, key, depth - 1)
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
