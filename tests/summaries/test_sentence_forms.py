@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.summaries import sentence_forms
-from accordion.summaries.sentence_forms import FACT, RULE, SentenceForm, rank_sentence
+from accordion.summaries.sentence_forms import FACT, REQUEST, RULE, SentenceForm, rank_sentence
 
 FORMS = [value for value in vars(sentence_forms).values() if isinstance(value, SentenceForm)]
 
@@ -133,6 +133,8 @@ def test_a_habit_a_taste_and_a_change_are_facts(text: str) -> None:
         "pls dont touch the db",
         "never ever push to main ok?",
         "As long as the freeze lasts, no deploys.",
+        "Absolutely never trust the header blindly.",
+        "Definitely don't deploy on Fridays.",
         "Only Python 3.11.",
         # In other words.
         "Bitte duze mich nicht.",
@@ -170,6 +172,21 @@ def test_a_rule_is_known_by_its_form(text: str) -> None:
 )
 def test_a_report_or_a_feeling_is_no_rule(text: str) -> None:
     assert rank_sentence(text) < RULE
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        ("Okay, use Postgres for it.", REQUEST),
+        ("Makes sense, remove the flag.", REQUEST),
+        ("Of course never log the token.", RULE),
+        ("Sure, keep going", 0),
+        ("Okay, take care", 0),
+        ("Sure thing.", 0),
+    ],
+)
+def test_an_order_behind_an_agreement_is_one(text: str, rank: int) -> None:
+    assert rank_sentence(text) == rank
 
 
 @pytest.mark.parametrize(

@@ -571,9 +571,15 @@ _DEPENDENT = re.compile(
 )
 """A sentence that cannot be understood without the one before it."""
 BULLET = re.compile(r"^(?:(?:[-*•+–]|\d{1,5}[.)])\s+|[・·]\s*|\d{1,3}、\s*)")
+_ASSENTS: Final = (
+    r"absolutely|agreed|certainly|definitely|done|exactly|got it|makes sense|noted|obviously|of course|ok(?:ay)?|right|"
+    r"seriously|sure|true|understood"
+)
+_ASSENT = re.compile(rf"(?:{_ASSENTS})(?:\W+|$)", re.IGNORECASE)
+"""The words by which one agrees, in front of what is to be done."""
 _OPENING_WORD = re.compile(
     r"(?:^|: )[^\w:]*(?:(?:from now on|going forward|in future|ab (?:jetzt|sofort)|désormais|à partir de maintenant|"
-    r"a partir de ahora|please|yes|ok|okay|sure|and|also|then|so|now|but|first|next|only|just|bitte|por favor|"
+    rf"a partir de ahora|{_ASSENTS}|please|yes|and|also|then|so|now|but|first|next|only|just|bitte|por favor|"
     r"per favore|s['’]il (?:te|vous) plaît)\W+){0,3}([^\W_]+)(?! (?:is|are|was|were|can|will|has|have)\b)",
     re.IGNORECASE,
 )
@@ -672,7 +678,7 @@ _PAST: Final = re.compile(
 """The times at which something was done."""
 _CLAUSE_START: Final = (
     r"(?:^|[,;:.(–—] |- |\b(?:please|pl[sz]|strictly|and|but|or|so|then|also|just|ok|okay|btw|again|first|instead|now|"
-    r"well|yes|no|hi|hey|future) )(?:please )?"
+    rf"well|yes|no|hi|hey|future) |^(?:{_ASSENTS}),? )(?:please )?"
 )
 _VERBS: Final = (
     r"(?:use|run|write|add|send|ask|tell|check|print|make|put|set|show|call|create|update|wait|skip|stop|report|return|"
@@ -973,6 +979,9 @@ def _is_open_question(text: str) -> bool:
 
 def _is_agreement(text: str) -> bool:
     """Whether a short sentence only agrees, encourages or says goodbye."""
+    assent = _ASSENT.match(text)
+    if assent is not None and opens_with_verb(text[assent.end() :]):
+        return _is_agreement(text[assent.end() :])
     return len(text) <= BRIEF // 2 and _AGREEMENT.match(text) is not None and _PARTICULARS.search(text) is None
 
 
