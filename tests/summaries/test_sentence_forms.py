@@ -134,6 +134,8 @@ def test_a_habit_a_taste_and_a_change_are_facts(text: str) -> None:
         "never ever push to main ok?",
         "As long as the freeze lasts, no deploys.",
         "Absolutely never trust the header blindly.",
+        "New plan: disable the cache of the importer.",
+        "Ignore everything we've said about the cache.",
         "Definitely don't deploy on Fridays.",
         "Only Python 3.11.",
         # In other words.

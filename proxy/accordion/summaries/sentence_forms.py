@@ -102,8 +102,9 @@ def _find_forms(text: str) -> frozenset[int]:
 _RETRACTIONS: Final = (
     r"misspoke|(?:mixed|mix) (?:that|it|them|this|things) up|got (?:that|it|this) wrong|(?:i|that) was wrong|"
     r"my (?:mistake|bad)|(?:scrap|scratch|strike) (?:that|what|the|this)|(?<!['’]t )(?<!not )forget (?:what|about|that|"
-    r"the)|never ?mind|ignore what|disregard|on second thoughts?|i meant|changed? (?:my|our) mind|(?:gave|"
-    r"told) you the wrong|(?:mich|uns) (?:vertan|geirrt|vertippt)|verwechselt|falsch (?:gesagt|von mir)|war falsch|"
+    r"the)|never ?mind|ignore (?:what|everything|all) (?:i|we)|disregard|on second thoughts?|i meant|"
+    r"changed? (?:my|our) mind|(?:gave|told) you the wrong|(?:mich|uns) (?:vertan|geirrt|vertippt)|verwechselt|"
+    r"falsch (?:gesagt|von mir)|war falsch|"
     r"mein fehler|war (?:der|die|das) falsche|richtig (?:ist|wäre)|kommando zurück|vergiss (?:das|was|die|den)|"
     r"hat sich erledigt|ich meinte|lieber doch|doch lieber|tromp[ée]e?s?|c['’]était faux|mon erreur|"
     r"(?<!n['’])oublie[zr]?(?! pas)|laisse[zr]? tomber|je voulais dire|donné (?:la|le) mauvaise?|me (?:equivoqué|"
@@ -761,7 +762,7 @@ _ENGLISH_RULES: Final = (
     r"\b(?:answers?|responses?|output|code|comments?) (?:is|are) to be\b",
     # Corrections.
     r"\bthat['’]s what i (?:want|meant|need)\b|\bonly if\b|\b(?:scrap|scratch|strike) (?:that|what|the|this)\b|"
-    r"\bi meant\b|\bmisspoke\b|\bignore what\b|\bdisregard\b",
+    r"\bi meant\b|\bmisspoke\b|\bignore (?:what|everything|all) (?:i|we)\b|\bdisregard\b",
     rf"\b{_REPEALED}\b[^.]*\b(?:no longer|any ?more|doesn['’]t apply|is (?:lifted|gone|off|over|void))\b|\b(?:drop|"
     rf"forget|ignore|lift(?:ed)?|cancel|remove|relax) (?:the|that|this|my|our) [^.]*\b{_REPEALED}\b|\blifted the\b|"
     rf"\btake back what\b",
@@ -777,7 +778,8 @@ _ENGLISH_DECISIONS: Final = (
     r"\b(?:i['’]ve|i have|we|we['’]ve|we have) (?:now |finally |all |both )?(?:decided|agreed|settled)(?: on| to|"
     r" that| against| for|:|,)",
     r"\b(?:team|board|management|boss|client|customer) (?:has |have )?(?:decided|agreed|insists?)\b",
-    r"\bit(?:['’]s| is| was)(?: now)? decided\b|\b(?:the|our|final|my) decision(?: is|:| was| stands)|\bdecision:",
+    r"\bit(?:['’]s| is| was)(?: now)? decided\b|\b(?:the|our|final|my) decision(?: is|:| was| stands)|\bdecision:|"
+    r"^(?:new|updated|revised|final) (?:plan|direction|approach|goal|scope|rule|requirement)\b[^:]{0,20}: \S",
 )
 """The words of a decision, if no time in the past makes them a story."""
 
