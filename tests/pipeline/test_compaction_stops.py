@@ -111,6 +111,13 @@ async def test_a_tenant_is_not_stopped_for_the_sessions_of_another() -> None:
     assert not setup.compaction_stops.is_stopped(TenantScope("another", b""), "gpt-5")
 
 
+async def test_an_erasure_of_a_tenant_ends_its_stops() -> None:
+    setup = await make_setup(*groups(*LOSS))
+    await setup.observe.forget_tenant(TENANT)
+    await setup.compaction_stops.poll()
+    assert not setup.compaction_stops.is_stopped(TENANT, "gpt-5")
+
+
 async def test_compaction_is_tried_again_when_the_sessions_are_30_days_old() -> None:
     setup = await make_setup(*groups(*LOSS))
     setup.clock.advance(29.0 * DAY)

@@ -408,8 +408,10 @@ class Queries(msgspec.Struct, frozen=True):
             await store.delete([Key(collection, name)])
 
     async def forget_tenant(self, tenant: TenantScope) -> None:
-        """Removes a tenant from the list of tenants."""
-        await self.erasable_store.delete([Key(TENANTS, tenant.name)])
+        """Removes a tenant from the list of tenants, and the stops of its models."""
+        store = self.erasable_store
+        stops = [Key(STOPS, name) async for name, _ in self._scan_rows(STOPS, f"{tenant.name}|", store)]
+        await store.delete([Key(TENANTS, tenant.name), *stops])
 
     async def forget_nodes(self, sessions: Iterable[str], *, with_index: bool = True) -> None:
         """Removes the prefix nodes by which the requests of sessions are found, and their index if `with_index`.
