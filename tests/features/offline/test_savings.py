@@ -41,7 +41,7 @@ async def fill(folder: Path) -> None:
     setup = PipelineSetup(store=store, config=PRICES)
     setup.clock.time = LoopClock().now()
     talk = await compacted(setup)
-    await talk.say(5, answered(1_606, cached=1_500))
+    await talk.say(5, answered(1_606, cached=1_540))
     setup.clock.advance(1.0)
     await Talk(setup, "b", model="nobody-knows-it", agent="planner").say(20, answered(2_000))
     setup.clock.advance(1.0)
