@@ -41,6 +41,7 @@ OF_NO_TENANT = {
     "archive/retention.py run_round",
     "cli/doctor.py",
     "composition/configured_store.py",
+    "pipeline/compaction_stops.py",
     "pipeline/session_limits.py run_round",
 }
 
