@@ -7,9 +7,14 @@ address can be seen.
 import asyncio
 import contextlib
 import ssl
-import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from upstream import Upstream
 
 HOSTS = (
@@ -50,15 +55,35 @@ class ProviderHosts(Upstream):
 
 def _make_certificates(folder: Path) -> ssl.SSLContext:
     """Writes an authority and a certificate for all hosts; returns the context of a server."""
-    key, certificate = folder / "hosts.key", folder / "hosts.pem"
-    names = ",".join(f"DNS:{host}" for host in HOSTS)
-    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    authority = ["-subj", "/CN=Tests", "-keyout", str(folder / "authority.key"), "-out", str(folder / "authority.pem")]
-    signed = ["-subj", "/CN=Hosts", "-keyout", str(key), "-out", str(certificate), "-addext", f"subjectAltName={names}"]
-    signed += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    signed += ["-CA", str(folder / "authority.pem"), "-CAkey", str(folder / "authority.key")]
-    for arguments in (authority, signed):
-        subprocess.run([*new, *arguments], check=True, capture_output=True, timeout=60)
+    authority_key, key = (rsa.generate_private_key(public_exponent=65_537, key_size=2_048) for _ in range(2))
+    authority = _begin_certificate("Tests", "Tests", authority_key, is_authority=True)
+    _write(folder / "authority.pem", authority.sign(authority_key, hashes.SHA256()))
+    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS])
+    hosts = _begin_certificate("Hosts", "Tests", key, is_authority=False).add_extension(names, critical=False)
+    _write(folder / "hosts.pem", hosts.sign(authority_key, hashes.SHA256()))
+    (folder / "hosts.key").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(folder / "hosts.pem", folder / "hosts.key")
     return context
+
+
+def _begin_certificate(
+    subject: str, issuer: str, key: rsa.RSAPrivateKey, *, is_authority: bool
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+    )
+
+
+def _write(file: Path, certificate: x509.Certificate) -> None:
+    file.write_bytes(certificate.public_bytes(Encoding.PEM))
