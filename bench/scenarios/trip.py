@@ -1,4 +1,5 @@
-"""The path of one request: the modules and the functions of the proxy that run for it, its writes to SQLite included.
+"""The path of one request: the modules and the functions of the proxy that run for it, its writes to SQLite included,
+and how often one module calls another.
 
 Each request runs in this process, from the pipeline to the record behind its response, with a provider that answers
 from memory. An equal request ran before it, so that nothing is built or loaded for the first time.
@@ -7,12 +8,14 @@ from memory. An equal request ran before it, so that nothing is built or loaded 
 from __future__ import annotations
 
 import asyncio
+import dis
 import json
 import re
 import sys
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -30,14 +33,14 @@ from bench.report import Table
 from bench.run_settings import RunSettings
 from bench.texts import Texts
 
-COLUMNS = ("request", "modules", "functions")
+COLUMNS = ("request", "modules", "functions", "calls", "calls between modules")
 PACKAGE: Final = str(Path(accordion.__file__).parent)
 MODEL: Final = "trip"
 WINDOW: Final = 16_384
 SETTLE: Final = 1.0
 """Seconds in which the work behind a response ends."""
-GOALS: Final = {"passed through": 35, "compacted": 70, "artifact read, streamed": 55}
-"""Modules, at most."""
+GOALS: Final = {"passed through": 160, "compacted": 900, "artifact read, streamed": 420}
+"""Calls between modules, at most."""
 _ARTIFACT: Final = re.compile(rb"art_[0-9a-f]{12}")
 _JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 _EVENTS: Final[Headers] = ((b"content-type", b"text/event-stream"),)
@@ -97,6 +100,7 @@ class Profiler:
     def __init__(self) -> None:
         self.record = False
         self._codes: set[CodeType] = set()
+        self._calls = self._calls_between = 0
         threading.setprofile(self._note)
         sys.setprofile(self._note)
 
@@ -104,16 +108,34 @@ class Profiler:
         sys.setprofile(None)
         threading.setprofile(None)
 
-    def take(self) -> tuple[int, int]:
-        """Returns the numbers of modules and functions noted since the last call."""
-        own = [code for code in self._codes if code.co_filename.startswith(PACKAGE)]
+    def take(self) -> tuple[int, int, int, int]:
+        """Returns the numbers of modules, functions, calls and calls between modules noted since it was last called."""
+        functions = {(code.co_filename, code.co_qualname) for code in self._codes if not code.co_name.startswith("<")}
+        modules = {code.co_filename for code in self._codes}
+        taken = len(modules), len(functions), self._calls, self._calls_between
         self._codes.clear()
-        functions = {(code.co_filename, code.co_qualname) for code in own if not code.co_name.startswith("<")}
-        return len({code.co_filename for code in own}), len(functions)
+        self._calls = self._calls_between = 0
+        return taken
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
-        if self.record and event == "call":
-            self._codes.add(frame.f_code)
+        """Notes a call. A coroutine or generator that goes on is no new one."""
+        code = frame.f_code
+        if not self.record or event != "call" or not code.co_filename.startswith(PACKAGE):
+            return
+        self._codes.add(code)
+        if code.co_name.startswith("<") or frame.f_lasti > _find_beginning(code):
+            return
+        self._calls += 1
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+            caller = caller.f_back
+        self._calls_between += caller is not None and caller.f_code.co_filename != code.co_filename
+
+
+@cache
+def _find_beginning(code: CodeType) -> int:
+    """Returns the offset of the instruction at which a function begins to run; it goes on at later ones."""
+    return next(each.offset for each in dis.get_instructions(code) if each.opname == "RESUME")
 
 
 async def _measure() -> Table:
@@ -121,15 +143,15 @@ async def _measure() -> Table:
     profiler = Profiler()
     try:
         for name, request in REQUESTS.items():
-            counts = await _count(profiler, request)
+            counts = await count(profiler, request)
             table.rows.append([name, *counts])
-            table.goal(f"{name}: modules", counts[0], GOALS[name], "")
+            table.goal(f"{name}: calls between modules", counts[-1], GOALS[name], "")
     finally:
         profiler.stop()
     return table
 
 
-async def _count(profiler: Profiler, request: Request) -> tuple[int, int]:
+async def count(profiler: Profiler, request: Request) -> tuple[int, int, int, int]:
     """Sends a request twice, each time in a conversation of its own; returns what the second one entered."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         config = f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\nwindows: {{default: {WINDOW}}}\n"
@@ -137,6 +159,7 @@ async def _count(profiler: Profiler, request: Request) -> tuple[int, int]:
         # The provider is the only part that is not the proxy's.
         application = Application(settings, {}, connect=lambda _: Provider())
         # Not started: the rounds that run in the background are no part of a request.
+        application.spooled.recall(b"secret")
         await application.store.ping()
         try:
             await request(application, profiler, 1)
