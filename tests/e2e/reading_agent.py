@@ -47,10 +47,17 @@ class ReadingAgent:
             await self.rounds(1)
         return self
 
-    async def until(self, way: str) -> ReadingAgent:
-        """Sends requests until the model has gone this way."""
-        while way not in self.provider.done:
+    async def until(self, *ways: str) -> ReadingAgent:
+        """Sends requests until the model has gone these ways."""
+        while not self.provider.done >= set(ways):
             assert len(self.starts) < 2 * LONG, "the model never went that way"
+            await self.rounds(1)
+        return self
+
+    async def until_named(self) -> ReadingAgent:
+        """Sends requests until the list names something to read back. A short record may name no call."""
+        while not self.provider.artifacts(self.provider.exchanges[-1].entries):
+            assert len(self.starts) < 2 * LONG, "nothing was named"
             await self.rounds(1)
         return self
 
@@ -121,6 +128,7 @@ async def prepare_way(one: ReadingAgent, way: str = "wo") -> None:
     one.provider.ways = ()
     await one.until_offered()
     await one.rounds(1)
+    await one.until_named()
     one.provider.ways, one.provider.every = (way,), 1
 
 

@@ -16,6 +16,7 @@ async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(
     async with start_reading_agent(proxy, protocol_name, f"every way, {stream}", stream=stream) as one:
         await one.until_offered()
         await one.rounds(2 * len(WAYS) + 8)
+        await one.until(*WAYS)
         known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
     one.whole(*WAYS)
     assert len(one.compactions) >= 2, "what was read back was compacted too"
@@ -46,6 +47,7 @@ async def test_where_a_tool_must_be_called_reading_goes_on_until_one_of_the_clie
         await one.until_offered()
         one.run.more = MUST_CALL[protocol_name]
         await one.rounds(4)
+        await one.until("o p t")
         assert one.provider.taken[-1].request.json().items() >= MUST_CALL[protocol_name].items()
     one.whole("o p t")
 

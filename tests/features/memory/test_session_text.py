@@ -120,8 +120,8 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, protocol_na
     held = conversation(made, protocol_name)
     found, source = parse_sections(write_session_text(held)), all_text(held)
     root = found["Project Root"]
-    # `cd /opt` and `docs/a b.md` lead to /opt/docs.
-    assert root in (NONE, "/opt/docs") or root in source
+    # `cd /opt` and `docs/a b.md` lead to /opt/docs, `cd /opt` and `src/gate.py` to /opt/src.
+    assert root in (NONE, "/opt/docs", "/opt/src") or root in source
     for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
         for line in filter(NONE.__ne__, found[title].split("\n")):
             path = line.removeprefix("- ").split(" (role: ", 1)[0]
