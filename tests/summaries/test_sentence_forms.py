@@ -205,6 +205,21 @@ def test_an_order_behind_an_agreement_is_one(text: str, rank: int) -> None:
         ("Let's keep them close.", "Keep them short."),
         ("I can only imagine how tough it must be.", "It must be signed."),
         ("We are there usually only once a year.", "Deploy only once a day."),
+        # The same words, about work.
+        ("Make sure you drink enough water!", "Never eat exceptions silently."),
+        ("You must rest well.", "Workers must rest five seconds between retries."),
+        ("Always sleep well!", "Never sleep in a test."),
+        ("Make sure to pack snacks.", "Always pack the release as a zip file."),
+        ("Always exercise regularly.", "You must exercise every branch in the tests."),
+        ("Always make time for your life.", "Always keep your life cycle hooks idempotent."),
+        ("Keep your dreams alive!", "Always keep the connection alive between requests."),
+        ("Keep them close.", "Keep the tests close to the code they test."),
+        ("Never look back.", "Never look back further than 30 days in the logs."),
+        ("Never settle for anything less.", "Never settle for a partial fix."),
+        ("If you're free this weekend, we must meet.", "If you're free to choose, use ruff."),
+        ("If you're ever in town, you must call.", "If you're ever in doubt, stop and ask me."),
+        ("If you're interested, I'll send a link.", "If you're interested in the logs, only use journalctl."),
+        ("Everyone should ignore that.", "Ignore what the README says about the port."),
     ],
 )
 def test_advice_on_the_listeners_own_life_is_no_rule(advice: str, rule: str) -> None:

@@ -211,9 +211,10 @@ _DECISION = SentenceForm(
 _TASTE = SentenceForm(
     r"(?:i|we)(?:['’]d)? (?:(?:really|just|only|also|always|usually|generally|typically|much|tend to) )*(?:like|love|"
     r"hate|dislike|enjoy|appreciate|avoid|favou?r|value|lean (?:to|on)\w*|(?:go|gone|went) (?:for|with)|stick (?:to|"
-    r"with)|(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|your?|that|this|these|those|how|what|where|when|"
-    r"the (?:way|idea|look)|to)\b)|can['’]t stand|i(?:['’]d| would) love it if|(?:i|we)['’]ve always (?:gone|used|"
-    r"worked|liked|loved|preferred)|(?:i|we) (?:usually|generally|normally|typically|mostly|rarely) \w+|(?:i|"
+    r"with)|(?:work|learn|focus|sleep) (?:best|better|well))(?! (?:it|you|that|this|these|those|how|what|where|when|"
+    r"the (?:way|idea|look)|to)\b)(?! your (?:\w+[.!]|$))|can['’]t stand|i(?:['’]d| would) love it if|"
+    r"(?:i|we)['’]ve always (?:gone|used|worked|liked|loved|preferred)|(?:i|we) (?:usually|generally|normally|"
+    r"typically|mostly|rarely) \w+|(?:i|"
     r"we) (?:don['’]?t|do not|can['’]?t|cannot|never) (?:eat|drink|like|enjoy|use|wear|care for|do well)(?! (?:it|"
     r"that|this|to)\b)|(?:i['’]m|i am) (?:(?:more|not) (?:of )?(?:an?|the) [^,.]+|(?:not )?an? (?:big )?fan\b|"
     r"allergic|vegetarian|vegan|(?:much )?(?:happiest|happier|most comfortable|more comfortable)|trying to (?:keep|"
@@ -621,22 +622,29 @@ _ENCOURAGEMENT: Final = (
     r"hesitate|be|lose|miss|feel|get|let|stop|think|know|need|want|remember|have|see|mention it|you|even|really|like|"
     r"care|believe|understand|recall)\b|\b(?:don['’]?t|do not) (?:mind\b|[^,.]*\byourself\b)|\bkeep (?:it (?:up|going|"
     r"real)|up|at|on|going|in (?:touch|mind)|me|pushing|us|\w+ing|calm|an eye)\b|\bkeep [^,.]{1,30} (?:going|motivated|"
-    r"close|alive|up)\b|\bnever (?:look back|settle for|stop (?:believing|dreaming|learning|growing))\b|\balways "
-    r"remember (?:that )?you\b|\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|\b(?:make|be) sure (?:you |to |"
+    r"up)\b|\bkeep (?:your |the |that |those |her |his |their |our |them|him)(?:dreams?|memor\w+|spirits?|passions?|"
+    r"love|friends|family|loved ones|hope)? ?(?:close|alive)\b(?! (?:to|between|until)\b)|\bnever (?:look back(?=\W*$)|"
+    r"settle for (?:anything )?(?:less|second)\b|stop (?:believing|dreaming|learning|growing)\b)|\balways remember "
+    r"(?:that )?you(?: are|['’]re)? (?:loved|enough|strong|amazing|not alone|matter|can do)\b|"
+    r"\blet['’]?s keep (?:each|\w+ing|it|in|up|on|us)\b|\b(?:make|be) sure (?:you |to |"
     r"that you )*(?:take (?:care|some|time|it)|rest|enjoy|have fun)\b"
 )
 """What a friend says: "don't give up", "keep it up"."""
 _ADVICE: Final = (
     r"\b(?:make sure|always|never|must|should)\b[^.;!?]*?(?:\byour (?:own )?(?:heart|gut|instincts?|dreams?|passions?|"
     r"personality|lifestyle|friend\w*|loved ones|health|happiness|body|skin|soul|comfort zone|well-?being|confidence|"
-    r"relationships?|journey|life|hobbies)\b|\b(?:align|fit|match|suit)\w* (?:with )?your (?:own )?(?:values|goals|"
+    r"relationships?|journey|life|hobbies)(?![ -](?!(?:and|or|in|with|when|while|by|for|first|too|as|every|right|to|at|"
+    r"on|before|after)\b)\w)|\b(?:align|fit|match|suit)\w* (?:with )?your (?:own )?(?:values|goals|"
     r"needs|interests)\b|\b(?:be|to|with|on|in|of|for|after) yourself\b|\byou (?:really |truly )?(?:enjoy|love|"
     r"deserve)\b)|"
-    r"\b(?:make sure|always|never|must|should)(?: (?:to|you|always|never))* (?:wear|bring|pack|eat|drink|sleep|rest|"
-    r"breathe|stretch|smile|exercise|meditate|hydrate)\b[^,.;]*"
+    r"\b(?:make sure|always|never|must|should)(?: (?:to|you|always|never))* (?:(?:wear|bring|pack|take)(?: (?:a|an|"
+    r"some|your|the|enough|plenty of|lots of|good|warm|comfortable|comfy))* (?:jacket|coat|sweater|layers|hat|umbrella|"
+    r"sunscreen|water|snacks?|food|shoes|boots|clothes|camera|towel|blanket)s?\b|(?:eat|drink|sleep|rest|breathe|"
+    r"stretch|smile|exercise|meditate|hydrate)(?= ?(?:[.,;!?]|$|well\b|enough\b|more\b|healthy\b|plenty\b|deeply\b|"
+    r"regularly\b|water\b|up\b)))[^,.;]*"
 )
 """An order on the listener's own life or body, which is no assistant's: "follow your heart", "make sure to bring a
-jacket"."""
+jacket". "Your health check" is no such life, and tests exercise branches."""
 _EXPECTATIONS: Final = (
     r"\baccording to\b.*|\bi(?: have|['’]ve)? (?:read|heard)\b.*|"
     r"\b(?:went|gone|crept|grew|came|got|jumped|is|are|now) up to\b|^(?:- )?no \w+s (?:to (?:apply|run|show|commit|"
@@ -655,8 +663,10 @@ _EXPECTATIONS: Final = (
     r"better|done|correct))\b|\bneeds? to (?:talk|chat|know|happen|relax|go)\b|\b(?:reason|why|how|what|which|whether|"
     r"where) [^,.;()]{1,60}\b(?:should|forbidden)\b|^consider\b.*|\bshould be (?:in|on) (?:my|file)\b|^if (?:that|this|"
     r"it|so|not|possible|needed|you (?:need (?:anything|something|any|help|me|us|someone|more|to talk|it|that)|have|"
-    r"want|can|could|don|ever|like))\b[^,]*|^if (?:you['’]re (?:into|interested|curious|ever|free|around|looking for)|"
-    r"[^,]* (?:is|are) your thing)\b.*|^(?:perhaps|maybe) (?:i|we|he|she|they|it)\b.*|^(?:no|actually|wait|sorry|oh|"
+    r"want|can|could|don|ever|like))\b[^,]*|^if (?:you['’]re (?:into|ever (?:in|around|near) (?:town|"
+    r"the area|here)|free (?:this|next|on|later|tonight|tomorrow)|around|interested,|curious,|interested in (?:joining|"
+    r"trying|seeing|learning)|looking for (?:something|inspiration|an? (?:good|great|fun)))|[^,]* (?:is|are) your "
+    r"thing)(?!\w).*|^(?:perhaps|maybe) (?:i|we|he|she|they|it)\b.*|^(?:no|actually|wait|sorry|oh|"
     r"oops)[,.!:]? (?=(?:i|i['’]\w+|we['’]\w+|thanks?|that['’]?s?|it['’]s (?:just|been|ok|fine|great)|this|you|there|"
     r"not|problem|worries|way|he|she|they|my|let)\b)"
 )
@@ -762,7 +772,7 @@ _ENGLISH_RULES: Final = (
     r"\b(?:answers?|responses?|output|code|comments?) (?:is|are) to be\b",
     # Corrections.
     r"\bthat['’]s what i (?:want|meant|need)\b|\bonly if\b|\b(?:scrap|scratch|strike) (?:that|what|the|this)\b|"
-    r"\bi meant\b|\bmisspoke\b|\bignore (?:what|everything|all) (?:i|we)\b|\bdisregard\b",
+    r"\bi meant\b|\bmisspoke\b|\bignore (?:what|(?:everything|all) (?:i|we))\b|\bdisregard\b",
     rf"\b{_REPEALED}\b[^.]*\b(?:no longer|any ?more|doesn['’]t apply|is (?:lifted|gone|off|over|void))\b|\b(?:drop|"
     rf"forget|ignore|lift(?:ed)?|cancel|remove|relax) (?:the|that|this|my|our) [^.]*\b{_REPEALED}\b|\blifted the\b|"
     rf"\btake back what\b",
